@@ -1,0 +1,43 @@
+# Everything needs only python3: the first target run makes .venv and installs the project into it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/installed
+
+.PHONY: help setup test check format bench demo clean
+help:  ## Show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v uv >/dev/null 2>&1 \
+	  && { uv venv --quiet --allow-existing --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV) \
+	       && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'; } \
+	  || { $(PYTHON) -m venv $(VENV) \
+	       && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; }
+	@touch $(STAMP)
+
+setup: $(STAMP)  ## Make .venv and install the project with its tools
+
+test: $(STAMP)  ## Run the checks and the whole test suite
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest -n auto
+
+check: $(STAMP)  ## Lint, types (strict) and architecture
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/basedpyright --level error
+	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_public_api.py
+
+format: $(STAMP)  ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
+	@$(BIN)/python examples/01_govern_a_list.py
+
+bench: $(STAMP)  ## Speed beside the peers; WORKLOADS='a.jsonl b.jsonl' adds validity on recorded sessions
+	@$(BIN)/python -m benchmarks.prepare $(if $(JSON),--json $(JSON))
+	@$(if $(WORKLOADS),$(BIN)/python -m benchmarks.validity $(WORKLOADS))
+
+clean:  ## Remove .venv and caches
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

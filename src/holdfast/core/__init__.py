@@ -1,0 +1,1 @@
+"""Values and pure functions: no input or output, no clock, no randomness."""

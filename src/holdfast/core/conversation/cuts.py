@@ -1,0 +1,85 @@
+"""Where a conversation may be cut.
+
+Providers reject a tool result whose call is missing, a batch of parallel calls that is answered in
+part, and reasoning that has lost its call. Each of these is a rule of its own here: it says which
+two neighbours belong together. A cut is legal where no rule objects. Everything that shortens a
+history asks here first; nothing else in the package knows the rules.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.core.conversation.messages import Message, Thinking, ToolCall, ToolResult
+
+
+class Messages(Protocol):
+    """Anything messages can be taken from by index: a list, or a transcript that reads on demand."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Message: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CutRule:
+    """A reason why two neighbouring messages must stay together."""
+
+    name: str
+    joins: Callable[[Message, Message], bool]
+    """Whether the second message may not stand without the first directly before it."""
+
+
+def _has_call(message: Message) -> bool:
+    return any(isinstance(part, ToolCall) for part in message.parts)
+
+
+def _has_result(message: Message) -> bool:
+    return any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _is_reasoning_only(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
+
+
+CALL_AND_RESULT = CutRule("call and result", lambda before, after: _has_call(before) and _has_result(after))
+PARALLEL_BATCH = CutRule(
+    "parallel batch",
+    lambda before, after: (_has_result(before) and _has_result(after)) or (_has_call(before) and _has_call(after)),
+)
+REASONING_WITH_CALL = CutRule("reasoning with its call", lambda before, _after: _is_reasoning_only(before))
+TURN = CutRule("turn", lambda _before, after: not after.is_prompt)
+
+PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL)
+"""What no provider forgives."""
+WHOLE_TURNS = (*PROVIDER_RULES, TURN)
+"""For those who also want each turn, from prompt to answer, in one piece."""
+
+
+def is_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER_RULES) -> bool:
+    """Return whether a history may be cut between two neighbours."""
+    return not any(rule.joins(before, after) for rule in rules)
+
+
+def cut_points(messages: Messages, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
+    """Return each index at which both sides of the history stand alone."""
+    inner = [index for index in range(1, len(messages)) if is_cut(messages[index - 1], messages[index], rules)]
+    is_open = bool(messages) and (_has_call(messages[-1]) or _is_reasoning_only(messages[-1]))
+    return [0, *inner] if is_open or not messages else [0, *inner, len(messages)]
+
+
+def next_cut(messages: Messages, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> int:
+    """Return the first legal cut at or after `index`; the end counts as one."""
+    while 0 < index < len(messages) and not is_cut(messages[index - 1], messages[index], rules):
+        index += 1
+    return index
+
+
+def unit_around(messages: Messages, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> tuple[int, int]:
+    """Return the bounds of the smallest uncuttable span that holds `index`."""
+    start, stop = index, index + 1
+    while start > 0 and not is_cut(messages[start - 1], messages[start], rules):
+        start -= 1
+    while stop < len(messages) and not is_cut(messages[stop - 1], messages[stop], rules):
+        stop += 1
+    return start, stop

@@ -1,0 +1,195 @@
+"""What was said: messages and their parts, as values.
+
+One `Message` is one element of a provider's list (a chat message, an Anthropic message, …). It keeps
+the provider's own JSON beside its parts, so that what nobody edits goes out as it came in, and each
+part keeps the block it was read from, so that an edit changes that block and nothing else. Identity
+(positions, ids of records) belongs to whoever stores messages, not to them.
+
+Every part carries a trust label: who wrote it. A label never changes by being shortened, moved or
+folded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Trust: TypeAlias = Literal["system", "user", "model", "tool", "memory", "summary"]
+
+TRUST_OF_ROLE: Mapping[Role, Trust] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "model",
+    "tool": "tool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words."""
+
+    text: str
+    trust: Trust
+    native: object = field(default=None, compare=False, repr=False)
+    """The block this was read from, the name of the field, or None where the content is a bare string."""
+    is_edited: bool = field(default=False, compare=False, repr=False)
+
+    def rewritten(self, text: str) -> "Text":
+        """Return the same part with other words, still tied to its block."""
+        return replace(self, text=text, is_edited=True)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether a provider would refuse this text as empty."""
+        return not self.text or self.text.isspace()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A model's reasoning: sent back byte for byte, or not at all."""
+
+    text: str
+    signature: str | None = None
+    trust: Trust = "model"
+    native: object = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, a sound or a document."""
+
+    kind: Literal["image", "audio", "document"]
+    trust: Trust
+    tokens: int = 0
+    """What it is estimated to cost: providers bill media by size and detail, not by words."""
+    native: object = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Something only the provider understands: server tools, citations, blocks newer than this code."""
+
+    kind: str
+    text: str
+    """Its words or its JSON, for counting."""
+    trust: Trust
+    native: object = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to run a tool; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+    trust: Trust = "model"
+    native: object = field(default=None, compare=False, repr=False)
+    is_edited: bool = field(default=False, compare=False, repr=False)
+
+    def renamed(self, call_id: str) -> "ToolCall":
+        """Return the same call under another id."""
+        return replace(self, id=call_id, is_edited=True)
+
+    def with_arguments(self, arguments: str) -> "ToolCall":
+        """Return the same call with other arguments."""
+        return replace(self, arguments=arguments, is_edited=True)
+
+
+Content: TypeAlias = Text | Media | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool gave back."""
+
+    call_id: str
+    content: tuple[Content, ...]
+    is_error: bool = False
+    trust: Trust = "tool"
+    native: object = field(default=None, compare=False, repr=False)
+    is_edited: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """Its words, joined."""
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+
+    def renamed(self, call_id: str) -> "ToolResult":
+        """Return the same result for another call id."""
+        return replace(self, call_id=call_id, is_edited=True)
+
+    def with_content(self, content: tuple[Content, ...]) -> "ToolResult":
+        """Return the same result with other content."""
+        return replace(self, content=content, is_edited=True)
+
+
+Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One element of a conversation."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    native: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
+    """The provider's JSON this was read from; None for a message of our own making."""
+    decoded: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+    """The parts as they were read: an encoder rewrites only what differs."""
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """What had to be mended to read it at all."""
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the provider's JSON still says exactly this."""
+        return self.native is not None and self.parts is self.decoded
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls it makes."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The tool results it carries."""
+        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+
+    @property
+    def text(self) -> str:
+        """Its own words, joined: neither tool output nor reasoning."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a person says something here: a user message that is more than tool results."""
+        return self.role == "user" and any(
+            (isinstance(part, Text) and not part.is_blank) or isinstance(part, Media | Opaque) for part in self.parts
+        )
+
+    def with_parts(self, parts: tuple[Part, ...]) -> "Message":
+        """Return the same message saying something else; its JSON stays beside it for the encoder."""
+        return replace(self, parts=parts)
+
+
+def system(text: str) -> Message:
+    """Return a system message."""
+    return Message("system", (Text(text, "system"),))
+
+
+def user(text: str, *, trust: Trust = "user") -> Message:
+    """Return a user message."""
+    return Message("user", (Text(text, trust),))
+
+
+def assistant(text: str = "", *calls: ToolCall, thinking: Thinking | None = None) -> Message:
+    """Return an assistant message: reasoning, then words, then tool calls."""
+    parts: list[Part] = [thinking] if thinking else []
+    if text:
+        parts.append(Text(text, "model"))
+    return Message("assistant", (*parts, *calls))
+
+
+def tool_result(call_id: str, text: str, *, is_error: bool = False) -> Message:
+    """Return a tool message with one result."""
+    return Message("tool", (ToolResult(call_id, (Text(text, "tool"),), is_error),))

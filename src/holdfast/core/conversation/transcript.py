@@ -1,0 +1,144 @@
+"""A long list of provider messages, read on demand.
+
+Deciding what to send from ten thousand messages needs the size of all of them and the content of
+few. A transcript weighs every message once, cheaply, and decodes and counts only those somebody
+looks at. It grows with the list it was made from: a continuation shares the work already done.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.core.conversation.messages import Message, Role
+from holdfast.core.conversation.tokens import Counter, message_tokens
+from holdfast.core.conversation.view import Entry
+
+
+class Reader(Protocol):
+    """What a transcript must know of a wire format."""
+
+    def weigh(self, native: object, index: int) -> tuple[int, Role]:
+        """Return a message's size in bytes of text, and its role."""
+        ...
+
+    def decode(self, native: object, index: int) -> Message:
+        """Return a message with its parts; `index` is for naming the place in an error."""
+        ...
+
+    def json_bytes(self, message: Message) -> int:
+        """Return the size of a message as it would be sent."""
+        ...
+
+
+class Transcript:
+    """Provider messages, weighed; decoded and counted when asked for."""
+
+    def __init__(self, natives: Sequence[object], reader: Reader, counter: Counter) -> None:
+        self.reader = reader
+        self.counter = counter
+        self._natives: list[object] = []
+        self._offsets: list[int] = [0]
+        self._prompts: list[int] = []
+        self._systems: list[int] = []
+        self._length = 0
+        self._entries: dict[int, Entry] = {}
+        self._variants: dict[tuple[int, object], Entry] = {}
+        self._tokens: dict[int, tuple[int, int]] = {}
+        """By identity of message; each of them is kept alive by `_entries` or `_variants`."""
+        self._grow(natives)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int, /) -> Message:
+        return self.entry(index).message
+
+    def entry(self, index: int) -> Entry:
+        """Return a message with its position."""
+        entry = self._entries.get(index)
+        if entry is None:
+            entry = self._entries[index] = Entry(self.reader.decode(self._natives[index], index), index)
+        return entry
+
+    @property
+    def weight(self) -> int:
+        """The size of everything, in bytes of text."""
+        return self._offsets[self._length]
+
+    def offset(self, index: int) -> int:
+        """Return the size of everything before `index`, in bytes of text."""
+        return self._offsets[index]
+
+    def prompts_before(self, index: int) -> int:
+        """Return how many messages before `index` a user says."""
+        return bisect_left(self._prompts, index)
+
+    def prompt(self, number: int) -> int:
+        """Return the position of the user's message with this number, counted from 0."""
+        return self._prompts[number]
+
+    def systems_before(self, index: int) -> list[int]:
+        """Return the positions of system messages before `index`."""
+        return self._systems[: bisect_left(self._systems, index)]
+
+    def variant(self, index: int, key: object) -> Entry | None:
+        """Return the edited form of a message that was kept under `key`."""
+        return self._variants.get((index, key))
+
+    def keep_variant(self, index: int, key: object, entry: Entry) -> Entry:
+        """Keep an edited form of a message, so that the next request need not make it again."""
+        self._variants[index, key] = entry
+        self.tokens_of(entry.message, is_kept=True)
+        return entry
+
+    def tokens(self, index: int) -> int:
+        """Return what the message at `index` costs as it stands."""
+        return sum(self.tokens_of(self[index], is_kept=True))
+
+    def tokens_of(self, message: Message, *, is_kept: bool = False) -> tuple[int, int]:
+        """Return what a message costs, words and media; `is_kept` says that this transcript holds it."""
+        count = self._tokens.get(id(message))
+        if count is None:
+            count = message_tokens(message, self.counter)
+            if is_kept:
+                self._tokens[id(message)] = count
+        return count
+
+    def continued(self, natives: Sequence[object]) -> "Transcript | None":
+        """Return this transcript grown to `natives`, or None if they do not begin as it does."""
+        length = self._length
+        if len(natives) < length or natives[:length] != self._natives[:length]:
+            return None
+        grown = Transcript((), self.reader, self.counter)
+        if len(self._natives) == length:
+            # Nobody has grown from here before: the arrays are shared, and each side knows its length.
+            grown._natives, grown._offsets = self._natives, self._offsets
+            grown._prompts, grown._systems = self._prompts, self._systems
+            grown._entries, grown._variants, grown._tokens = self._entries, self._variants, self._tokens
+        else:
+            grown._natives, grown._offsets = self._natives[:length], self._offsets[: length + 1]
+            grown._prompts = self._prompts[: self.prompts_before(length)]
+            grown._systems = self.systems_before(length)
+            grown._entries = {index: item for index, item in self._entries.items() if index < length}
+        grown._length = length
+        grown._grow(natives[length:])
+        return grown
+
+    def is_as_weighed(self, index: int) -> bool:
+        """Return whether a message still has the size it had, so that an edit in place is noticed."""
+        weight, _ = self.reader.weigh(self._natives[index], index)
+        return weight == self._offsets[index + 1] - self._offsets[index]
+
+    def _grow(self, natives: Sequence[object]) -> None:
+        weigh, offsets = self.reader.weigh, self._offsets
+        heavier = offsets[-1]
+        for index, native in enumerate(natives, start=self._length):
+            weight, role = weigh(native, index)
+            heavier += weight
+            offsets.append(heavier)
+            if role == "user":
+                self._prompts.append(index)
+            elif role == "system":
+                self._systems.append(index)
+        self._natives.extend(natives)
+        self._length = len(self._natives)

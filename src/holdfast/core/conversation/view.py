@@ -1,0 +1,18 @@
+"""What the model will see: messages, each with the position it came from."""
+
+from dataclasses import dataclass, replace
+
+from holdfast.core.conversation.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message of a view."""
+
+    message: Message
+    position: int | None = None
+    """Its index in the history; None for a message that was made for this view."""
+
+    def saying(self, message: Message) -> "Entry":
+        """Return the entry with its message replaced."""
+        return replace(self, message=message)

@@ -1,0 +1,317 @@
+"""The floor: whatever comes in, what goes out is valid and fits, or a typed error says why not.
+
+Mend, shorten old tool output, elide old media, fold the oldest part into a digest, prune; in this
+order, and none of it without need. System text, pins and the newest prompt stay whole. When even
+the last exchange is too large, its outputs are shortened as far as it takes; after that nothing can
+shrink any more.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NoReturn
+
+from holdfast.core.conversation.mend import Mended, mend
+from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.digest import digest
+from holdfast.core.planning.lines import Lines
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.protection import LAST, PINS, PROMPT, SYSTEM, TOOLS, Protection
+from holdfast.core.planning.receipt import Spans
+from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
+from holdfast.core.planning.rules.media import count_media, elide_media
+from holdfast.core.planning.situation import Situation
+from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
+
+CHARS_PER_TOKEN = 4
+MIN_CLIP_CHARS = 64
+MIN_DIGEST_TOKENS = 64
+DIGEST_PROMPTS = 24
+DIGEST_HORIZON = 256
+"""How many of the newest folded messages a digest is read from, besides the user's own prompts."""
+DIGEST_PLACE = Entry(user("[digest]", trust="summary"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where one request's lines stand."""
+
+    fold: int = 0
+    """Messages before this are folded, protected ones excepted."""
+    clip: int = 0
+    """Old tool output and media before this are shortened."""
+    has_digest: bool = True
+    squeeze_chars: int | None = None
+    """In the last resort, what is left of each output and argument, the newest included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A view that can be sent, and what it took."""
+
+    entries: list[Entry]
+    cut: Cut
+    mended: Mended
+    words: int
+    """Tokens of the messages, media apart."""
+    media: int
+    folded: Spans
+
+
+class Floor:
+    """Fits one transcript into one situation."""
+
+    def __init__(self, transcript: Transcript, policy: Policy, situation: Situation) -> None:
+        self._transcript = transcript
+        self._situation = situation
+        self._policy = policy
+        self._room = situation.usable_tokens - situation.static_tokens - REPLY_OVERHEAD
+        self._clip_chars = CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self._room * policy.clip_share))
+        self._digest_room = min(policy.digest_max_tokens, int(self._room * policy.digest_share))
+        self._protection = Protection(transcript, situation.pins)
+        self._sums: tuple[list[int], list[int]] | None = None
+
+    def fit(self) -> Fitted:
+        """Return the fullest view that fits."""
+        if self._room <= 0:
+            self._refuse()
+        for cut in self._cuts():
+            fitted = self._compose(cut)
+            if fitted is not None:
+                return fitted
+        self._refuse()
+
+    def tokens_of_everything(self) -> tuple[int, bool]:
+        """Return what the whole conversation costs, and whether that was counted to the end."""
+        raw, _ = self._suffix_sums()
+        seen = len(raw) - 1
+        length = len(self._transcript)
+        if seen == length:
+            return raw[-1], True
+        weight = self._transcript.weight - self._transcript.offset(length - seen)
+        return round(raw[-1] * self._transcript.weight / max(1, weight)), False
+
+    # Where the lines may stand.
+
+    def _cuts(self) -> Iterator[Cut]:
+        """Yield the cuts worth trying, mildest first."""
+        raw, clipped = self._suffix_sums()
+        length, limit = len(self._transcript), self._protection.limit
+        start = length - (len(raw) - 1)
+        if start == 0 and raw[-1] <= self._room:
+            yield Cut()
+        lines = Lines(self._transcript, self._situation.budget, self._room, self._policy.step_share, limit)
+        number = lines.number_at(min(start, limit)) + self._policy.clip_zone_steps if start else 1
+        fold = -1
+        while fold < limit:
+            fold = lines.position(number - self._policy.clip_zone_steps)
+            clip = lines.position(number)
+            if fold >= start and self._may_fit(fold, clip, raw, clipped):
+                yield Cut(fold, clip)
+            number += 1
+        yield from self._last_resorts()
+
+    def _suffix_sums(self) -> tuple[list[int], list[int]]:
+        """Return the cost of the last 0, 1, 2 … messages, whole and clipped, as far as either could matter."""
+        if self._sums is not None:
+            return self._sums
+        raw, clipped = [0], [0]
+        for index in range(len(self._transcript) - 1, -1, -1):
+            if clipped[-1] > self._room:
+                break
+            raw.append(raw[-1] + self._transcript.tokens(index))
+            short = self._transcript.tokens_of(self._shortened(index).message, is_kept=True)
+            clipped.append(clipped[-1] + sum(short))
+        self._sums = raw, clipped
+        return self._sums
+
+    def _may_fit(self, fold: int, clip: int, raw: list[int], clipped: list[int]) -> bool:
+        """Return whether a cut is worth composing: what mending adds or removes is not known yet."""
+        length, budget = len(self._transcript), self._situation.budget
+        if budget.messages and length - fold > budget.messages:
+            return False
+        if budget.bytes and self._transcript.weight - self._transcript.offset(clip) > budget.bytes:
+            return False
+        prompts = self._transcript.prompts_before(length) - self._transcript.prompts_before(fold)
+        if budget.turns and prompts > budget.turns:
+            return False
+        clip = max(fold, clip)
+        tail = raw[length - clip] + clipped[length - fold] - clipped[length - clip]
+        head = sum(self._transcript.tokens(position) for position in self._protection.before(fold))
+        return tail + head + (self._digest_cost if fold else 0) <= self._room
+
+    def _last_resorts(self) -> Iterator[Cut]:
+        """Yield cuts that keep nothing but the last exchange, and less and less of that."""
+        limit = self._protection.limit
+        tightest = Cut(limit, limit)
+        for has_digest, least in ((True, self._clip_chars), (False, MIN_CLIP_CHARS)):
+            chars = self._room * CHARS_PER_TOKEN
+            yield replace(tightest, has_digest=has_digest)
+            while chars > least:
+                chars = max(least, chars // 2)
+                yield replace(tightest, has_digest=has_digest, squeeze_chars=chars)
+
+    @property
+    def _digest_cost(self) -> int:
+        return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_DIGEST_TOKENS else 0
+
+    # What a cut gives.
+
+    def _compose(self, cut: Cut) -> Fitted | None:
+        """Return the view of a cut, or None if it does not fit."""
+        head = self._protection.before(cut.fold)
+        folded = _spans_between(cut.fold, head)
+        has_digest = bool(folded) and cut.has_digest and self._digest_cost > 0
+        mended = mend(
+            self._assemble(cut, head, has_digest=has_digest),
+            is_interrupted=self._situation.is_interrupted,
+            groups_results=self._situation.groups_results,
+        )
+        if mended.pending:
+            raise PendingToolCallsError(mended.pending)
+        if all(entry.message.role == "system" for entry in mended.entries):
+            raise EmptyConversationError
+        entries = self._limit_media(mended.entries)
+        counts = [self._transcript.tokens_of(entry.message) for entry in entries]
+        words, media = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        if has_digest:
+            words += self._digest_cost - sum(self._transcript.tokens_of(DIGEST_PLACE.message))
+        if words + media > self._room or not self._fits_otherwise(entries):
+            return None
+        if has_digest:
+            written = self._digest(cut.fold, folded)
+            entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
+            words += sum(self._transcript.tokens_of(written.message)) - self._digest_cost
+        return Fitted(entries, cut, mended, words, media, folded)
+
+    def _assemble(self, cut: Cut, head: list[int], *, has_digest: bool) -> list[Entry]:
+        """Return system messages, the digest's place, what else is protected, and everything after the line."""
+        entry = self._transcript.entry
+        systems = [entry(index) for index in head if self._transcript[index].role == "system"]
+        others = [entry(index) for index in head if self._transcript[index].role != "system"]
+        place = [DIGEST_PLACE] if has_digest else []
+        return [*systems, *place, *others, *self._tail(cut)]
+
+    def _tail(self, cut: Cut) -> Iterator[Entry]:
+        whole = self._protection.whole
+        for index in range(cut.fold, len(self._transcript)):
+            if cut.squeeze_chars is not None:
+                yield self._squeezed(index, cut.squeeze_chars)
+            elif index in whole:
+                yield self._transcript.entry(index)
+            elif index < cut.clip:
+                yield self._shortened(index)
+            else:
+                yield self._transcript.entry(index)
+
+    def _shortened(self, index: int) -> Entry:
+        """Return an old message with its tool output clipped and its media elided."""
+        entry = self._transcript.entry(index)
+        if index in self._protection.whole:
+            return entry
+        key = ("short", self._clip_chars)
+        kept = self._transcript.variant(index, key)
+        if kept is None:
+            short = elide_media(clip_outputs(entry.message, self._clip_chars))
+            kept = self._transcript.keep_variant(index, key, entry if short is entry.message else entry.saying(short))
+        return kept
+
+    def _squeezed(self, index: int, chars: int) -> Entry:
+        """Return a message with as little as may be left of it; what is protected keeps its own words."""
+        entry = self._transcript.entry(index)
+        if index in self._protection.fixed:
+            return entry
+        message = clip_outputs(entry.message, chars)
+        if index == self._protection.prompt:
+            return entry.saying(elide_media(message, results_only=True))
+        return entry.saying(elide_media(clip_arguments(message, chars)))
+
+    def _limit_media(self, entries: list[Entry]) -> list[Entry]:
+        """Elide the oldest media beyond the most that providers take, half of that at a time."""
+        counts = {
+            index: count_media(entry.message)
+            for index, entry in enumerate(entries)
+            if self._transcript.tokens_of(entry.message)[1]
+        }
+        excess = sum(counts.values()) - self._policy.max_media
+        if excess <= 0:
+            return entries
+        batch = max(1, self._policy.max_media // 2)
+        to_elide = -(-excess // batch) * batch
+        limited = list(entries)
+        for index, count in counts.items():
+            if to_elide <= 0:
+                break
+            if entries[index].position not in self._protection.whole:
+                limited[index] = entries[index].saying(elide_media(entries[index].message))
+                to_elide -= count
+        return limited
+
+    def _fits_otherwise(self, entries: list[Entry]) -> bool:
+        budget = self._situation.budget
+        if budget.messages and len(entries) > budget.messages:
+            return False
+        if (
+            budget.turns
+            and sum(entry.message.is_prompt for entry in entries if entry.position is not None) > budget.turns
+        ):
+            return False
+        if budget.bytes:
+            return sum(self._transcript.reader.json_bytes(entry.message) for entry in entries) <= budget.bytes
+        return True
+
+    def _digest(self, fold: int, folded: Spans) -> Entry:
+        key = ("digest", self._digest_room, folded)
+        kept = self._transcript.variant(fold, key)
+        if kept is None:
+            text = digest(
+                [self._transcript.entry(index) for index in self._telling(fold, folded)],
+                allowance_tokens=self._digest_room,
+                counter=self._transcript.counter,
+                message_count=sum(map(len, folded)),
+            )
+            kept = self._transcript.keep_variant(fold, key, Entry(user(text, trust="summary")))
+        return kept
+
+    def _telling(self, fold: int, folded: Spans) -> list[int]:
+        """Return the folded positions a digest is read from: the user's prompts and the newest work."""
+        count = self._transcript.prompts_before(fold)
+        numbers = {*range(min(2, count)), *range(max(0, count - DIGEST_PROMPTS), count)}
+        chosen = {self._transcript.prompt(number) for number in numbers}
+        chosen.update(range(max(0, fold - DIGEST_HORIZON), fold))
+        return sorted(index for index in chosen if any(index in span for span in folded))
+
+    # When nothing can shrink any more.
+
+    def _refuse(self) -> NoReturn:
+        """Name the largest of what cannot shrink."""
+        protection, budget = self._protection, self._situation.budget
+        least = {index: self._squeezed(index, MIN_CLIP_CHARS).message for index in self._irreducible()}
+        cost = {index: sum(self._transcript.tokens_of(message)) for index, message in least.items()}
+        sizes: dict[str, int] = dict.fromkeys((SYSTEM, TOOLS, PINS, PROMPT, LAST), 0)
+        sizes[SYSTEM], sizes[TOOLS] = self._situation.system_tokens, self._situation.tools_tokens
+        for index, tokens in cost.items():
+            sizes[protection.name_of(index)] += tokens
+        needed, limit = sum(sizes.values()) + REPLY_OVERHEAD, self._situation.usable_tokens
+        unit = "tokens"
+        if needed <= limit and budget.messages and len(least) > budget.messages:
+            needed, limit, unit = len(least), budget.messages, "messages"
+        elif needed <= limit and budget.bytes:
+            sizes = dict.fromkeys(sizes, 0)
+            for index, message in least.items():
+                sizes[protection.name_of(index)] += self._transcript.reader.json_bytes(message)
+            needed, limit, unit = sum(sizes.values()), budget.bytes, "bytes"
+        part = max(sizes, key=lambda name: sizes[name])
+        raise CannotFitError(part, needed=needed, limit=limit, unit=unit, breakdown=sizes)
+
+    def _irreducible(self) -> list[int]:
+        return sorted({*self._protection.before(self._protection.limit), *self._protection.last})
+
+
+def _spans_between(fold: int, kept: list[int]) -> Spans:
+    """Return what lies before the fold line and is not kept."""
+    edges = [-1, *kept, fold]
+    return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)

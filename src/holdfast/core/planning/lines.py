@@ -1,0 +1,56 @@
+"""Where the lines of a long conversation stand.
+
+Everything before the fold line is folded into a digest, everything before the clip line has its tool
+output shortened. Without a memory of earlier requests, a line that followed every new message would
+break the cached prefix every time. So lines stand only at multiples of a step, measured from the
+beginning of the conversation, moved to the next legal cut: a list that only grows keeps its lines,
+and its prefix, until it has grown by a step.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from holdfast.core.conversation.cuts import next_cut
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.planning.situation import Budget
+
+BYTES_PER_TOKEN = 3
+"""Below what most text has: steps come out a little smaller than their nominal size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The possible positions of a line, numbered from 0, the beginning."""
+
+    transcript: Transcript
+    budget: Budget
+    room_tokens: int
+    step_share: float
+    limit: int
+    """No line passes this position."""
+
+    def load(self, index: int) -> float:
+        """Return how many times the budget the messages before `index` would fill, in all its units."""
+        weight = self.transcript.offset(index)
+        load = weight / (max(1, self.room_tokens) * BYTES_PER_TOKEN)
+        if self.budget.messages:
+            load += index / self.budget.messages
+        if self.budget.bytes:
+            load += weight / self.budget.bytes
+        if self.budget.turns:
+            load += self.transcript.prompts_before(index) / self.budget.turns
+        return load
+
+    def position(self, number: int) -> int:
+        """Return the position of a line: the first legal cut at or after its multiple of a step."""
+        if number <= 0:
+            return 0
+        index = bisect_left(range(self.limit), number * self.step_share, key=self.load)
+        return min(next_cut(self.transcript, index), self.limit)
+
+    def number_at(self, index: int) -> int:
+        """Return the number of the first line that stands at or after `index`."""
+        number = max(0, int(self.load(index) / self.step_share))
+        while self.position(number) < index:
+            number += 1
+        return number

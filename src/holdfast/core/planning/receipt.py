@@ -1,0 +1,90 @@
+"""What was done to a conversation before it was sent, and why."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from holdfast.core.conversation.pairing import Repair
+from holdfast.core.conversation.tokens import TokenCount
+from holdfast.core.planning.situation import Budget
+
+Spans: TypeAlias = tuple[range, ...]
+"""Positions as ranges, so that an account of a hundred thousand messages stays small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The account of one request. Positions are indices into the list that was given."""
+
+    budget: Budget
+    tokens_before: TokenCount
+    """The whole list; estimated from its size where it was too long to be counted."""
+    tokens: TokenCount
+    messages_before: int
+    messages: int
+    kept: Spans = ()
+    """Positions that go out as they came in."""
+    clipped: Spans = ()
+    """Positions whose tool output (or, as the last resort, call arguments) was shortened."""
+    elided: Spans = ()
+    """Positions whose images, sounds or documents were replaced by a word."""
+    folded: Spans = ()
+    """Positions that are now part of the digest."""
+    pruned: Spans = ()
+    """Positions that left without a digest, because not even that had room."""
+    mended: tuple[Repair, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether everything goes out as it came in."""
+        return total(self.kept) == self.messages_before == self.messages
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{'':10}{'messages':>10}{'tokens':>12}"
+        yield f"{'before':10}{self.messages_before:>10,}{_approximate(self.tokens_before):>12}"
+        yield f"{'sent':10}{self.messages:>10,}{self.tokens.total:>12,}  ({self.tokens.provenance})"
+        yield f"{'budget':10}{_or_dash(self.budget.messages):>10}{self.budget.tokens:>12,}  ({self.budget.source})"
+        for name in ("kept", "clipped", "elided", "folded", "pruned"):
+            positions: Spans = getattr(self, name)
+            if positions:
+                yield f"{name:10}{total(positions):>10,}  {_listed(positions)}"
+        if self.mended:
+            yield f"{'mended':10}{len(self.mended):>10,}"
+        for repair in self.mended:
+            where = "" if repair.position is None else f"#{repair.position}: "
+            yield f"{'':12}{where}{repair.what}"
+        for reason in self.reasons:
+            yield f"because {reason}"
+
+
+def spans(positions: Iterable[int]) -> Spans:
+    """Return ascending positions as ranges."""
+    ranges: list[range] = []
+    for position in positions:
+        if ranges and ranges[-1].stop == position:
+            ranges[-1] = range(ranges[-1].start, position + 1)
+        else:
+            ranges.append(range(position, position + 1))
+    return tuple(ranges)
+
+
+def total(positions: Spans) -> int:
+    """Return how many positions there are."""
+    return sum(map(len, positions))
+
+
+def _listed(positions: Spans, most: int = 6) -> str:
+    shown = [f"#{span[0]}" if len(span) == 1 else f"#{span[0]}–#{span[-1]}" for span in positions[:most]]
+    return ", ".join(shown) + (f" and {len(positions) - most:,} more" if len(positions) > most else "")
+
+
+def _approximate(count: TokenCount) -> str:
+    return f"{count.total:,}" if count.provenance != "estimated" else f"≈{count.total:,}"
+
+
+def _or_dash(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"

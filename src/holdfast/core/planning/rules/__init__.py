@@ -1,0 +1,1 @@
+"""One way to shorten a conversation each."""

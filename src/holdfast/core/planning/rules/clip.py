@@ -1,0 +1,83 @@
+"""Shortens tool output to its beginning and end.
+
+The model has no way to ask for the rest of a bare list, so the notice is plain and carries no
+handle. Clipping what is already clipped changes nothing.
+"""
+
+import json
+from typing import TypeAlias
+
+from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+HEAD_SHARE = 2 / 3
+"""Outputs say what they are at the beginning and how it ended at the end."""
+NOTICE_ROOM = 48
+
+
+def clip_text(text: str, max_chars: int) -> str:
+    """Return the text, or its head and tail with a notice between, in at most `max_chars` characters."""
+    if len(text) <= max_chars:
+        return text
+    keep = max(0, max_chars - NOTICE_ROOM)
+    head = int(keep * HEAD_SHARE)
+    tail = keep - head
+    notice = f"\n[… {len(text) - keep:,} characters cut …]\n"
+    return text[:head] + notice + (text[len(text) - tail :] if tail else "")
+
+
+def clip_outputs(message: Message, max_chars: int) -> Message:
+    """Return the message with its tool output clipped; itself if there was nothing to clip."""
+    if not any(isinstance(part, ToolResult) and _is_long(part, max_chars) for part in message.parts):
+        return message
+    return message.with_parts(tuple(_clip_part(part, max_chars) for part in message.parts))
+
+
+def _is_long(result: ToolResult, max_chars: int) -> bool:
+    return any(isinstance(part, Text) and len(part.text) > max_chars for part in result.content)
+
+
+def _clip_part(part: Part, max_chars: int) -> Part:
+    if not isinstance(part, ToolResult) or not _is_long(part, max_chars):
+        return part
+    return part.with_content(tuple(_clip_content(content, max_chars) for content in part.content))
+
+
+def _clip_content(content: Content, max_chars: int) -> Content:
+    if isinstance(content, Text) and len(content.text) > max_chars:
+        return content.rewritten(clip_text(content.text, max_chars))
+    return content
+
+
+def clip_arguments(message: Message, max_chars: int) -> Message:
+    """Return the message with long strings in its calls' arguments clipped; the arguments stay JSON."""
+    if not any(len(call.arguments) > max_chars for call in message.calls):
+        return message
+    return message.with_parts(
+        tuple(
+            part.with_arguments(_clip_json(part.arguments, max_chars))
+            if isinstance(part, ToolCall) and len(part.arguments) > max_chars
+            else part
+            for part in message.parts
+        )
+    )
+
+
+def _clip_json(arguments: str, max_chars: int) -> str:
+    try:
+        value: Json = json.loads(arguments)
+    except (ValueError, RecursionError):
+        # Broken JSON is sent to nobody's parser but the model's: quote what can be kept of it.
+        return json.dumps({"clipped": clip_text(arguments, max_chars)}, ensure_ascii=False)
+    return json.dumps(_clip_strings(value, max_chars), ensure_ascii=False)
+
+
+def _clip_strings(value: Json, max_chars: int) -> Json:
+    if isinstance(value, str):
+        return clip_text(value, max_chars)
+    if isinstance(value, dict):
+        return {key: _clip_strings(item, max_chars) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clip_strings(item, max_chars) for item in value]
+    return value

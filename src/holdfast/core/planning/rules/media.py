@@ -1,0 +1,36 @@
+"""Replaces images, sounds and documents of old turns by a word."""
+
+from holdfast.core.conversation.messages import Content, Media, Message, Part, Text, ToolResult
+
+
+def elide_media(message: Message, *, results_only: bool = False) -> Message:
+    """Return the message with its media replaced by a notice; itself if it has none."""
+    if not count_media(message):
+        return message
+    return message.with_parts(
+        tuple(part if results_only and isinstance(part, Media) else _elide(part) for part in message.parts)
+    )
+
+
+def count_media(message: Message) -> int:
+    """Return how many media a message holds, inside tool results too."""
+    return sum(
+        isinstance(part, Media)
+        + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
+        for part in message.parts
+    )
+
+
+def _elide(part: Part) -> Part:
+    if isinstance(part, Media):
+        return _notice(part)
+    if isinstance(part, ToolResult) and any(isinstance(inner, Media) for inner in part.content):
+        content: tuple[Content, ...] = tuple(
+            _notice(inner) if isinstance(inner, Media) else inner for inner in part.content
+        )
+        return part.with_content(content)
+    return part
+
+
+def _notice(media: Media) -> Text:
+    return Text(f"[{media.kind} elided]", media.trust, is_edited=True)

@@ -1,0 +1,1 @@
+"""Vocabularies and the table of models: what the core needs to know and cannot compute."""

@@ -1,0 +1,68 @@
+"""What is known of models: window, longest answer, prices.
+
+The table is made by `scripts/build_model_table.py` and is the third word on a limit: a user's setting
+and a provider's own answer come before it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from holdfast.core.planning.situation import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the table says of a model; prices are dollars for a million tokens."""
+
+    name: str
+    max_input_tokens: int
+    max_output_tokens: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+    cache_read_price: float | None = None
+    cache_write_price: float | None = None
+
+
+@cache
+def _table() -> Mapping[str, list[float | None]]:
+    from importlib.resources import files  # noqa: PLC0415 - a tenth of the import time of the package
+
+    return json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+
+
+def model_named(name: str | None) -> Model | None:
+    """Return what is known of a model; a provider prefix, a region or a date may be missing or too many."""
+    if not name:
+        return None
+    table = _table()
+    for candidate in _spellings(name.lower()):
+        row = table.get(candidate)
+        if row is not None:
+            window, output, *prices = row
+            return Model(candidate, int(window or 0), None if output is None else int(output), *prices)
+    return None
+
+
+def _spellings(name: str) -> list[str]:
+    bare = name.split(":", 1)[1] if ":" in name and "/" not in name.split(":", 1)[0] else name
+    last = bare.rsplit("/", 1)[-1]
+    stems = [name, bare, last]
+    for stem in (bare, last):
+        parts = stem.split("-")
+        # A dated or decorated name falls back to the model it is a version of.
+        stems += ["-".join(parts[:count]) for count in range(len(parts) - 1, 1, -1)]
+    return stems
+
+
+def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:
+    """Return the budget for a model: the user's word, the provider's, the table's, or the default."""
+    if user is not None:
+        return Budget.resolve(user=user)
+    known = model_named(model)
+    return Budget.resolve(
+        provider_window=provider_window,
+        table_window=known.max_input_tokens if known else None,
+        max_output=known.max_output_tokens if known else None,
+    )

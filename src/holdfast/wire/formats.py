@@ -1,0 +1,34 @@
+"""The formats conversations come in, by name."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.transcript import Reader
+from holdfast.errors import SettingsError
+from holdfast.wire.anthropic_messages import AnthropicMessages
+from holdfast.wire.openai_chat import OpenAIChat
+
+
+class Format(Reader, Protocol):
+    """A provider's way to write messages down."""
+
+    name: str
+    groups_results: bool
+    """Whether a batch of tool results travels in one user message."""
+
+    def encode(self, message: Message) -> Mapping[str, Any]:
+        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        ...
+
+
+FORMATS: Mapping[str, Format] = {"openai-chat": OpenAIChat(), "anthropic-messages": AnthropicMessages()}
+ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
+
+
+def format_named(name: str) -> Format:
+    """Return a format by its name."""
+    known = FORMATS.get(ALIASES.get(name, name))
+    if known is None:
+        raise SettingsError("format", f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
+    return known

@@ -1,0 +1,50 @@
+"""Images and documents between formats, and what they are likely to cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.conversation.messages import Media
+from holdfast.wire.reading import is_mapping
+
+IMAGE_TOKENS = 1_600
+"""The most that a large image costs at OpenAI and Anthropic."""
+SMALL_IMAGE_TOKENS = 85
+"""OpenAI's flat price for an image in low detail."""
+BASE64_PER_TOKEN = 60
+"""Base64 characters of a document or a sound for one token, on the safe side of what bills show."""
+
+
+def image_tokens(detail: object = None) -> int:
+    """Return what an image is likely to cost."""
+    return SMALL_IMAGE_TOKENS if detail == "low" else IMAGE_TOKENS
+
+
+def data_tokens(data: object) -> int:
+    """Return what base64 data of unknown kind is likely to cost."""
+    size = len(data) if isinstance(data, str) else 0
+    return max(IMAGE_TOKENS, size // BASE64_PER_TOKEN)
+
+
+def image_source(media: Media) -> tuple[str, str] | None:
+    """Return an image as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
+    block = media.native
+    if media.kind != "image" or not is_mapping(block):
+        return None
+    if is_mapping(source := block.get("source")):
+        return _from_source(source)
+    image = block.get("image_url")
+    url = image.get("url") if is_mapping(image) else image
+    if not isinstance(url, str):
+        return None
+    if url.startswith("data:") and ";base64," in url:
+        media_type, _, data = url[5:].partition(";base64,")
+        return media_type, data
+    return "url", url
+
+
+def _from_source(source: Mapping[str, Any]) -> tuple[str, str] | None:
+    if source.get("type") == "url" and isinstance(source.get("url"), str):
+        return "url", source["url"]
+    if source.get("type") == "base64" and isinstance(source.get("data"), str):
+        return str(source.get("media_type", "image/png")), source["data"]
+    return None

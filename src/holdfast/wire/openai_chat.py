@@ -1,0 +1,238 @@
+"""OpenAI Chat Completions, and everything that speaks its dialect."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.conversation.messages import (
+    TRUST_OF_ROLE,
+    Content,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Trust,
+)
+from holdfast.wire.media import data_tokens, image_source, image_tokens
+from holdfast.wire.reading import MESSAGE_WEIGHT, Place, is_list, is_mapping, utf8_length, weight_of
+
+NAME = "openai-chat"
+ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+OPAQUE_FIELDS = ("refusal", "audio", "function_call", "reasoning_details")
+
+
+class OpenAIChat:
+    """Reads and writes chat messages."""
+
+    name = NAME
+    groups_results = False
+
+    def weigh(self, native: Any, index: int) -> tuple[int, Role]:
+        """Return a message's size in bytes of text, and its role."""
+        # The fast path is for the plain shapes; whatever surprises it is read properly.
+        try:
+            weight, role, content = MESSAGE_WEIGHT, native["role"], native.get("content")
+            if type(content) is str:
+                weight += len(content) if content.isascii() else utf8_length(content)
+            elif content is not None:
+                return self._weigh_slowly(native, index)
+            if role == "assistant":
+                for call in native.get("tool_calls") or ():
+                    function = call["function"]
+                    weight += len(function["name"]) + len(function["arguments"])
+                for name in REASONING_FIELDS:
+                    if reasoning := native.get(name):
+                        weight += len(reasoning)
+            return weight, ROLES[role]
+        except (KeyError, TypeError, AttributeError):
+            return self._weigh_slowly(native, index)
+
+    def _weigh_slowly(self, native: object, index: int) -> tuple[int, Role]:
+        message = self.decode(native, index)
+        return weight_of(message), message.role
+
+    def decode(self, native: object, index: int) -> Message:
+        """Return a chat message with its parts."""
+        place = Place(index)
+        if not is_mapping(native):
+            place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+        role = ROLES.get(native.get("role", "")) if isinstance(native.get("role"), str) else None
+        if role is None:
+            place.refuse(".role", f"{native.get('role')!r} is not a role; use one of: {', '.join(ROLES)}")
+        trust = TRUST_OF_ROLE[role]
+        content = _content(native.get("content"), trust, place, ".content")
+        parts: list[Part]
+        if role == "tool":
+            call_id = native.get("tool_call_id")
+            call_id = "" if call_id is None else place.text(call_id, ".tool_call_id")
+            parts = [ToolResult(call_id, content)]
+        else:
+            parts = [
+                *_reasoning(native, place),
+                *content,
+                *_other_fields(native, place),
+                *_calls(native, place),
+            ]
+        decoded = tuple(parts)
+        return Message(role, decoded, native, () if place.notes else decoded, tuple(place.notes))
+
+    def encode(self, message: Message) -> Mapping[str, Any]:
+        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        if message.is_untouched and message.native is not None:
+            return message.native
+        results = message.results
+        if results:
+            return self._encode_result(message, results[0])
+        native = dict(message.native or {"role": message.role})
+        keyed = {part.native for part in message.parts if isinstance(part.native, str)}
+        for name in (*REASONING_FIELDS, *OPAQUE_FIELDS):
+            if name in native and name not in keyed and native[name] is not None:
+                del native[name]
+        calls = [_call_block(call) for call in message.calls]
+        content = _content_json(message.parts, native.get("content"))
+        if content is not None or "content" in native or not calls:
+            native["content"] = content
+        if calls:
+            native["tool_calls"] = calls
+        else:
+            native.pop("tool_calls", None)
+        return native
+
+    def _encode_result(self, message: Message, result: ToolResult) -> Mapping[str, Any]:
+        native = dict(message.native or {"role": "tool", "tool_call_id": ""})
+        native["tool_call_id"] = result.call_id
+        if message.native is None or result.is_edited:
+            native["content"] = _content_json(result.content, native.get("content")) or ""
+        return native
+
+    def json_bytes(self, message: Message) -> int:
+        """Return the size of a message as it would be sent."""
+        return len(json.dumps(self.encode(message)))
+
+
+def _content(value: object, trust: Trust, place: Place, path: str) -> tuple[Content, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        text = place.clean(value, path)
+        return (Text(text, trust, is_edited=text is not value),) if value else ()
+    if not is_list(value):
+        place.refuse(path, f"must be a string, a list of parts or null, not {type(value).__name__}")
+    return tuple(_block(block, trust, place, f"{path}[{number}]") for number, block in enumerate(value))
+
+
+def _block(value: object, trust: Trust, place: Place, path: str) -> Content:
+    block = place.mapping(value, path, "an object with a type")
+    kind = place.text(block.get("type"), f"{path}.type")
+    if kind == "text":
+        text = place.text(block.get("text"), f"{path}.text")
+        return Text(text, trust, block, is_edited=text is not block["text"])
+    if kind == "image_url":
+        image = block.get("image_url")
+        return Media("image", trust, image_tokens(image.get("detail") if is_mapping(image) else None), block)
+    if kind == "input_audio" and is_mapping(audio := block.get("input_audio")):
+        return Media("audio", trust, data_tokens(audio.get("data")), block)
+    if kind == "file" and is_mapping(file := block.get("file")):
+        return Media("document", trust, data_tokens(file.get("file_data")), block)
+    return Opaque(kind, place.json(block, path), trust, block)
+
+
+def _reasoning(native: Mapping[str, Any], place: Place) -> list[Thinking]:
+    return [
+        Thinking(place.text(native[name], f".{name}"), native=name) for name in REASONING_FIELDS if native.get(name)
+    ]
+
+
+def _other_fields(native: Mapping[str, Any], place: Place) -> list[Opaque]:
+    fields: list[Opaque] = []
+    for name in OPAQUE_FIELDS:
+        value = native.get(name)
+        if value:
+            text = place.clean(value, f".{name}") if isinstance(value, str) else place.json(value, f".{name}")
+            fields.append(Opaque(name, text, "model", name))
+    return fields
+
+
+def _calls(native: Mapping[str, Any], place: Place) -> list[ToolCall]:
+    value = native.get("tool_calls")
+    if value is None:
+        return []
+    if not is_list(value):
+        place.refuse(".tool_calls", f"must be a list, not {type(value).__name__}")
+    return [_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(value)]
+
+
+def _call(value: object, place: Place, path: str) -> ToolCall:
+    call = place.mapping(value, path)
+    if call.get("type") == "custom" and is_mapping(custom := call.get("custom")):
+        name, arguments = place.text(custom.get("name"), f"{path}.custom.name"), custom.get("input")
+        return ToolCall(_id(call, place, path), name, place.text(arguments, f"{path}.custom.input"), native=call)
+    function = place.mapping(call.get("function"), f"{path}.function", "an object with name and arguments")
+    name = place.text(function.get("name"), f"{path}.function.name")
+    raw = function.get("arguments")
+    arguments = (
+        raw if isinstance(raw, str) else ("{}" if raw is None else place.json(raw, f"{path}.function.arguments"))
+    )
+    arguments = place.clean(arguments, f"{path}.function.arguments")
+    if arguments is not raw:
+        place.notes.append(f"wrote {place.name}{path}.function.arguments as JSON text")
+    return ToolCall(_id(call, place, path), name, arguments, native=call, is_edited=arguments is not raw)
+
+
+def _id(call: Mapping[str, Any], place: Place, path: str) -> str:
+    return "" if call.get("id") is None else place.text(call["id"], f"{path}.id")
+
+
+def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], was: object) -> object:
+    """Return content as a bare string where it was one or can be one, else as a list of blocks."""
+    inline = [part for part in parts if isinstance(part, Text | Media | Opaque) and not isinstance(part.native, str)]
+    if not inline and not was:
+        return was
+    if not is_list(was) and all(isinstance(part, Text) and part.native is None for part in inline):
+        return "\n".join(part.text for part in inline if isinstance(part, Text)) or None
+    return [_content_block(part) for part in inline]
+
+
+def _content_block(part: Content) -> Mapping[str, Any]:
+    if isinstance(part, Text):
+        block = part.native if is_mapping(part.native) else {"type": "text"}
+        return {**block, "text": part.text} if part.is_edited or not block.get("text") else block
+    if (
+        isinstance(part, Media)
+        and (source := image_source(part))
+        and is_mapping(part.native)
+        and "source" in part.native
+    ):
+        kind, data = source
+        return {
+            "type": "image_url",
+            "image_url": {"url": data if kind == "url" else f"data:{kind};base64,{data}"},
+        }
+    return part.native if is_mapping(part.native) else {"type": "text", "text": f"[{part.kind}]"}
+
+
+def _call_block(call: ToolCall) -> Mapping[str, Any]:
+    block = call.native if is_mapping(call.native) else None
+    if block is None or "function" not in block:
+        if block is not None and "custom" in block:
+            return {**block, "id": call.id, "custom": {**block["custom"], "input": call.arguments}}
+        return {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+    if not call.is_edited:
+        return block
+    return {**block, "id": call.id, "function": {**block["function"], "arguments": call.arguments}}

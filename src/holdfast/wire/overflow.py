@@ -1,0 +1,180 @@
+"""What a provider's refusal means.
+
+Four remedies exist and none may be taken for another: a request that is too long has to shrink, an
+answer that does not fit wants a smaller output cap, a rate limit wants patience, a malformed history
+wants mending. Providers put all of them into free text, some under a status that says otherwise,
+some inside a successful answer. A bare number in a message never makes it an overflow.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from holdfast.wire.reading import is_list, is_mapping
+from holdfast.wire.refusal_texts import MALFORMED, OUTPUT_CAPS, OVERFLOW_CODES, OVERFLOWS, RATE_LIMITS
+
+RefusalKind: TypeAlias = Literal["overflow", "output_cap", "rate_limit", "malformed", "other"]
+
+BAD_REQUEST, TOO_LARGE, TOO_MANY = 400, 413, 429
+FIRST_ERROR_STATUS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a provider did not answer."""
+
+    kind: RefusalKind
+    message: str
+    limit: int | None = None
+    """The largest input or window the provider named, in tokens."""
+    size: int | None = None
+    """How large it found the request, in tokens."""
+    is_lower_bound: bool = False
+    """Whether the request may be larger still: the provider stopped counting."""
+
+
+def classify(body: object = None, *, status: int | None = None, is_stream: bool = False) -> Refusal | None:
+    """Return what a refusal means, or None for an answer that is none.
+
+    `body` is the text, the parsed JSON, or an exception's message; for a stream, all that arrived.
+    """
+    text, payload = _read(body)
+    if not text.strip() or "(no body)" in text:
+        return _without_words(text, status, is_stream=is_stream)
+    message, codes = _message_and_codes(payload, text)
+    if not _is_refusal(payload, text, status, codes):
+        return None
+    if status == TOO_MANY or "rate_limit_exceeded" in codes or _search(RATE_LIMITS, message):
+        return Refusal("rate_limit", message)
+    if found := _search(OUTPUT_CAPS, message):
+        return _with_numbers("output_cap", message, found)
+    # A code is the provider's own word, so it outweighs what its text happens to mention.
+    is_coded = bool(codes & OVERFLOW_CODES)
+    if not is_coded and _search(MALFORMED, message):
+        return Refusal("malformed", message)
+    if found := _search(OVERFLOWS, message):
+        return _with_numbers("overflow", message, found, payload)
+    if is_coded or status == TOO_LARGE:
+        return _with_numbers("overflow", message, None, payload)
+    return Refusal("other", message)
+
+
+def is_silently_truncated(*, counted: int, reported: int) -> bool:
+    """Return whether a server that reports fewer input tokens than were sent has cut the prompt.
+
+    Some local servers shorten a prompt that is too long without a word. A tenth is left for the
+    difference between two tokenizers, and a little for templates.
+    """
+    return 0 < reported < counted * 0.9 - 64
+
+
+def _without_words(text: str, status: int | None, *, is_stream: bool) -> Refusal | None:
+    told = re.match(r"\s*(4\d\d)\b", text)
+    status = int(told.group(1)) if told else status
+    if status in {BAD_REQUEST, TOO_LARGE}:
+        # Some servers say nothing at all when a request is too long, and only then.
+        return Refusal("overflow", f"{status} without a body")
+    if status == TOO_MANY:
+        return Refusal("rate_limit", "429 without a body")
+    if status is not None and status >= FIRST_ERROR_STATUS:
+        return Refusal("other", f"{status} without a body")
+    return Refusal("other", "the stream ended without an event") if is_stream else None
+
+
+def _is_refusal(payload: object, text: str, status: int | None, codes: frozenset[str]) -> bool:
+    """A status says so, or an error stands inside an answer that claims to be one."""
+    if _has_error(payload) or codes & OVERFLOW_CODES:
+        return True
+    if status is None:
+        return payload is None or not _has_answer(payload)
+    return status >= FIRST_ERROR_STATUS or (payload is None and text.lstrip().lower().startswith("error"))
+
+
+def _search(patterns: tuple[str, ...], message: str) -> re.Match[str] | None:
+    """Return the first match; patterns are compiled at their first use and kept by `re`."""
+    found = (re.search(pattern, message, re.IGNORECASE) for pattern in patterns)
+    return next((match for match in found if match), None)
+
+
+def _with_numbers(kind: RefusalKind, message: str, found: re.Match[str] | None, payload: object = None) -> Refusal:
+    groups = found.groupdict() if found else {}
+    limit, size = _number(groups.get("limit")), _number(groups.get("size"))
+    if limit is None and (named := re.search(r"maximum context length is ([\d,]+)", message)):
+        limit = _number(named[1])
+    for item in _objects(payload):
+        if isinstance(item.get("n_ctx"), int) and isinstance(item.get("n_prompt_tokens"), int):
+            limit, size = item["n_ctx"], item["n_prompt_tokens"]
+    is_lower_bound = size is not None and "at least" in message
+    return Refusal(kind, message, limit, size, is_lower_bound)
+
+
+def _number(text: str | None) -> int | None:
+    digits = (text or "").replace(",", "")
+    return int(digits) if digits else None
+
+
+def _read(body: object) -> tuple[str, object]:
+    """Return a body as text, and as JSON where it is some."""
+    if isinstance(body, bytes | bytearray):
+        body = bytes(body).decode("utf-8", "replace")
+    if body is None:
+        return "", None
+    if is_mapping(body) or is_list(body):
+        return json.dumps(body, default=str), body
+    text = str(body)
+    events = [line[5:] for line in text.splitlines() if line.startswith("data:")]
+    for candidate in events or [text]:
+        try:
+            value = json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if not events or _has_error(value):
+            return text, value
+    return text, None
+
+
+def _has_error(payload: object) -> bool:
+    if is_list(payload):
+        return any(map(_has_error, payload))
+    return is_mapping(payload) and (bool(payload.get("error")) or payload.get("type") == "error")
+
+
+def _has_answer(payload: object) -> bool:
+    return is_mapping(payload) and any(key in payload for key in ("choices", "content", "output", "candidates"))
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    """Yield an error's objects: itself, its inner error, and what a router wraps."""
+    if is_list(value):
+        for item in value:
+            yield from _objects(item)
+    if not is_mapping(value):
+        return
+    yield value
+    for key in ("error", "response", "metadata"):
+        yield from _objects(value.get(key))
+    raw = value.get("raw")
+    if isinstance(raw, str):
+        yield from _objects(_read(raw)[1] or {"message": raw})
+
+
+def _message_and_codes(payload: object, text: str) -> tuple[str, frozenset[str]]:
+    messages: list[str] = []
+    codes: set[str] = set()
+    for item in _objects(payload):
+        messages += [item[key] for key in ("message", "error", "detail") if isinstance(item.get(key), str)]
+        codes.update(str(item[key]) for key in ("code", "type") if isinstance(item.get(key), str))
+    for choice in _choices(payload):
+        codes.update(OVERFLOW_CODES & {str(choice.get("finish_reason")), str(choice.get("stop_reason"))})
+    if payload is None:
+        codes.update(code for code in OVERFLOW_CODES if code in text)
+    return "\n".join(messages) or text, frozenset(codes)
+
+
+def _choices(payload: object) -> list[Mapping[str, Any]]:
+    if not is_mapping(payload):
+        return []
+    choices = payload.get("choices")
+    return [payload, *filter(is_mapping, choices)] if is_list(choices) else [payload]

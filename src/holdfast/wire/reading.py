@@ -1,0 +1,135 @@
+"""Reading JSON that may be anything.
+
+Every decoder names the place of what it cannot read and says what would do; what can be mended
+without losing anything is mended, and noted on the message.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeGuard
+
+from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, ToolResult
+from holdfast.errors import MalformedInputError
+
+MESSAGE_WEIGHT = 16
+"""Bytes that a message weighs besides its text."""
+BYTES_PER_MEDIA_TOKEN = 3
+_KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "a boolean"),
+    ((int, float), "a number"),
+    ((str,), "a string"),
+    ((list, tuple), "a list"),
+    ((dict,), "an object"),
+)
+
+
+class Place:
+    """Where in the input we are, and what had to be mended there."""
+
+    def __init__(self, index: int) -> None:
+        self.name = f"messages[{index}]"
+        self.notes: list[str] = []
+
+    @classmethod
+    def named(cls, name: str) -> "Place":
+        """Return a place outside the messages."""
+        place = cls(0)
+        place.name = name
+        return place
+
+    def refuse(self, path: str, problem: str) -> NoReturn:
+        """Raise an error that names the place."""
+        raise MalformedInputError(self.name + path, problem)
+
+    def mapping(self, value: object, path: str, what: str = "an object") -> Mapping[str, Any]:
+        """Return the value if it is an object."""
+        if is_mapping(value):
+            return value
+        self.refuse(path, f"must be {what}, not {kind_of(value)}")
+
+    def text(self, value: object, path: str) -> str:
+        """Return the value if it is a string, without lone surrogates."""
+        if not isinstance(value, str):
+            self.refuse(path, f"must be a string, not {kind_of(value)}")
+        return self.clean(value, path)
+
+    def clean(self, text: str, path: str) -> str:
+        """Return a text that can be sent as UTF-8."""
+        if text.isascii():
+            return text
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.notes.append(f"replaced lone surrogates in {self.name}{path}")
+            # A pair that was split into two escapes becomes one character again.
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
+
+    def json(self, value: object, path: str) -> str:
+        """Return the value as JSON text."""
+        try:
+            return self.clean(json.dumps(value, ensure_ascii=False, allow_nan=False), path)
+        except RecursionError:
+            self.refuse(path, "is nested too deeply to be written as JSON; flatten it")
+        except ValueError:
+            self.notes.append(f"replaced NaN or infinity in {self.name}{path} by null")
+            return self.clean(json.dumps(_finite(value), ensure_ascii=False), path)
+        except TypeError as error:
+            self.refuse(path, f"is not JSON: {error}")
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a value is a JSON object."""
+    return isinstance(value, Mapping)
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether a value is a JSON list."""
+    return isinstance(value, list | tuple)
+
+
+def kind_of(value: object) -> str:
+    """Return what a value is, in JSON's words where it has one."""
+    if value is None:
+        return "null"
+    for kinds, name in _KINDS:
+        if isinstance(value, kinds):
+            return name
+    return f"a {type(value).__name__}"
+
+
+def check_list(messages: object) -> Sequence[object]:
+    """Return the messages if they are a list of something."""
+    if is_list(messages):
+        return messages
+    hint = "; read the JSON first" if isinstance(messages, str | bytes) else ""
+    raise MalformedInputError("messages", f"must be a list of messages, not {kind_of(messages)}{hint}")
+
+
+def utf8_length(text: str) -> int:
+    """Return the size of a text in bytes."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def weight_of(message: Message) -> int:
+    """Return the size of a decoded message in bytes of text."""
+    return MESSAGE_WEIGHT + sum(map(_part_weight, message.parts))
+
+
+def _part_weight(part: Part) -> int:
+    if isinstance(part, Media):
+        return part.tokens * BYTES_PER_MEDIA_TOKEN
+    if isinstance(part, ToolResult):
+        return sum(map(_part_weight, part.content))
+    if isinstance(part, Text | Opaque):
+        return utf8_length(part.text)
+    return utf8_length(getattr(part, "arguments", "") or getattr(part, "text", ""))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if is_mapping(value):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if is_list(value) else value

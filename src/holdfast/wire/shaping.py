@@ -1,0 +1,180 @@
+"""Brings messages into the turn structure of another format.
+
+Formats differ in who carries tool results and whether two turns of one role may follow each other.
+Here a message is parted or joined with others; what a target cannot carry is left out and said.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.core.conversation.messages import (
+    Content,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+
+_SAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_SAFE_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(slots=True)
+class Shaping:
+    """One conversion: what could not be carried over is noted here."""
+
+    target: str
+    notes: list[str] = field(default_factory=list[str])
+
+    def note(self, what: str) -> None:
+        """Say what could not be carried over, once."""
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def portable(self, message: Message) -> Message:
+        """Return a message without its JSON and without what only its own provider understands."""
+        parts = tuple(part for raw in message.parts if (part := self._portable_part(raw)) is not None)
+        return Message(message.role, parts)
+
+    def _portable_part(self, part: Part) -> Part | None:
+        if isinstance(part, Thinking):
+            self.note("reasoning was left out: it is only valid with the provider that wrote it")
+            return None
+        if isinstance(part, Opaque):
+            if part.kind == "refusal":
+                return Text(part.text, part.trust)
+            self.note(f"a block of type {part.kind!r} was left out")
+            return None
+        if isinstance(part, Text):
+            return Text(part.text, part.trust)
+        if isinstance(part, ToolCall):
+            return replace(part, name=safe_name(part.name), native=None)
+        if isinstance(part, ToolResult):
+            inner = (self._portable_part(item) for item in part.content)
+            content: tuple[Content, ...] = tuple(item for item in inner if isinstance(item, Text | Media | Opaque))
+            return replace(part, content=content, native=None)
+        return part
+
+
+def safe_name(name: str) -> str:
+    """Return a tool name that every provider accepts."""
+    return _SAFE_NAME.sub("_", name)[:64] or "tool"
+
+
+def hoisted(messages: Iterable[Message]) -> tuple[list[str], list[Message]]:
+    """Return the system texts, and the messages without them."""
+    systems: list[str] = []
+    others: list[Message] = []
+    for message in messages:
+        if message.role == "system":
+            systems.append(message.text)
+        else:
+            others.append(message)
+    return systems, others
+
+
+def split_results(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages with each tool result in a message of its own."""
+    for message in messages:
+        results = message.results
+        if not results:
+            yield message
+            continue
+        for result in results:
+            yield Message("tool", (result,))
+        besides = tuple(part for part in message.parts if not isinstance(part, ToolResult))
+        if besides:
+            yield Message("user", besides)
+
+
+def alternating(messages: Iterable[Message]) -> list[Message]:
+    """Return messages with neighbours of one side joined, tool results standing on the user's."""
+    joined: list[Message] = []
+    for message in messages:
+        role = "user" if message.role == "tool" else message.role
+        if not message.parts:
+            continue
+        if joined and joined[-1].role == role:
+            joined[-1] = Message(role, (*joined[-1].parts, *message.parts))
+        else:
+            joined.append(Message(role, message.parts))
+    return joined
+
+
+def in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with the results of each batch in the order of its calls, before anything else."""
+    ordered: list[Message] = []
+    calls: list[str] = []
+    for message in messages:
+        if message.results and message.role == "user":
+            rank = {call_id: number for number, call_id in enumerate(calls)}
+            results = sorted(message.results, key=lambda result: rank.get(result.call_id, len(rank)))
+            besides = tuple(part for part in message.parts if not isinstance(part, ToolResult))
+            ordered.append(message.with_parts((*results, *besides)))
+        else:
+            ordered.append(message)
+        calls = [call.id for call in message.calls]
+    return ordered
+
+
+def with_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[Message]:
+    """Return messages with every call id replaced, on calls and results alike."""
+
+    def renamed(part: Part) -> Part:
+        if isinstance(part, ToolCall):
+            return replace(part, id=rename(part.id))
+        return replace(part, call_id=rename(part.call_id)) if isinstance(part, ToolResult) else part
+
+    return [message.with_parts(tuple(map(renamed, message.parts))) for message in messages]
+
+
+def plain_id(call_id: str) -> str:
+    """Return an id of letters, digits, underscores and dashes; the same id for the same id."""
+    return call_id if _SAFE_ID.fullmatch(call_id) else f"call_{short_id(call_id)}"
+
+
+def short_id(call_id: str) -> str:
+    """Return an id of nine letters and digits; the same id for the same id."""
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():  # noqa: PLR2004
+        return call_id
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, which few conversions need
+
+    number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()[:8])
+    letters: list[str] = []
+    for _ in range(9):
+        number, digit = divmod(number, 62)
+        letters.append(BASE62[digit])
+    return "".join(letters)
+
+
+def fewer_images(messages: Sequence[Message], most: int, shaping: Shaping) -> list[Message]:
+    """Return messages with the oldest images beyond `most` replaced by a word."""
+    excess = sum(isinstance(part, Media) for message in messages for part in _flat(message.parts)) - most
+    if excess <= 0:
+        return list(messages)
+    shaping.note(f"{excess} image(s) were left out: {shaping.target} takes {most}")
+
+    def thinned(part: Part) -> Part:
+        nonlocal excess
+        if isinstance(part, Media) and excess > 0:
+            excess -= 1
+            return Text(f"[{part.kind} elided]", part.trust)
+        if isinstance(part, ToolResult):
+            inner = tuple(map(thinned, part.content))
+            return replace(part, content=tuple(item for item in inner if isinstance(item, Text | Media | Opaque)))
+        return part
+
+    return [message.with_parts(tuple(map(thinned, message.parts))) for message in messages]
+
+
+def _flat(parts: Iterable[Part]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        if isinstance(part, ToolResult):
+            yield from part.content

@@ -1,0 +1,60 @@
+"""Gemini contents."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_not_empty
+
+
+def _count(content: Mapping[str, Any], key: str) -> int:
+    return sum(key in part for part in blocks(content, "parts"))
+
+
+def turns_are_whole(payload: Payload) -> Iterator[Violation]:
+    """The user begins and ends; every turn has parts."""
+    for index, content in enumerate(payload.messages):
+        if content.get("role") not in {"user", "model"}:
+            yield Violation("role", at(index, ".role"), f"{content.get('role')!r} is not a role here")
+        if not blocks(content, "parts"):
+            yield Violation("empty", at(index, ".parts"), "a turn must have parts")
+    for index in {0, len(payload.messages) - 1} if payload.messages else ():
+        if payload.messages[index].get("role") != "user":
+            yield Violation("edge-role", at(index), "the first and the last turn are the user's")
+
+
+def calls_follow_users(payload: Payload) -> Iterator[Violation]:
+    """A call turn comes directly after a user or function response turn."""
+    for index, content in enumerate(payload.messages):
+        if _count(content, "functionCall") and (index == 0 or payload.messages[index - 1].get("role") != "user"):
+            yield Violation("call-follows-user", at(index), "a function call turn must follow a user turn")
+
+
+def calls_are_answered(payload: Payload) -> Iterator[Violation]:
+    """A response turn comes directly after its call turn and has as many parts."""
+    expected = 0
+    for index, content in enumerate(payload.messages):
+        responses = _count(content, "functionResponse")
+        if responses and not expected:
+            yield Violation("response-has-call", at(index), "a function response turn must follow a function call turn")
+        elif responses != expected:
+            yield Violation("same-number", at(index), f"{responses} function responses for {expected} function calls")
+        expected = _count(content, "functionCall")
+    if expected:
+        yield Violation("call-answered", at(len(payload.messages) - 1), "the last function call has no response")
+
+
+def calls_are_signed(payload: Payload) -> Iterator[Violation]:
+    """The first call of a turn carries a thought signature."""
+    for index, content in enumerate(payload.messages):
+        calls = [part for part in blocks(content, "parts") if "functionCall" in part]
+        if calls and not calls[0].get("thoughtSignature"):
+            yield Violation("signature", at(index), "function call is missing a thought_signature")
+
+
+RULES: tuple[Rule, ...] = (
+    is_not_empty,
+    turns_are_whole,
+    calls_follow_users,
+    calls_are_answered,
+    calls_are_signed,
+)

@@ -1,0 +1,91 @@
+"""OpenAI Chat Completions."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.wire.openai_chat import ROLES
+from holdfast.wire.reading import is_list, is_mapping
+from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_not_empty
+
+MAX_STRING = 1_048_576
+MAX_IMAGES = 500
+
+
+def roles_are_known(payload: Payload) -> Iterator[Violation]:
+    """Only these roles exist."""
+    for index, message in enumerate(payload.messages):
+        if message.get("role") not in ROLES:
+            yield Violation("role", at(index, ".role"), f"{message.get('role')!r} is not a role")
+
+
+def calls_are_answered(payload: Payload) -> Iterator[Violation]:
+    """Each call is answered directly, each answer has a call."""
+    waiting: list[str] = []
+    caller = 0
+    for index, message in enumerate(payload.messages):
+        if message.get("role") == "tool":
+            call_id = message.get("tool_call_id")
+            if call_id in waiting:
+                waiting.remove(call_id)
+            else:
+                yield Violation("result-has-call", at(index), f"a result for {call_id!r}, which is no open call")
+            continue
+        yield from _unanswered(waiting, caller)
+        waiting, caller = call_ids(message), index
+    yield from _unanswered(waiting, caller)
+
+
+def _unanswered(waiting: list[str], caller: int) -> Iterator[Violation]:
+    for call_id in waiting:
+        yield Violation("call-answered", at(caller), f"call {call_id!r} has no result directly after it")
+
+
+def call_ids(message: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the calls a chat message makes."""
+    calls = message.get("tool_calls")
+    return [call.get("id", "") for call in calls if is_mapping(call)] if is_list(calls) else []
+
+
+def ids_are_unique(payload: Payload) -> Iterator[Violation]:
+    """A call id is used once."""
+    seen: set[str] = set()
+    for index, message in enumerate(payload.messages):
+        for call_id in call_ids(message):
+            if call_id in seen or not call_id:
+                yield Violation("unique-id", at(index, ".tool_calls"), f"call id {call_id!r} is empty or used before")
+            seen.add(call_id)
+
+
+def content_is_there(payload: Payload) -> Iterator[Violation]:
+    """Content is null only beside calls."""
+    for index, message in enumerate(payload.messages):
+        says_otherwise = any(message.get(key) for key in ("tool_calls", "refusal", "audio", "function_call"))
+        if message.get("content") is None and not (message.get("role") == "assistant" and says_otherwise):
+            yield Violation("content", at(index, ".content"), "expected a string, got null")
+
+
+def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
+    """A string has at most a mebi of characters."""
+    for index, message in enumerate(payload.messages):
+        texts = [message.get("content"), *(block.get("text") for block in blocks(message))]
+        for text in texts:
+            if isinstance(text, str) and len(text) > MAX_STRING:
+                yield Violation("string-length", at(index, ".content"), f"{len(text):,} characters are too long")
+
+
+def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
+    """A request holds at most 500 images."""
+    count = sum(block.get("type") == "image_url" for message in payload.messages for block in blocks(message))
+    if count > MAX_IMAGES:
+        yield Violation("images", "messages", f"{count} images are more than {MAX_IMAGES}")
+
+
+RULES: tuple[Rule, ...] = (
+    is_not_empty,
+    roles_are_known,
+    calls_are_answered,
+    ids_are_unique,
+    content_is_there,
+    strings_are_short_enough,
+    images_are_few_enough,
+)

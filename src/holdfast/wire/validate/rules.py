@@ -1,0 +1,53 @@
+"""What the providers' rules are made of."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from holdfast.wire.reading import is_list, is_mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a request breaks, and where."""
+
+    rule: str
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem} [{self.rule}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What is about to be sent."""
+
+    messages: Sequence[Mapping[str, Any]]
+    system: object = None
+    tools: object = None
+
+
+Rule: TypeAlias = Callable[[Payload], Iterator[Violation]]
+
+
+def at(index: int, path: str = "") -> str:
+    """Return the name of a place."""
+    return f"messages[{index}]{path}"
+
+
+def blocks(message: Mapping[str, Any], key: str = "content") -> list[Mapping[str, Any]]:
+    """Return a message's blocks; none where its content is a bare string."""
+    content = message.get(key)
+    return [block for block in content if is_mapping(block)] if is_list(content) else []
+
+
+def is_blank(text: object) -> bool:
+    """Return whether a text is missing, empty or white space."""
+    return not isinstance(text, str) or not text.strip()
+
+
+def is_not_empty(payload: Payload) -> Iterator[Violation]:
+    """Every provider wants at least one message."""
+    if not payload.messages:
+        yield Violation("not-empty", "messages", "there is no message")

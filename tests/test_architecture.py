@@ -1,0 +1,147 @@
+"""The house stands as ARCHITECTURE.md draws it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+PACKAGE = SOURCE / "holdfast"
+FLOORS = (
+    {"cli"},
+    {"chat", "gateway", "web", "lab"},
+    {"app"},
+    {"adapters", "testing", "govern"},
+    {"session"},
+    {"stores", "models", "counters"},
+    {"wire"},
+    {"core.planning"},
+    {"core.history"},
+    {"core.conversation"},
+    {"errors"},
+)
+"""From the top down: a room imports from the floors below it and never from its neighbours."""
+PURE = (["core"], ["wire"])
+IMPURE_MODULES = {
+    "asyncio", "datetime", "http", "io", "logging", "os", "pathlib", "random", "secrets", "shutil", "socket",
+    "sqlite3", "subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yield every module a file imports, inside functions and for type checking too."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            yield module
+            for alias in node.names:
+                if (SOURCE / Path(*module.split("."), f"{alias.name}.py")).exists():
+                    yield f"{module}.{alias.name}"
+
+
+def room_of(module: str) -> str | None:
+    """Return the room of the house a module belongs to."""
+    parts = module.split(".")[1:]
+    if not parts:
+        return None
+    return ".".join(parts[:2]) if parts[0] == "core" and len(parts) > 1 else parts[0]
+
+
+def floor_of(room: str) -> int:
+    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_downward_and_neighbours_stay_apart(path: Path) -> None:
+    room = room_of(name_of(path))
+    if room in {None, "core"}:
+        return
+
+    assert room is not None
+    for module in imports_of(path):
+        other = room_of(module) if module.startswith("holdfast") else None
+        if other in {None, room}:
+            continue
+        assert other is not None
+        assert floor_of(other) > floor_of(room), f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if name_of(path).split(".")[1:2] in PURE], ids=name_of)
+def test_core_and_wire_are_pure(path: Path) -> None:
+    modules = {module.split(".")[0] for module in imports_of(path)}
+    calls = {
+        node.func.id
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    waits = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+
+    assert modules & IMPURE_MODULES == set()
+    assert calls & IMPURE_CALLS == set()
+    assert waits == []
+
+
+def test_any_stays_at_the_edges() -> None:
+    offenders = [
+        name_of(path)
+        for path in MODULES
+        if room_of(name_of(path)) not in {"wire", "adapters", "govern"}
+        and any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree_of(path)))
+    ]
+
+    assert offenders == []
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {
+        name_of(path): {module for module in imports_of(path) if module.startswith("holdfast.")} for path in MODULES
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail, module))
+        if module in done:
+            return
+        for other in graph.get(module, ()):
+            visit(other, (*trail, module))
+        done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_files_and_functions_are_small(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    long_functions = [
+        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+
+    assert lines <= MAX_FILE_LINES
+    assert long_functions == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_module_says_what_idea_lives_in_it(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path))
