@@ -98,7 +98,7 @@ class OpenAIChat:
         native = dict(message.native or {"role": message.role})
         keyed = {part.native for part in message.parts if isinstance(part.native, str)}
         for name in (*REASONING_FIELDS, *OPAQUE_FIELDS):
-            if name in native and name not in keyed and native[name] is not None:
+            if native.get(name) and name not in keyed:
                 del native[name]
         calls = [_call_block(call) for call in message.calls]
         content = _content_json(message.parts, native.get("content"))

@@ -1,0 +1,1 @@
+"""The test kit: what our own tests are made of, for yours."""

@@ -1,0 +1,215 @@
+"""Whatever comes in: what goes out is valid, fits, and keeps what must be kept."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
+from holdfast.core.conversation.mend import mend
+from holdfast.core.conversation.tokens import total_tokens
+from holdfast.core.conversation.view import Entry
+from holdfast.testing.histories import anthropic_histories, chat_histories, sound_chat_histories
+from holdfast.testing.sessions import generated_session
+from holdfast.wire.formats import format_named
+
+PROVIDERS = ("openai-chat", "anthropic-messages", "gemini", "mistral", "bedrock")
+TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
+BUDGETS = st.sampled_from([300, 600, 1_500, 4_000, 100_000])
+
+
+def governed(messages: Sequence[Mapping[str, Any]], source: str, budget: int, **settings: Any) -> Request | None:
+    """Return the request, or None where there is a typed error."""
+    try:
+        return govern(messages, budget=budget, format=source, model="gpt-5", **settings)
+    except HoldfastError:
+        return None
+
+
+def broken_rules(request: Request, source: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    own = validate(request.messages, source, system=request.system, tools=request.tools)
+    for provider in PROVIDERS:
+        sent = convert(request.messages, source=source, target=provider)
+        foreign = validate(sent.messages, provider, system=sent.system, tools=TOOLS)
+        found[provider] = [str(violation) for violation in foreign]
+    found[source] = [str(violation) for violation in own]
+    return found
+
+
+def own_tokens(request: Request, source: str) -> int:
+    reader = format_named(source)
+    decoded = [reader.decode(native, index) for index, native in enumerate(request.messages)]
+    return total_tokens(decoded, counter_for("gpt-5"))
+
+
+@given(chat_histories(), BUDGETS)
+def test_a_chat_request_is_valid_everywhere_and_within_budget_or_there_is_a_typed_error(
+    messages: list[dict[str, object]], budget: int
+) -> None:
+    request = governed(messages, "openai-chat", budget, interrupted=True)
+    assume(request is not None)
+    assert request is not None
+
+    assert broken_rules(request, "openai-chat") == {provider: [] for provider in PROVIDERS}
+    assert own_tokens(request, "openai-chat") == request.tokens.total
+    assert request.tokens.total <= budget
+
+
+@given(anthropic_histories(), BUDGETS)
+def test_an_anthropic_request_is_valid_everywhere_and_within_budget_or_there_is_a_typed_error(
+    messages: list[dict[str, object]], budget: int
+) -> None:
+    request = governed(messages, "anthropic-messages", budget, interrupted=True)
+    assume(request is not None)
+    assert request is not None
+
+    assert broken_rules(request, "anthropic-messages") == {provider: [] for provider in PROVIDERS}
+    assert own_tokens(request, "anthropic-messages") == request.tokens.total
+    assert request.tokens.total <= budget
+
+
+@given(chat_histories(), BUDGETS)
+def test_system_text_and_the_newest_prompt_survive_to_the_character(
+    messages: list[dict[str, object]], budget: int
+) -> None:
+    request = governed(messages, "openai-chat", budget, interrupted=True)
+    assume(request is not None)
+    assert request is not None
+    systems = [message for message in messages if message["role"] in {"system", "developer"} and message["content"]]
+    prompts = [message for message in messages if message["role"] == "user" and says_something(message["content"])]
+
+    sent = [json.dumps(message) for message in request.messages]
+    for message in systems:
+        assert json.dumps(message) in sent
+    for text in texts_of(prompts[-1]["content"]) if prompts else []:
+        assert any(text in texts_of(message.get("content")) for message in request.messages)
+
+
+def texts_of(content: Any) -> list[str]:
+    """Return the texts that can be sent at all."""
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"].strip()]
+    return [text for text in texts if "\ud800" not in text]
+
+
+def says_something(content: Any) -> bool:
+    return (
+        bool(content.strip())
+        if isinstance(content, str)
+        else any(block["type"] != "text" or block["text"].strip() for block in content)
+    )
+
+
+@given(chat_histories(), st.booleans())
+def test_mending_twice_is_mending_once(messages: list[dict[str, object]], interrupted: bool) -> None:  # noqa: FBT001
+    reader = format_named("openai-chat")
+    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
+
+    once = mend(entries, is_interrupted=interrupted)
+    twice = mend(once.entries, is_interrupted=interrupted)
+
+    assert twice.entries == once.entries
+    assert twice.repairs == []
+    assert twice.pending == once.pending
+
+
+@given(anthropic_histories())
+def test_mending_anthropic_messages_twice_is_mending_once(messages: list[dict[str, object]]) -> None:
+    reader = format_named("anthropic-messages")
+    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
+
+    once = mend(entries, is_interrupted=True, groups_results=True)
+    twice = mend(once.entries, is_interrupted=True, groups_results=True)
+
+    assert twice.entries == once.entries
+    assert twice.repairs == []
+
+
+@given(sound_chat_histories())
+def test_mending_touches_nothing_that_was_fine(messages: list[dict[str, object]]) -> None:
+    request = govern(messages, budget=1_000_000, model="gpt-5")
+
+    assert all(sent is given_message for sent, given_message in zip(request.messages, messages, strict=True))
+    assert request.receipt.mended == ()
+    assert request.receipt.is_unchanged
+
+
+@pytest.mark.parametrize("source", ["openai-chat", "anthropic-messages"])
+@given(data=st.data())
+def test_decoding_and_encoding_gives_back_the_same_object(source: str, data: st.DataObject) -> None:
+    strategy = chat_histories() if source == "openai-chat" else anthropic_histories()
+    messages = data.draw(strategy)
+    reader = format_named(source)
+
+    for index, native in enumerate(messages):
+        message = reader.decode(native, index)
+        assert message.notes or reader.encode(message) is native
+
+
+@pytest.mark.parametrize("source", ["openai-chat", "anthropic-messages"])
+@given(data=st.data())
+def test_rewriting_every_part_as_it_was_gives_back_an_equal_value(source: str, data: st.DataObject) -> None:
+    strategy = chat_histories() if source == "openai-chat" else anthropic_histories()
+    messages = data.draw(strategy)
+    reader = format_named(source)
+
+    for index, native in enumerate(messages):
+        message = reader.decode(native, index)
+        rewritten = reader.encode(message.with_parts((*message.parts,)))
+        assert message.notes or json.dumps(rewritten) == json.dumps(native)
+
+
+@given(chat_histories(), BUDGETS)
+def test_the_same_input_gives_the_same_bytes(messages: list[dict[str, object]], budget: int) -> None:
+    first = governed(messages, "openai-chat", budget, interrupted=True)
+    second = governed(json.loads(json.dumps(messages)), "openai-chat", budget, interrupted=True)
+
+    assert (first is None) == (second is None)
+    if first is not None and second is not None:
+        assert json.dumps(first.messages) == json.dumps(second.messages)
+        assert str(first.receipt) == str(second.receipt)
+
+
+@given(chat_histories(max_size=20), st.lists(chat_histories(max_size=4), max_size=3), BUDGETS)
+def test_the_previous_request_saves_work_and_changes_nothing(
+    messages: list[dict[str, object]], more: list[list[dict[str, object]]], budget: int
+) -> None:
+    previous = governed(messages, "openai-chat", budget, interrupted=True)
+    for addition in more:
+        messages = [*messages, *addition]
+        continued = governed(messages, "openai-chat", budget, interrupted=True, previous=previous)
+        fresh = governed(messages, "openai-chat", budget, interrupted=True)
+
+        assert (continued is None) == (fresh is None)
+        if continued is not None and fresh is not None:
+            assert json.dumps(continued.messages) == json.dumps(fresh.messages)
+            assert continued.receipt == fresh.receipt
+        previous = continued or previous
+
+
+@pytest.mark.parametrize("loop_steps", [0, 60])
+@pytest.mark.parametrize("budget", [4_000, 16_000])
+def test_a_growing_list_keeps_its_prefix_until_a_line_moves(budget: int, loop_steps: int) -> None:
+    session = generated_session(400, loop_steps=loop_steps)
+    length = len(session) - 150 if not loop_steps else len(session) - 100
+    moves = 0
+    before = None
+    for end in range(length, len(session) + 1):
+        request = governed(session[:end], "openai-chat", budget, previous=before)
+        if request is None or request.receipt.mended:
+            continue
+        if before is not None:
+            lines = (before.receipt.folded, before.receipt.clipped)
+            if (request.receipt.folded, request.receipt.clipped) == lines:
+                assert request.messages[: len(before.messages)] == before.messages
+            else:
+                moves += 1
+        before = request
+
+    weight = sum(len(json.dumps(message)) for message in session[length:])
+    step = budget * 0.75 * 3 / 4
+    assert 0 < moves <= weight / step + 2
