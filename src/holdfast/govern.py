@@ -72,21 +72,32 @@ def govern(
         is_interrupted=interrupted,
         groups_results=wire.groups_results,
     )
-    transcript = _transcript(natives, wire, counter, previous)
-    floor = Floor(transcript, policy_named(policy) if isinstance(policy, str) else policy, situation)
-    fitted = floor.fit()
-    receipt = account(transcript, situation, floor, fitted)
-    return Request(_encoded(fitted, natives, wire, system, tools), receipt.tokens, receipt, system, tools, transcript)
+    rules = policy_named(policy) if isinstance(policy, str) else policy
+    transcript = _known_transcript(natives, wire, counter, previous)
+    fitted = None if transcript is None else _fitted_as_known(transcript, rules, situation)
+    if transcript is None or fitted is None:
+        transcript = Transcript(natives, wire, counter)
+        fitted = Floor(transcript, rules, situation).fit()
+    receipt = account(transcript, situation, fitted)
+    sent = _encoded(fitted, natives, wire, count_cache_marks(system) + count_cache_marks(tools))
+    return Request(sent, receipt.tokens, receipt, system, tools, transcript)
 
 
-def _transcript(natives: Sequence[object], wire: Format, counter: Counter, previous: Request | None) -> Transcript:
-    """Return the transcript of the list, grown from the previous call's where that still holds."""
+def _known_transcript(
+    natives: list[object], wire: Format, counter: Counter, previous: Request | None
+) -> Transcript | None:
+    """Return the previous call's transcript grown to this list, if it is the same list so far."""
     known = previous.transcript if previous else None
-    if known is not None and known.reader is wire and known.counter is counter:
-        grown = known.continued(natives)
-        if grown is not None:
-            return grown
-    return Transcript(natives, wire, counter)
+    if known is None or known.reader is not wire or known.counter is not counter:
+        return None
+    return known.continued(natives)
+
+
+def _fitted_as_known(transcript: Transcript, policy: Policy, situation: Situation) -> Fitted | None:
+    """Fit a transcript that was read earlier; None if what it would send was changed in place since."""
+    fitted = Floor(transcript, policy, situation).fit()
+    positions = [entry.position for entry in fitted.entries if entry.position is not None]
+    return fitted if transcript.is_as_weighed(positions) else None
 
 
 def _count_json(value: object, name: str, counter: Counter) -> int:
@@ -94,8 +105,8 @@ def _count_json(value: object, name: str, counter: Counter) -> int:
     if value is None or value in ([], ""):
         return 0
     if isinstance(value, str):
-        return counter.count(Place.named(name).clean(value, ""))
-    return counter.count(Place.named(name).json(value, ""))
+        return counter.count(Place(name).clean(value, ""))
+    return counter.count(Place(name).json(value, ""))
 
 
 def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
@@ -107,16 +118,12 @@ def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
     return frozenset(checked)
 
 
-def _encoded(
-    fitted: Fitted, natives: Sequence[object], wire: Format, system: object, tools: object
-) -> list[Mapping[str, Any]]:
+def _encoded(fitted: Fitted, natives: list[Any], wire: Format, marks_elsewhere: int) -> list[Mapping[str, Any]]:
     messages: list[Mapping[str, Any]] = []
     for entry in fitted.entries:
-        if entry.position is not None and entry.message.is_untouched:
-            messages.append(natives[entry.position])  # pyright: ignore[reportArgumentType]
+        position, message = entry.position, entry.message
+        if position is not None and message.parts is message.decoded:
+            messages.append(natives[position])
         else:
-            messages.append(wire.encode(entry.message))
-    if wire.groups_results:
-        spoken_for = count_cache_marks(system) + count_cache_marks(tools)
-        messages = without_excess_marks(messages, MAX_CACHE_MARKS - spoken_for)
-    return messages
+            messages.append(wire.encode(message))
+    return without_excess_marks(messages, MAX_CACHE_MARKS - marks_elsewhere) if wire.groups_results else messages

@@ -6,7 +6,7 @@ and if the tokenizer cannot be loaded, a formula.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.conversation.tokens import Counter, Provenance
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SAMPLED_ABOVE = 2_000_000
 """Texts longer than this many characters are counted on samples: no window holds them anyway."""
 SAMPLES = 20
+SHORT_CHARS, SHORT_TEXTS = 48, 4_096
+"""Names of tools and the like come again and again: the counts of that many are remembered."""
 SAMPLE_CHARS = 50_000
 CLAUDE_FACTOR = 1.2
 """Claude 4.5's tokens to o200k's, by what was billed for recorded sessions."""
@@ -59,12 +61,16 @@ class Vocabulary:
 
     def __init__(self, family: Family) -> None:
         self._encode = tokenizer(family.vocabulary).encode_ordinary
+        self._count_short = lru_cache(SHORT_TEXTS)(self._count)
         self._factor = family.factor
         self.provenance: Provenance = "counted" if family.is_own else "estimated"
         self.name = family.vocabulary + (f" × {family.factor}" if family.factor != 1 else "")
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has."""
+        return self._count_short(text) if len(text) <= SHORT_CHARS else self._count(text)
+
+    def _count(self, text: str) -> int:
         tokens = len(self._encode(text)) if len(text) <= SAMPLED_ABOVE else _sampled(text, self._encode)
         return tokens if self._factor == 1 else -int(-tokens * self._factor // 1)
 

@@ -18,8 +18,9 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
+from holdfast.core.conversation.transcript import Survey
 from holdfast.wire.media import data_tokens, image_source, image_tokens
-from holdfast.wire.reading import MESSAGE_WEIGHT, Place, is_list, is_mapping, utf8_length, weight_of
+from holdfast.wire.reading import MESSAGE_WEIGHT, Place, is_list, is_mapping, weight_of
 
 NAME = "anthropic-messages"
 ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
@@ -32,16 +33,15 @@ class AnthropicMessages:
     name = NAME
     groups_results = True
 
-    def weigh(self, native: Any, index: int) -> tuple[int, Role]:
-        """Return a message's size in bytes of text, and its role."""
-        try:
-            content = native["content"]
-            if isinstance(content, str):
-                return MESSAGE_WEIGHT + utf8_length(content), ROLES[native["role"]]
-        except (KeyError, TypeError):
-            pass
-        message = self.decode(native, index)
-        return weight_of(message), message.role
+    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+        """Return the sizes and roles of messages."""
+        survey = Survey([], [], [])
+        for index, native in enumerate(natives, start):
+            message = self.decode(native, index)
+            survey.weights.append(weight_of(message) + MESSAGE_WEIGHT)
+            if message.role == "user":
+                survey.prompts.append(index)
+        return survey
 
     def decode(self, native: object, index: int) -> Message:
         """Return a message with its parts."""

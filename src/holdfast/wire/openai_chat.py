@@ -1,7 +1,7 @@
 """OpenAI Chat Completions, and everything that speaks its dialect."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.core.conversation.messages import (
@@ -18,6 +18,7 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
+from holdfast.core.conversation.transcript import Survey
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 from holdfast.wire.reading import MESSAGE_WEIGHT, Place, is_list, is_mapping, utf8_length, weight_of
 
@@ -29,6 +30,8 @@ ROLES: Mapping[str, Role] = {
     "assistant": "assistant",
     "tool": "tool",
 }
+_SHORTEST, _PLAIN = 2, 3
+"""How many fields there are with role and content alone, and with tool calls besides."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPAQUE_FIELDS = ("refusal", "audio", "function_call", "reasoning_details")
 
@@ -39,29 +42,35 @@ class OpenAIChat:
     name = NAME
     groups_results = False
 
-    def weigh(self, native: Any, index: int) -> tuple[int, Role]:
-        """Return a message's size in bytes of text, and its role."""
-        # The fast path is for the plain shapes; whatever surprises it is read properly.
-        try:
-            weight, role, content = MESSAGE_WEIGHT, native["role"], native.get("content")
-            if type(content) is str:
-                weight += len(content) if content.isascii() else utf8_length(content)
-            elif content is not None:
-                return self._weigh_slowly(native, index)
-            if role == "assistant":
-                for call in native.get("tool_calls") or ():
-                    function = call["function"]
-                    weight += len(function["name"]) + len(function["arguments"])
-                for name in REASONING_FIELDS:
-                    if reasoning := native.get(name):
-                        weight += len(reasoning)
-            return weight, ROLES[role]
-        except (KeyError, TypeError, AttributeError):
-            return self._weigh_slowly(native, index)
+    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+        """Return the sizes and roles of messages."""
+        survey = Survey([], [], [])
+        weights, prompts, systems = survey
+        for index, native in enumerate(natives, start):
+            # This loop sees every message of a history once, so it weighs the plain shapes on the spot;
+            # whatever surprises it is read properly, and refused there if it has to be.
+            try:
+                role, weight = native["role"], 0
+                content = native["content"]
+                if type(content) is str:
+                    weight = len(content) if content.isascii() else utf8_length(content)
+                elif content is not None:
+                    weight = self._weigh_blocks(native, index)
+                if role == "assistant":
+                    if len(native) > _SHORTEST:
+                        weight += _weigh_fields(native)
+                elif role != "tool":
+                    (prompts if ROLES[role] == "user" else systems).append(index)
+            except (KeyError, TypeError, AttributeError):
+                message = self.decode(native, index)
+                weight = weight_of(message)
+                if message.role in {"user", "system"}:
+                    (prompts if message.role == "user" else systems).append(index)
+            weights.append(weight + MESSAGE_WEIGHT)
+        return survey
 
-    def _weigh_slowly(self, native: object, index: int) -> tuple[int, Role]:
-        message = self.decode(native, index)
-        return weight_of(message), message.role
+    def _weigh_blocks(self, native: Mapping[str, Any], index: int) -> int:
+        return weight_of(self.decode({"role": native["role"], "content": native["content"]}, index))
 
     def decode(self, native: object, index: int) -> Message:
         """Return a chat message with its parts."""
@@ -120,6 +129,17 @@ class OpenAIChat:
     def json_bytes(self, message: Message) -> int:
         """Return the size of a message as it would be sent."""
         return len(json.dumps(self.encode(message)))
+
+
+def _weigh_fields(native: Mapping[str, Any]) -> int:
+    """Return the size of what an assistant message has besides its content."""
+    weight = 0
+    for call in native.get("tool_calls") or ():
+        function = call["function"]
+        weight += len(function["name"]) + len(function["arguments"])
+    if len(native) > _PLAIN:
+        weight += sum(len(native.get(name) or "") for name in REASONING_FIELDS)
+    return weight
 
 
 def _content(value: object, trust: Trust, place: Place, path: str) -> tuple[Content, ...]:

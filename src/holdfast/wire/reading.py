@@ -7,7 +7,7 @@ without losing anything is mended, and noted on the message.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn, TypeGuard, cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, ToolResult
 from holdfast.errors import MalformedInputError
@@ -27,16 +27,16 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
 class Place:
     """Where in the input we are, and what had to be mended there."""
 
-    def __init__(self, index: int) -> None:
-        self.name = f"messages[{index}]"
+    __slots__ = ("_where", "notes")
+
+    def __init__(self, where: int | str) -> None:
+        self._where = where
         self.notes: list[str] = []
 
-    @classmethod
-    def named(cls, name: str) -> "Place":
-        """Return a place outside the messages."""
-        place = cls(0)
-        place.name = name
-        return place
+    @property
+    def name(self) -> str:
+        """The place in words: the index of a message, or the name of something else."""
+        return self._where if isinstance(self._where, str) else f"messages[{self._where}]"
 
     def refuse(self, path: str, problem: str) -> NoReturn:
         """Raise an error that names the place."""
@@ -81,7 +81,8 @@ class Place:
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Return whether a value is a JSON object."""
-    return isinstance(value, Mapping)
+    # Nearly everything is a plain dict, and asking for that first is ten times faster.
+    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
@@ -99,10 +100,12 @@ def kind_of(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def check_list(messages: object) -> Sequence[object]:
+def check_list(messages: object) -> list[object]:
     """Return the messages if they are a list of something."""
-    if is_list(messages):
-        return messages
+    if isinstance(messages, list):
+        return cast("list[object]", messages)
+    if isinstance(messages, tuple):
+        return list(cast("tuple[object, ...]", messages))
     hint = "; read the JSON first" if isinstance(messages, str | bytes) else ""
     raise MalformedInputError("messages", f"must be a list of messages, not {kind_of(messages)}{hint}")
 
@@ -114,7 +117,7 @@ def utf8_length(text: str) -> int:
 
 def weight_of(message: Message) -> int:
     """Return the size of a decoded message in bytes of text."""
-    return MESSAGE_WEIGHT + sum(map(_part_weight, message.parts))
+    return sum(map(_part_weight, message.parts))
 
 
 def _part_weight(part: Part) -> int:

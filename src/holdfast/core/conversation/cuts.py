@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.core.conversation.messages import Message, Thinking, ToolCall, ToolResult
+from holdfast.core.conversation.messages import Message, Thinking
 
 
 class Messages(Protocol):
@@ -31,11 +31,11 @@ class CutRule:
 
 
 def _has_call(message: Message) -> bool:
-    return any(isinstance(part, ToolCall) for part in message.parts)
+    return bool(message.outline.call_ids)
 
 
 def _has_result(message: Message) -> bool:
-    return any(isinstance(part, ToolResult) for part in message.parts)
+    return bool(message.outline.result_ids)
 
 
 def _is_reasoning_only(message: Message) -> bool:

@@ -13,7 +13,7 @@ result, or the caller's word that the turn was interrupted, proves that no resul
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.conversation.messages import Message, Text, Thinking, ToolCall, ToolResult, user
+from holdfast.core.conversation.messages import Text, ToolResult, user
 from holdfast.core.conversation.pairing import Pairing, Repair
 from holdfast.core.conversation.view import Entry
 
@@ -37,86 +37,48 @@ def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, groups_resul
     `groups_results` tells how the format carries results: one user message for a batch (Anthropic),
     or a message each (OpenAI).
     """
-    if is_sound(entries):
-        return Mended(list(entries))
     repairs: list[Repair] = []
-    filled = list(_without_blanks(entries, repairs))
-    pairing = Pairing(filled, is_interrupted=is_interrupted, groups_results=groups_results)
-    paired = pairing.run()
-    repairs += pairing.repairs
-    return Mended(_with_edges(paired, repairs, pairing.pending), repairs, tuple(pairing.pending))
+    pending: list[str] = []
+    mended = list(entries)
+    if not is_sound(entries):
+        mended = list(_without_blanks(entries, repairs))
+        pairing = Pairing(mended, is_interrupted=is_interrupted, groups_results=groups_results)
+        mended = pairing.run()
+        repairs += pairing.repairs
+        pending = pairing.pending
+    return Mended(_with_edges(mended, repairs, pending), repairs, tuple(pending))
 
 
 def is_sound(entries: Sequence[Entry]) -> bool:
-    """Return whether nothing needs mending."""
+    """Return whether nothing is empty and every call is answered, once, directly after it."""
     open_calls: list[str] = []
     seen: set[str] = set()
-    previous = None
     for entry in entries:
-        message = entry.message
-        if not _is_filled(message) or not _answers(message, open_calls) or not _calls(message, open_calls, seen):
+        call_ids, result_ids, is_filled, has_results_first = entry.message.outline
+        if not is_filled:
             return False
-        if message.role != "system":
-            if previous is None and message.role != "user":
+        if result_ids:
+            for call_id in result_ids:
+                if call_id not in open_calls:
+                    return False
+                open_calls.remove(call_id)
+            # A user message that carries results carries all of the batch, before anything else.
+            if entry.message.role == "user" and (open_calls or not has_results_first):
                 return False
-            previous = message.role
-    return not open_calls and previous in {"user", "tool"}
-
-
-def _calls(message: Message, open_calls: list[str], seen: set[str]) -> bool:
-    """Add a message's calls to `open_calls`; return whether their ids are new."""
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            if not part.id or part.id in seen:
+        elif open_calls:
+            return False
+        for call_id in call_ids:
+            if not call_id or call_id in seen:
                 return False
-            seen.add(part.id)
-            open_calls.append(part.id)
-    return True
-
-
-def _answers(message: Message, open_calls: list[str]) -> bool:
-    """Strike a message's results from `open_calls`; return whether it is what must come next."""
-    answered = 0
-    for part in message.parts:
-        if isinstance(part, ToolResult):
-            if part.call_id not in open_calls:
-                return False
-            open_calls.remove(part.call_id)
-            answered += 1
-    if not answered:
-        return not open_calls
-    if message.role == "tool":
-        return True
-    # A user message that carries results carries all of the batch, before anything else.
-    return not open_calls and all(isinstance(part, ToolResult) for part in message.parts[:answered])
-
-
-def _is_filled(message: Message) -> bool:
-    """Return whether a message says something and holds no empty text block."""
-    says_something = False
-    for part in message.parts:
-        if isinstance(part, Text):
-            if part.is_blank:
-                return False
-            says_something = True
-        elif isinstance(part, ToolResult):
-            if _has_blank_block(part):
-                return False
-            says_something = True
-        elif not isinstance(part, Thinking):
-            says_something = True
-    return says_something
-
-
-def _has_blank_block(result: ToolResult) -> bool:
-    # A bare empty string is a legal result; an empty text block is not.
-    return any(isinstance(part, Text) and part.native is not None and part.is_blank for part in result.content)
+            seen.add(call_id)
+            open_calls.append(call_id)
+    return not open_calls
 
 
 def _without_blanks(entries: Iterable[Entry], repairs: list[Repair]) -> Iterator[Entry]:
     for entry in entries:
         message = entry.message
-        if _is_filled(message):
+        if message.outline.is_filled:
             yield entry
             continue
         slimmer = message.with_parts(
@@ -126,7 +88,7 @@ def _without_blanks(entries: Iterable[Entry], repairs: list[Repair]) -> Iterator
                 if not (isinstance(part, Text) and part.is_blank)
             )
         )
-        if _is_filled(slimmer):
+        if slimmer.outline.is_filled:
             repairs.append(Repair(entry.position, "removed an empty text"))
             yield entry.saying(slimmer)
         elif slimmer.parts:
@@ -136,18 +98,19 @@ def _without_blanks(entries: Iterable[Entry], repairs: list[Repair]) -> Iterator
 
 
 def _without_blank_blocks(result: ToolResult) -> ToolResult:
-    if not _has_blank_block(result):
-        return result
-    return result.with_content(tuple(part for part in result.content if not (isinstance(part, Text) and part.is_blank)))
+    content = tuple(
+        part for part in result.content if not (isinstance(part, Text) and part.native is not None and part.is_blank)
+    )
+    return result if len(content) == len(result.content) else result.with_content(content)
 
 
 def _with_edges(entries: list[Entry], repairs: list[Repair], pending: Sequence[str]) -> list[Entry]:
     """Let the conversation begin and end with somebody the model can answer."""
-    spoken = [index for index, entry in enumerate(entries) if entry.message.role != "system"]
-    if not spoken:
+    first = next((index for index, entry in enumerate(entries) if entry.message.role != "system"), None)
+    if first is None:
         return entries
-    first, last = spoken[0], spoken[-1]
-    if not pending and entries[last].message.role == "assistant":
+    last = next(entry.message.role for entry in reversed(entries) if entry.message.role != "system")
+    if not pending and last == "assistant":
         repairs.append(Repair(None, "put a user message after the last assistant turn"))
         entries = [*entries, Entry(user(NO_NEW_MESSAGE, trust="system"))]
     if entries[first].message.role != "user":

@@ -11,7 +11,7 @@ folded.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Trust: TypeAlias = Literal["system", "user", "model", "tool", "memory", "summary"]
@@ -127,6 +127,16 @@ class ToolResult:
 Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
 
 
+class Outline(NamedTuple):
+    """What the rules of structure ask of a message."""
+
+    call_ids: tuple[str, ...]
+    result_ids: tuple[str, ...]
+    is_filled: bool
+    """Whether it says something and holds no empty text block."""
+    has_results_first: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One element of a conversation."""
@@ -139,6 +149,14 @@ class Message:
     """The parts as they were read: an encoder rewrites only what differs."""
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """What had to be mended to read it at all."""
+    _outline: Outline | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def outline(self) -> Outline:
+        """What the rules of structure ask of it, worked out once."""
+        if self._outline is None:
+            object.__setattr__(self, "_outline", _outline(self.parts))
+        return self._outline  # pyright: ignore[reportReturnType]
 
     @property
     def is_untouched(self) -> bool:
@@ -170,6 +188,25 @@ class Message:
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the same message saying something else; its JSON stays beside it for the encoder."""
         return replace(self, parts=parts)
+
+
+def _outline(parts: tuple[Part, ...]) -> Outline:
+    results = tuple(part.call_id for part in parts if isinstance(part, ToolResult))
+    return Outline(
+        tuple(part.id for part in parts if isinstance(part, ToolCall)),
+        results,
+        not any(map(_is_blank, parts)) and not all(isinstance(part, Thinking) for part in parts),
+        all(isinstance(part, ToolResult) for part in parts[: len(results)]),
+    )
+
+
+def _is_blank(part: Part) -> bool:
+    """Return whether a part holds an empty text block; a bare empty string is a legal tool result."""
+    if isinstance(part, Text):
+        return part.is_blank
+    return isinstance(part, ToolResult) and any(
+        isinstance(inner, Text) and inner.native is not None and inner.is_blank for inner in part.content
+    )
 
 
 def system(text: str) -> Message:

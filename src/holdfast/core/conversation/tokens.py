@@ -18,6 +18,8 @@ MESSAGE_OVERHEAD = 4
 """Role and delimiters of one message: OpenAI's own formula has 3 and a role token."""
 CALL_OVERHEAD = 8
 """Delimiters of one call or result; slightly above what bills show."""
+CHARS_PER_ID_TOKEN = 2
+"""Call ids are random letters: two of them make a token, a little more than it really is."""
 REPLY_OVERHEAD = 3
 """Every request ends with the opening of the answer."""
 
@@ -106,12 +108,16 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
         # The signature travels too, and is billed as part of the reasoning it proves.
         return counter.count(part.text) + (len(part.signature) // 4 if part.signature else 0), 0
     if isinstance(part, ToolCall):
-        return CALL_OVERHEAD + sum(map(counter.count, (part.id, part.name, part.arguments))), 0
+        return _id_tokens(part.id) + counter.count(part.name) + counter.count(part.arguments), 0
     if isinstance(part, Media):
         return 0, part.tokens
     inner = [_part_tokens(content, counter) for content in part.content]
-    words = CALL_OVERHEAD + counter.count(part.call_id) + sum(words for words, _ in inner)
+    words = _id_tokens(part.call_id) + sum(words for words, _ in inner)
     return words, sum(media for _, media in inner)
+
+
+def _id_tokens(call_id: str) -> int:
+    return CALL_OVERHEAD + -(-len(call_id) // CHARS_PER_ID_TOKEN)
 
 
 def total_tokens(messages: Sequence[Message], counter: Counter) -> int:

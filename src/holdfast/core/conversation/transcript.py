@@ -7,18 +7,29 @@ looks at. It grows with the list it was made from: a continuation shares the wor
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol
+from itertools import accumulate
+from typing import NamedTuple, Protocol
 
-from holdfast.core.conversation.messages import Message, Role
+from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.view import Entry
+
+
+class Survey(NamedTuple):
+    """What is known of messages without reading them."""
+
+    weights: list[int]
+    """Their sizes in bytes of text."""
+    prompts: list[int]
+    """The indices of those a user says."""
+    systems: list[int]
 
 
 class Reader(Protocol):
     """What a transcript must know of a wire format."""
 
-    def weigh(self, native: object, index: int) -> tuple[int, Role]:
-        """Return a message's size in bytes of text, and its role."""
+    def survey(self, natives: Sequence[object], start: int) -> "Survey":
+        """Return the sizes and roles of messages, the first of which has the index `start`."""
         ...
 
     def decode(self, native: object, index: int) -> Message:
@@ -43,6 +54,7 @@ class Transcript:
         self._length = 0
         self._entries: dict[int, Entry] = {}
         self._variants: dict[tuple[int, object], Entry] = {}
+        self._costs: dict[object, dict[int, tuple[int, int]]] = {}
         self._tokens: dict[int, tuple[int, int]] = {}
         """By identity of message; each of them is kept alive by `_entries` or `_variants`."""
         self._grow(natives)
@@ -69,6 +81,10 @@ class Transcript:
         """Return the size of everything before `index`, in bytes of text."""
         return self._offsets[index]
 
+    def weight_of(self, index: int) -> int:
+        """Return the size of one message, in bytes of text."""
+        return self._offsets[index + 1] - self._offsets[index]
+
     def prompts_before(self, index: int) -> int:
         """Return how many messages before `index` a user says."""
         return bisect_left(self._prompts, index)
@@ -91,6 +107,14 @@ class Transcript:
         self.tokens_of(entry.message, is_kept=True)
         return entry
 
+    def costs(self, key: object) -> dict[int, tuple[int, int]]:
+        """Return a place to keep what messages cost, whole and shortened as `key` says."""
+        return self._costs.setdefault(key, {})
+
+    def index_at(self, weight: float, limit: int) -> int:
+        """Return the first index up to `limit` before which there are `weight` bytes of text or more."""
+        return bisect_left(self._offsets, weight, 0, limit)
+
     def tokens(self, index: int) -> int:
         """Return what the message at `index` costs as it stands."""
         return sum(self.tokens_of(self[index], is_kept=True))
@@ -104,41 +128,50 @@ class Transcript:
                 self._tokens[id(message)] = count
         return count
 
-    def continued(self, natives: Sequence[object]) -> "Transcript | None":
+    def continued(self, natives: list[object]) -> "Transcript | None":
         """Return this transcript grown to `natives`, or None if they do not begin as it does."""
-        length = self._length
+        known, length = len(self._natives), self._length
+        if len(natives) >= known and natives[:known] == self._natives:
+            return self._sharing(natives)
         if len(natives) < length or natives[:length] != self._natives[:length]:
             return None
+        return self._sharing(natives) if natives == self._natives[: len(natives)] else self._branching(natives)
+
+    def _sharing(self, natives: list[object]) -> "Transcript":
+        """Return a transcript on the same arrays: they only grow, and each side knows its length."""
         grown = Transcript((), self.reader, self.counter)
-        if len(self._natives) == length:
-            # Nobody has grown from here before: the arrays are shared, and each side knows its length.
-            grown._natives, grown._offsets = self._natives, self._offsets
-            grown._prompts, grown._systems = self._prompts, self._systems
-            grown._entries, grown._variants, grown._tokens = self._entries, self._variants, self._tokens
-        else:
-            grown._natives, grown._offsets = self._natives[:length], self._offsets[: length + 1]
-            grown._prompts = self._prompts[: self.prompts_before(length)]
-            grown._systems = self.systems_before(length)
-            grown._entries = {index: item for index, item in self._entries.items() if index < length}
+        grown._natives, grown._offsets = self._natives, self._offsets
+        grown._prompts, grown._systems = self._prompts, self._systems
+        grown._entries, grown._variants = self._entries, self._variants
+        grown._costs, grown._tokens = self._costs, self._tokens
+        grown._length = len(self._natives)
+        grown._grow(natives[grown._length :])
+        grown._length = len(natives)
+        return grown
+
+    def _branching(self, natives: list[object]) -> "Transcript":
+        """Return a transcript on copies: another continuation has already grown the arrays another way."""
+        length = self._length
+        grown = Transcript((), self.reader, self.counter)
+        grown._natives, grown._offsets = self._natives[:length], self._offsets[: length + 1]
+        grown._prompts = self._prompts[: self.prompts_before(length)]
+        grown._systems = self.systems_before(length)
+        grown._entries = {index: item for index, item in self._entries.items() if index < length}
         grown._length = length
         grown._grow(natives[length:])
         return grown
 
-    def is_as_weighed(self, index: int) -> bool:
-        """Return whether a message still has the size it had, so that an edit in place is noticed."""
-        weight, _ = self.reader.weigh(self._natives[index], index)
-        return weight == self._offsets[index + 1] - self._offsets[index]
+    def is_as_weighed(self, positions: Sequence[int]) -> bool:
+        """Return whether messages still have the sizes they had, so that an edit in place is noticed."""
+        offsets = self._offsets
+        weights = self.reader.survey([self._natives[position] for position in positions], 0).weights
+        return weights == [offsets[position + 1] - offsets[position] for position in positions]
 
     def _grow(self, natives: Sequence[object]) -> None:
-        weigh, offsets = self.reader.weigh, self._offsets
-        heavier = offsets[-1]
-        for index, native in enumerate(natives, start=self._length):
-            weight, role = weigh(native, index)
-            heavier += weight
-            offsets.append(heavier)
-            if role == "user":
-                self._prompts.append(index)
-            elif role == "system":
-                self._systems.append(index)
+        survey = self.reader.survey(natives, self._length)
+        running = accumulate(survey.weights, initial=self._offsets.pop())
+        self._offsets.extend(running)
+        self._prompts.extend(survey.prompts)
+        self._systems.extend(survey.systems)
         self._natives.extend(natives)
         self._length = len(self._natives)

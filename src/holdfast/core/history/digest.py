@@ -7,7 +7,7 @@ messages. It is marked as reference: nothing in it is a request, whoever said it
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import ToolCall, ToolResult
@@ -18,9 +18,9 @@ QUOTE_CHARS = 300
 LINE_CHARS = 160
 MAX_FILES = 40
 
-_FAILURE = re.compile(
-    r"\b(error|exception|traceback|failed|failure|fatal|denied|not found|exit code [1-9]\d*)\b", re.IGNORECASE
-)
+FAILURE_WORDS = ("error", "exception", "traceback", "failed", "failure", "fatal", "denied", "not found")
+FAILURE_CHARS = 500
+"""How much of each end of an output is searched for them: tools say it first or last."""
 _FILE_ARGUMENT = re.compile(r'"(?:path|file|file_path|filename|filepath|target_file)"\s*:\s*"([^"\\]{1,200})"')
 _PATH = re.compile(r"(?<![\w/.-])(?:[\w.-]{1,60}/){1,12}[\w.-]{0,60}\w")
 
@@ -104,15 +104,24 @@ def _read(entries: Sequence[Entry]) -> _Findings:
 
 def _note_result(findings: _Findings, tag: str, call: ToolCall | None, result: ToolResult) -> None:
     text = result.text
-    trouble = _FAILURE.search(text, 0, 4_000)
+    trouble = _trouble(text)
     name = _name_call(call) if call else "a tool"
-    if result.is_error or trouble:
-        at = trouble.start() if trouble else 0
-        start = text.rfind("\n", 0, at) + 1
+    if result.is_error or trouble is not None:
+        start = text.rfind("\n", 0, trouble or 0) + 1
         findings.errors.lines.append(f"{tag}{name}: {_one_line(text[start : start + 2 * LINE_CHARS])}")
         findings.done.lines.append(f"{tag}{name}: went wrong")
     else:
         findings.done.lines.append(f"{tag}{name}: {_size(text)}")
+
+
+def _trouble(text: str) -> int | None:
+    """Return where an output speaks of failure."""
+    tail = max(0, len(text) - FAILURE_CHARS)
+    for start, end in ((0, text[:FAILURE_CHARS].lower()), (tail, text[tail:].lower() if tail else "")):
+        for word in FAILURE_WORDS:
+            if (at := end.find(word)) >= 0:
+                return start + at
+    return None
 
 
 def _name_call(call: ToolCall) -> str:
@@ -141,24 +150,27 @@ def _one_line(text: str, max_chars: int = LINE_CHARS) -> str:
 
 def _pack(sections: list[_Section], room: int, counter: Counter) -> list[str]:
     """Return as many lines as fit: each section within its share first, then whoever has more."""
-    # A line of a list costs its words, a dash and a line break.
-    cost: Callable[[str], int] = lambda line: counter.count(line) + 3  # noqa: E731
+
+    def price(section: _Section, index: int) -> int:
+        # A line of a list costs its words, a dash and a line break; the first one brings the heading.
+        heading = 0 if chosen[section.heading] else counter.count(section.heading) + 1
+        return heading + counter.count(section.lines[index]) + 3
+
     chosen: dict[str, list[int]] = {section.heading: [] for section in sections}
-    costs = {section.heading: [cost(line) for line in section.lines[-400:]] for section in sections}
     left = room
     for is_sharing in (True, False):
         for section in sections:
             own = chosen[section.heading]
             allowance = min(left, int(room * section.share)) if is_sharing else left
-            for index in _by_importance(len(costs[section.heading])):
-                price = costs[section.heading][index] + (0 if own else cost(section.heading))
+            for index in _by_importance(len(section.lines)):
                 if index in own:
                     continue
-                if price > allowance:
+                cost = price(section, index)
+                if cost > allowance:
                     break
                 own.append(index)
-                allowance -= price
-                left -= price
+                allowance -= cost
+                left -= cost
     return [line for section in sections for line in _render(section, sorted(chosen[section.heading]))]
 
 
@@ -172,7 +184,6 @@ def _by_importance(count: int) -> Iterator[int]:
 def _render(section: _Section, chosen: list[int]) -> Iterator[str]:
     if not chosen:
         return
-    lines = section.lines[-400:]
     yield section.heading
     for index in chosen:
-        yield f"- {lines[index]}"
+        yield f"- {section.lines[index]}"

@@ -6,45 +6,41 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Provenance, TokenCount
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.planning.floor import Fitted, Floor
-from holdfast.core.planning.receipt import Receipt, spans, total
+from holdfast.core.planning.floor import Fitted
+from holdfast.core.planning.receipt import Receipt, total
 from holdfast.core.planning.rules.media import count_media
 from holdfast.core.planning.situation import Situation
 
 
-def account(transcript: Transcript, situation: Situation, floor: Floor, fitted: Fitted) -> Receipt:
+def account(transcript: Transcript, situation: Situation, fitted: Fitted) -> Receipt:
     """Return what was kept, clipped, elided, folded, pruned and mended, and why."""
-    kept: list[int] = []
+    changed = [entry for entry in fitted.entries if entry.position is not None and not entry.message.is_untouched]
+    touched = {entry.position for entry in changed}
+    kept = [entry.position for entry in fitted.entries if entry.position is not None and entry.position not in touched]
     clipped: list[int] = []
     elided: list[int] = []
     notes: list[Repair] = []
-    for entry in fitted.entries:
-        position, message = entry.position, entry.message
-        if position is None:
-            continue
+    for entry in changed:
+        position, message = entry.position or 0, entry.message
         notes += [Repair(position, note) for note in message.notes]
         raw = transcript[position]
-        if message is raw:
-            kept.append(position)
-            continue
         if count_media(message) < count_media(raw):
             elided.append(position)
         if _tool_chars(message) < _tool_chars(raw):
             clipped.append(position)
-    has_digest = any(entry.position is None and _is_summary(entry.message) for entry in fitted.entries)
     return Receipt(
         budget=situation.budget,
-        tokens_before=_tokens_before(situation, floor),
+        tokens_before=_tokens_before(situation, fitted),
         tokens=_tokens(transcript, situation, fitted),
         messages_before=len(transcript),
         messages=len(fitted.entries),
-        kept=spans(sorted(kept)),
-        clipped=spans(sorted(clipped)),
-        elided=spans(sorted(elided)),
-        folded=fitted.folded if has_digest else (),
-        pruned=() if has_digest else fitted.folded,
+        kept=tuple(kept),
+        clipped=tuple(clipped),
+        elided=tuple(elided),
+        folded=fitted.folded if fitted.has_digest else (),
+        pruned=() if fitted.has_digest else fitted.folded,
         mended=(*notes, *fitted.mended.repairs),
-        reasons=tuple(_reasons(situation, fitted, has_digest=has_digest)),
+        reasons=tuple(_reasons(situation, fitted)),
     )
 
 
@@ -61,14 +57,13 @@ def _tokens(transcript: Transcript, situation: Situation, fitted: Fitted) -> Tok
     )
 
 
-def _tokens_before(situation: Situation, floor: Floor) -> TokenCount:
-    tokens, is_counted = floor.tokens_of_everything()
+def _tokens_before(situation: Situation, fitted: Fitted) -> TokenCount:
     return _scaled(
         situation,
         system=situation.system_tokens,
-        conversation=tokens + REPLY_OVERHEAD,
+        conversation=fitted.tokens_before + REPLY_OVERHEAD,
         media=0,
-        is_counted=is_counted,
+        is_counted=fitted.is_before_counted,
     )
 
 
@@ -82,13 +77,13 @@ def _scaled(situation: Situation, *, system: int, conversation: int, media: int,
     return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name)
 
 
-def _reasons(situation: Situation, fitted: Fitted, *, has_digest: bool) -> Iterator[str]:
+def _reasons(situation: Situation, fitted: Fitted) -> Iterator[str]:
     if fitted.cut.fold or fitted.cut.clip or fitted.cut.squeeze_chars:
         margin = f", {situation.margin:.0%} of it kept free for the error of the count" if situation.margin else ""
         yield f"the conversation is longer than its budget{margin}"
-    if fitted.folded and has_digest:
+    if fitted.folded and fitted.has_digest:
         yield f"lines move in steps: everything before #{fitted.cut.fold} that is not protected was folded"
-    if fitted.folded and not has_digest:
+    if fitted.folded and not fitted.has_digest:
         yield f"{total(fitted.folded):,} messages left without a digest: there was no room for one"
     if fitted.cut.squeeze_chars is not None:
         yield f"the last exchange alone is too long: its outputs were cut to {fitted.cut.squeeze_chars:,} characters"
@@ -96,7 +91,3 @@ def _reasons(situation: Situation, fitted: Fitted, *, has_digest: bool) -> Itera
 
 def _tool_chars(message: Message) -> int:
     return sum(len(result.text) for result in message.results) + sum(len(call.arguments) for call in message.calls)
-
-
-def _is_summary(message: Message) -> bool:
-    return any(part.trust == "summary" for part in message.parts)

@@ -30,7 +30,7 @@ CHARS_PER_TOKEN = 4
 MIN_CLIP_CHARS = 64
 MIN_DIGEST_TOKENS = 64
 DIGEST_PROMPTS = 24
-DIGEST_HORIZON = 256
+DIGEST_HORIZON = 96
 """How many of the newest folded messages a digest is read from, besides the user's own prompts."""
 DIGEST_PLACE = Entry(user("[digest]", trust="summary"))
 
@@ -59,6 +59,12 @@ class Fitted:
     """Tokens of the messages, media apart."""
     media: int
     folded: Spans
+    has_digest: bool
+    """Whether a digest stands for what was folded."""
+    tokens_before: int
+    """What the whole conversation would have cost."""
+    is_before_counted: bool
+    """Whether all of it was counted; else it was extrapolated from what was."""
 
 
 class Floor:
@@ -84,7 +90,7 @@ class Floor:
                 return fitted
         self._refuse()
 
-    def tokens_of_everything(self) -> tuple[int, bool]:
+    def _tokens_of_everything(self) -> tuple[int, bool]:
         """Return what the whole conversation costs, and whether that was counted to the end."""
         raw, _ = self._suffix_sums()
         seen = len(raw) - 1
@@ -118,15 +124,28 @@ class Floor:
         """Return the cost of the last 0, 1, 2 … messages, whole and clipped, as far as either could matter."""
         if self._sums is not None:
             return self._sums
-        raw, clipped = [0], [0]
+        raw, short = 0, 0
+        raw_sums, short_sums = [0], [0]
+        costs = self._transcript.costs(("short", self._clip_chars))
+        room, protected = self._room, self._protection.whole
         for index in range(len(self._transcript) - 1, -1, -1):
-            if clipped[-1] > self._room:
+            if short > room:
                 break
-            raw.append(raw[-1] + self._transcript.tokens(index))
-            short = self._transcript.tokens_of(self._shortened(index).message, is_kept=True)
-            clipped.append(clipped[-1] + sum(short))
-        self._sums = raw, clipped
+            whole, shortened = costs.get(index) or self._cost(index)
+            raw += whole
+            short += whole if index in protected else shortened
+            raw_sums.append(raw)
+            short_sums.append(short)
+        self._sums = raw_sums, short_sums
         return self._sums
+
+    def _cost(self, index: int) -> tuple[int, int]:
+        """Return what a message costs, whole and shortened, and keep it for the next request."""
+        words, media = self._transcript.tokens_of(self._transcript[index], is_kept=True)
+        cost = words + media, sum(self._transcript.tokens_of(self._shortened(index).message))
+        if index not in self._protection.whole:
+            self._transcript.costs(("short", self._clip_chars))[index] = cost
+        return cost
 
     def _may_fit(self, fold: int, clip: int, raw: list[int], clipped: list[int]) -> bool:
         """Return whether a cut is worth composing: what mending adds or removes is not known yet."""
@@ -174,9 +193,11 @@ class Floor:
             raise PendingToolCallsError(mended.pending)
         if all(entry.message.role == "system" for entry in mended.entries):
             raise EmptyConversationError
-        entries = self._limit_media(mended.entries)
-        counts = [self._transcript.tokens_of(entry.message) for entry in entries]
-        words, media = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        entries = mended.entries
+        words, media = self._count(entries)
+        if media:
+            entries = self._limit_media(entries)
+            words, media = self._count(entries)
         if has_digest:
             words += self._digest_cost - sum(self._transcript.tokens_of(DIGEST_PLACE.message))
         if words + media > self._room or not self._fits_otherwise(entries):
@@ -185,7 +206,12 @@ class Floor:
             written = self._digest(cut.fold, folded)
             entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
             words += sum(self._transcript.tokens_of(written.message)) - self._digest_cost
-        return Fitted(entries, cut, mended, words, media, folded)
+        return Fitted(entries, cut, mended, words, media, folded, has_digest, *self._tokens_of_everything())
+
+    def _count(self, entries: list[Entry]) -> tuple[int, int]:
+        tokens_of = self._transcript.tokens_of
+        counts = [tokens_of(entry.message) for entry in entries]
+        return sum([words for words, _ in counts]), sum([media for _, media in counts])
 
     def _assemble(self, cut: Cut, head: list[int], *, has_digest: bool) -> list[Entry]:
         """Return system messages, the digest's place, what else is protected, and everything after the line."""
@@ -195,22 +221,21 @@ class Floor:
         place = [DIGEST_PLACE] if has_digest else []
         return [*systems, *place, *others, *self._tail(cut)]
 
-    def _tail(self, cut: Cut) -> Iterator[Entry]:
-        whole = self._protection.whole
-        for index in range(cut.fold, len(self._transcript)):
-            if cut.squeeze_chars is not None:
-                yield self._squeezed(index, cut.squeeze_chars)
-            elif index in whole:
-                yield self._transcript.entry(index)
-            elif index < cut.clip:
-                yield self._shortened(index)
-            else:
-                yield self._transcript.entry(index)
+    def _tail(self, cut: Cut) -> list[Entry]:
+        length = len(self._transcript)
+        if cut.squeeze_chars is not None:
+            return [self._squeezed(index, cut.squeeze_chars) for index in range(cut.fold, length)]
+        clip = max(cut.fold, cut.clip)
+        entry, shortened = self._transcript.entry, self._shortened
+        return [shortened(index) for index in range(cut.fold, clip)] + [entry(index) for index in range(clip, length)]
 
     def _shortened(self, index: int) -> Entry:
         """Return an old message with its tool output clipped and its media elided."""
         entry = self._transcript.entry(index)
         if index in self._protection.whole:
+            return entry
+        is_small = self._transcript.weight_of(index) <= self._clip_chars
+        if is_small and not self._transcript.tokens_of(entry.message, is_kept=True)[1]:
             return entry
         key = ("short", self._clip_chars)
         kept = self._transcript.variant(index, key)
@@ -231,11 +256,7 @@ class Floor:
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
         """Elide the oldest media beyond the most that providers take, half of that at a time."""
-        counts = {
-            index: count_media(entry.message)
-            for index, entry in enumerate(entries)
-            if self._transcript.tokens_of(entry.message)[1]
-        }
+        counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
         excess = sum(counts.values()) - self._policy.max_media
         if excess <= 0:
             return entries

@@ -8,7 +8,7 @@ and its prefix, until it has grown by a step.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
@@ -28,6 +28,7 @@ class Lines:
     step_share: float
     limit: int
     """No line passes this position."""
+    _known: dict[int, int] = field(default_factory=dict[int, int], repr=False)
 
     def load(self, index: int) -> float:
         """Return how many times the budget the messages before `index` would fill, in all its units."""
@@ -45,7 +46,16 @@ class Lines:
         """Return the position of a line: the first legal cut at or after its multiple of a step."""
         if number <= 0:
             return 0
-        index = bisect_left(range(self.limit), number * self.step_share, key=self.load)
+        if number not in self._known:
+            self._known[number] = self._find(number)
+        return self._known[number]
+
+    def _find(self, number: int) -> int:
+        target = number * self.step_share
+        if self.budget.messages or self.budget.bytes or self.budget.turns:
+            index = bisect_left(range(self.limit), target, key=self.load)
+        else:
+            index = self.transcript.index_at(target * self.room_tokens * BYTES_PER_TOKEN, self.limit)
         return min(next_cut(self.transcript, index), self.limit)
 
     def number_at(self, index: int) -> int:

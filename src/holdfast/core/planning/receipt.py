@@ -22,11 +22,11 @@ class Receipt:
     tokens: TokenCount
     messages_before: int
     messages: int
-    kept: Spans = ()
+    kept: tuple[int, ...] = ()
     """Positions that go out as they came in."""
-    clipped: Spans = ()
+    clipped: tuple[int, ...] = ()
     """Positions whose tool output (or, as the last resort, call arguments) was shortened."""
-    elided: Spans = ()
+    elided: tuple[int, ...] = ()
     """Positions whose images, sounds or documents were replaced by a word."""
     folded: Spans = ()
     """Positions that are now part of the digest."""
@@ -38,7 +38,7 @@ class Receipt:
     @property
     def is_unchanged(self) -> bool:
         """Whether everything goes out as it came in."""
-        return total(self.kept) == self.messages_before == self.messages
+        return len(self.kept) == self.messages_before == self.messages
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -48,10 +48,11 @@ class Receipt:
         yield f"{'before':10}{self.messages_before:>10,}{_approximate(self.tokens_before):>12}"
         yield f"{'sent':10}{self.messages:>10,}{self.tokens.total:>12,}  ({self.tokens.provenance})"
         yield f"{'budget':10}{_or_dash(self.budget.messages):>10}{self.budget.tokens:>12,}  ({self.budget.source})"
-        for name in ("kept", "clipped", "elided", "folded", "pruned"):
-            positions: Spans = getattr(self, name)
-            if positions:
-                yield f"{name:10}{total(positions):>10,}  {_listed(positions)}"
+        for name in ("kept", "clipped", "elided"):
+            positions: tuple[int, ...] = getattr(self, name)
+            yield from _row(name, spans(positions))
+        yield from _row("folded", self.folded)
+        yield from _row("pruned", self.pruned)
         if self.mended:
             yield f"{'mended':10}{len(self.mended):>10,}"
         for repair in self.mended:
@@ -75,6 +76,11 @@ def spans(positions: Iterable[int]) -> Spans:
 def total(positions: Spans) -> int:
     """Return how many positions there are."""
     return sum(map(len, positions))
+
+
+def _row(name: str, positions: Spans) -> Iterator[str]:
+    if positions:
+        yield f"{name:10}{total(positions):>10,}  {_listed(positions)}"
 
 
 def _listed(positions: Spans, most: int = 6) -> str:

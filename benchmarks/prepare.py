@@ -1,0 +1,127 @@
+"""How long the next request takes to prepare, beside the peers, and whether it could be sent.
+
+    python -m benchmarks.prepare [--json FILE] [--sizes 200,1000,10000,100000] [--no-peers]
+
+Tool-heavy generated histories, newest prompt last and mid-loop (30 tool steps after the prompt), at
+16,000 tokens. Times are the fastest of several runs, because whatever else the machine does only adds
+to them; conversions between formats are outside the timer. "Valid" is by OpenAI's rules, "fits" by the
+real tokenizer, "prompt" whether the newest prompt is still there.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import PEERS, ask
+from holdfast import Request, counter_for, govern, validate
+from holdfast.core.conversation.tokens import total_tokens
+from holdfast.testing.chat import answered, said
+from holdfast.testing.sessions import generated_session
+from holdfast.wire.formats import format_named
+
+BUDGET = 16_000
+MODEL = "gpt-5"
+LOOP_STEPS = 30
+BASELINE = "trim_messages"
+
+
+def timed(action: Callable[[], Any], repeats: int, seconds: float) -> tuple[list[float], Any]:
+    times: list[float] = []
+    result = None
+    while len(times) < repeats and sum(times) < seconds:
+        started = time.perf_counter()
+        result = action()
+        times.append(time.perf_counter() - started)
+    return times, result
+
+
+def fresh(messages: list[Any]) -> Request:
+    return govern(messages, budget=BUDGET, model=MODEL)
+
+
+def ours(case: dict[str, Any], repeats: int, seconds: float) -> list[dict[str, Any]]:
+    """Measure a list never seen before, and the same list grown by one message."""
+    messages = case["messages"]
+    times, request = timed(lambda: fresh(messages), repeats, seconds)
+    grown_times: list[float] = []
+    grown = request
+    for number in range(repeats):
+        more = [answered(f"Step {number} is done.")] if number % 2 else [said(f"Go on with {number}.")]
+        messages = [*messages, *more]
+        started = time.perf_counter()
+        grown = govern(messages, budget=BUDGET, model=MODEL, previous=grown)
+        grown_times.append(time.perf_counter() - started)
+    return [
+        {"name": "holdfast, never seen", "case": case["name"], "seconds": times, "messages": request.messages},
+        {"name": "holdfast, grown by one", "case": case["name"], "seconds": grown_times, "messages": grown.messages,
+         "prompt": None},
+    ]  # fmt: skip
+
+
+def judged(row: dict[str, Any], prompts: dict[str, str]) -> dict[str, Any]:
+    messages = row["messages"]
+    reader, counter = format_named("openai-chat"), counter_for(MODEL)
+    tokens = total_tokens([reader.decode(native, index) for index, native in enumerate(messages)], counter)
+    prompt = prompts[row["case"]] if "prompt" not in row else None
+    return {
+        "name": row["name"],
+        "case": row["case"],
+        "ms": min(row["seconds"]) * 1000,
+        "median_ms": statistics.median(row["seconds"]) * 1000,
+        "runs": len(row["seconds"]),
+        "messages": len(messages),
+        "tokens": tokens,
+        "valid": not validate(messages, "openai-chat"),
+        "fits": tokens <= BUDGET,
+        "prompt": prompt is None or any(message.get("content") == prompt for message in messages),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    baselines = {row["case"]: row["ms"] for row in rows if row["name"] == BASELINE}
+    lines = [f"{'case':>16}  {'who':30}{'ms':>10}{'× faster':>10}{'messages':>10}{'tokens':>9}  valid fits prompt"]
+    for row in rows:
+        baseline = baselines.get(row["case"])
+        ratio = f"{baseline / row['ms']:.1f}" if baseline else "–"
+        flags = "  ".join("yes" if row[key] else " NO" for key in ("valid", "fits", "prompt"))
+        who = f"{row['case']:>16}  {row['name']:30}"
+        lines.append(f"{who}{row['ms']:>10.2f}{ratio:>10}{row['messages']:>10,}{row['tokens']:>9,}  {flags}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--sizes", default="200,1000,10000,100000", help="numbers of messages")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=6.0, help="the most to spend on one measurement")
+    parser.add_argument("--no-peers", action="store_true", help="measure only holdfast")
+    options = parser.parse_args()
+    cases: list[dict[str, Any]] = [
+        {"name": f"{size} {kind}", "messages": generated_session(size, loop_steps=steps)}
+        for size in map(int, options.sizes.split(","))
+        for kind, steps in (("prompt last", 0), ("mid-loop", LOOP_STEPS))
+    ]
+    prompts = {case["name"]: [m["content"] for m in case["messages"] if m["role"] == "user"][-1] for case in cases}
+    fresh(cases[0]["messages"])  # loads the vocabulary
+    rows = [row for case in cases for row in ours(case, options.repeats, options.seconds)]
+    if not options.no_peers:
+        with tempfile.TemporaryDirectory() as folder:
+            task = Path(folder) / "task.json"
+            limits = {"budget": BUDGET, "repeats": options.repeats, "seconds": options.seconds}
+            task.write_text(json.dumps({**limits, "cases": cases}))
+            rows += [row for peer in PEERS for row in ask(peer, task)]
+    order = [case["name"] for case in cases]
+    results = sorted((judged(row, prompts) for row in rows), key=lambda row: order.index(row["case"]))
+    print(table(results))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
