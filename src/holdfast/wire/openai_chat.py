@@ -30,8 +30,8 @@ ROLES: Mapping[str, Role] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_SHORTEST, _PLAIN = 2, 3
-"""How many fields there are with role and content alone, and with tool calls besides."""
+_PLAIN = 2
+"""How many fields there are with role and content alone."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPAQUE_FIELDS = ("refusal", "audio", "function_call", "reasoning_details")
 
@@ -57,9 +57,12 @@ class OpenAIChat:
                 elif content is not None:
                     weight = self._weigh_blocks(native, index)
                 if role == "assistant":
-                    if len(native) > _SHORTEST:
+                    if len(native) > _PLAIN:
                         weight += _weigh_fields(native)
-                elif role != "tool":
+                elif role == "tool":
+                    if type(native["tool_call_id"]) is not str:
+                        weight = weight_of(self.decode(native, index))
+                else:
                     (prompts if ROLES[role] == "user" else systems).append(index)
             except (KeyError, TypeError, AttributeError):
                 message = self.decode(native, index)
@@ -86,7 +89,8 @@ class OpenAIChat:
         if role == "tool":
             call_id = native.get("tool_call_id")
             call_id = "" if call_id is None else place.text(call_id, ".tool_call_id")
-            parts = [ToolResult(call_id, content)]
+            is_mended = any(isinstance(part, Text) and part.is_edited for part in content)
+            parts = [ToolResult(call_id, content, is_edited=is_mended)]
         else:
             parts = [
                 *_reasoning(native, place),
@@ -137,7 +141,7 @@ def _weigh_fields(native: Mapping[str, Any]) -> int:
     for call in native.get("tool_calls") or ():
         function = call["function"]
         weight += len(function["name"]) + len(function["arguments"])
-    if len(native) > _PLAIN:
+    if len(native) > _PLAIN + ("tool_calls" in native):
         weight += sum(len(native.get(name) or "") for name in REASONING_FIELDS)
     return weight
 

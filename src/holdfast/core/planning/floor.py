@@ -200,12 +200,14 @@ class Floor:
             words, media = self._count(entries)
         if has_digest:
             words += self._digest_cost - sum(self._transcript.tokens_of(DIGEST_PLACE.message))
-        if words + media > self._room or not self._fits_otherwise(entries):
+        if words + media > self._room:
             return None
         if has_digest:
             written = self._digest(cut.fold, folded)
             entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
             words += sum(self._transcript.tokens_of(written.message)) - self._digest_cost
+        if not self._fits_otherwise(entries):
+            return None
         return Fitted(entries, cut, mended, words, media, folded, has_digest, *self._tokens_of_everything())
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:

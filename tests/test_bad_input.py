@@ -1,0 +1,200 @@
+"""Bad input is normal: a typed error that names the place and the remedy, or a mend with a line in the receipt."""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from holdfast import Budget, CannotFitError, HoldfastError, MalformedInputError, SettingsError, govern
+from holdfast.testing.chat import answered, called, returned, said
+
+MALFORMED: list[tuple[Any, str]] = [
+    ("hello", r"messages: must be a list of messages, not a string; read the JSON first"),
+    (None, r"messages: must be a list of messages, not null"),
+    ({"role": "user"}, r"messages: must be a list of messages, not an object"),
+    (5, r"messages: must be a list of messages, not a number"),
+    ([said("a"), "oops"], r"messages\[1\]: must be an object, not str"),
+    ([None], r"messages\[0\]: must be an object, not NoneType"),
+    (
+        [{"content": "x"}],
+        r"messages\[0\]\.role: None is not a role; use one of: system, developer, user, assistant, tool",
+    ),
+    ([{"role": "function", "content": "x"}], r"messages\[0\]\.role: 'function' is not a role"),
+    ([{"role": ["user"], "content": "x"}], r"messages\[0\]\.role"),
+    ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string, a list of parts or null, not int"),
+    ([{"role": "user", "content": float("nan")}], r"messages\[0\]\.content: must be a string"),
+    ([{"role": "user", "content": ["x"]}], r"messages\[0\]\.content\[0\]: must be an object with a type, not a string"),
+    ([{"role": "user", "content": [{"text": "x"}]}], r"messages\[0\]\.content\[0\]\.type: must be a string, not null"),
+    (
+        [{"role": "user", "content": [{"type": "text"}]}],
+        r"messages\[0\]\.content\[0\]\.text: must be a string, not null",
+    ),
+    ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\]\.tool_calls: must be a list"),
+    ([{"role": "assistant", "tool_calls": [5]}], r"messages\[0\]\.tool_calls\[0\]: must be an object"),
+    ([{"role": "assistant", "tool_calls": [{"id": "a"}]}], r"tool_calls\[0\]\.function: must be an object with name"),
+    ([{"role": "tool", "tool_call_id": 7, "content": "x"}], r"messages\[0\]\.tool_call_id: must be a string"),
+    (
+        [{"role": "assistant", "content": "x", "reasoning_content": 5}],
+        r"messages\[0\]\.reasoning_content: must be a str",
+    ),
+]
+
+
+@pytest.mark.parametrize(("messages", "problem"), MALFORMED)
+def test_the_place_and_the_problem_are_named(messages: Any, problem: str) -> None:
+    with pytest.raises(MalformedInputError, match=problem):
+        govern(messages, budget=1_000)
+
+
+@pytest.mark.parametrize("messages", [messages for messages, _ in MALFORMED if isinstance(messages, list)])
+def test_a_malformed_message_is_found_among_thousands_that_will_be_folded(messages: list[Any]) -> None:
+    many = [said("x" * 400), answered("y" * 400)] * 500
+    shifted = [*many, *messages, *many, said("now")]
+
+    with pytest.raises(MalformedInputError) as refusal:
+        govern(shifted, budget=1_000)
+
+    assert refusal.value.where.startswith(("messages[1000]", "messages[1001]"))
+
+
+ANTHROPIC_MALFORMED: list[tuple[Any, str]] = [
+    ([{"role": "system", "content": "x"}], r"'system' is not a role; use 'user' or 'assistant'; system text goes into"),
+    ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string or a list of blocks, not int"),
+    (
+        [{"role": "user", "content": [{"type": "tool_result", "content": 5}]}],
+        r"content\[0\]\.content: must be a string",
+    ),
+    ([{"role": "assistant", "content": [{"type": "thinking"}]}], r"content\[0\]\.thinking: must be a string, not null"),
+    (
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"x": {1, 2}}}]}],
+        r"content\[0\]\.input: is not JSON",
+    ),
+]
+
+
+@pytest.mark.parametrize(("messages", "problem"), ANTHROPIC_MALFORMED)
+def test_the_place_and_the_problem_are_named_in_anthropic_messages(messages: Any, problem: str) -> None:
+    with pytest.raises(MalformedInputError, match=problem):
+        govern(messages, budget=1_000, format="anthropic")
+
+
+def test_lone_surrogates_become_a_replacement_with_a_line_in_the_receipt() -> None:
+    request = govern([said("bad \ud800 half"), answered("ok"), said("go")], budget=1_000)
+
+    assert request.messages[0] == said("bad \ufffd half")
+    assert "replaced lone surrogates in messages[0].content" in str(request.receipt)
+    json.dumps(request.messages).encode()
+
+
+def test_a_split_surrogate_pair_becomes_its_character_again() -> None:
+    request = govern([said("party \ud83c\udf89!")], budget=1_000)
+
+    assert request.messages[0] == said("party 🎉!")
+
+
+def test_surrogates_in_arguments_and_results_are_mended_too() -> None:
+    bad_call = called("a")
+    bad_call["tool_calls"][0]["function"]["arguments"] = '{"x": "\ud800"}'  # pyright: ignore[reportIndexIssue]
+
+    request = govern([said("go"), bad_call, returned("a", "\udfff"), said("on")], budget=1_000)
+
+    json.dumps(request.messages, ensure_ascii=False).encode()
+    assert len([repair for repair in request.receipt.mended if "surrogates" in repair.what]) == 2
+
+
+def test_nan_in_a_tool_input_becomes_null_with_a_line_in_the_receipt() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "run", "input": {"x": float("nan"), "y": [float("inf"), 1]}}
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "ok"}]},
+    ]
+
+    request = govern(messages, budget=1_000, format="anthropic")
+
+    assert request.messages[1]["content"][0]["input"] == {"x": None, "y": [None, 1]}
+    assert "replaced NaN or infinity in messages[1].content[0].input by null" in str(request.receipt)
+
+
+def test_arguments_that_are_no_text_become_json_text() -> None:
+    call = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "run", "arguments": {"x": 1}}}]}
+
+    request = govern([said("go"), call, returned("a")], budget=1_000)
+
+    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
+    assert "as JSON text" in str(request.receipt)
+
+
+def test_deep_nesting_is_refused_with_its_place() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"x": deep}
+    use = {"type": "tool_use", "id": "a", "name": "run", "input": deep}
+
+    with pytest.raises(MalformedInputError, match=r"messages\[0\]\.content\[0\]\.input: is nested too deeply"):
+        govern([{"role": "assistant", "content": [use]}], budget=1_000, format="anthropic")
+
+
+def test_a_tool_output_of_fifty_megabytes_is_clipped() -> None:
+    request = govern([said("go"), called("a"), returned("a", "0123456789 " * 4_600_000)], budget=2_000)
+
+    assert request.tokens.total <= 2_000
+    assert request.receipt.clipped == (2,)
+
+
+def test_a_prompt_of_fifty_megabytes_is_refused_by_name() -> None:
+    with pytest.raises(CannotFitError) as refusal:
+        govern([said("0123456789 " * 4_600_000)], budget=2_000)
+
+    assert refusal.value.part == "the newest prompt"
+
+
+def test_any_mapping_is_an_object_and_a_tuple_is_a_list() -> None:
+    message: Mapping[str, Any] = MappingProxyType(said("hi"))
+
+    assert govern((message,), budget=1_000).messages[0] is message
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"budget": 0}, "budget: must be at least 1, not 0"),
+        ({"budget": -5}, "budget: must be at least 1, not -5"),
+        ({"budget": 10}, "budget: 10 tokens cannot hold a conversation; give at least 64"),
+        ({"budget": 1.5}, "budget: must be a whole number, not 1.5"),
+        ({"budget": True}, "budget: must be a whole number, not True"),
+        ({"budget": "16k"}, "budget: must be a whole number, not '16k'"),
+        ({"format": "xml"}, "format: 'xml' is not known; choose one of: openai-chat, anthropic-messages"),
+        ({"policy": "nope"}, "policy: 'nope' is not known; choose one of: default"),
+        ({"pins": [7]}, "pins: 7 is not the index of a message; there are 1"),
+        ({"pins": ["a"]}, "pins: 'a' is not the index of a message"),
+    ],
+)
+def test_silly_settings_are_refused_with_the_reason(settings: dict[str, Any], problem: str) -> None:
+    given: dict[str, Any] = {"budget": 1_000, **settings}
+
+    with pytest.raises(SettingsError, match=problem):
+        govern([said("hi")], **given)
+
+
+def test_silly_budgets_are_refused_with_the_reason() -> None:
+    with pytest.raises(SettingsError, match=r"budget\.messages: must be at least 1, not 0"):
+        Budget(1_000, messages=0)
+    with pytest.raises(SettingsError, match=r"budget\.bytes: must be a whole number, not 'x'"):
+        Budget(1_000, bytes="x")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_unknown_model_is_counted_with_a_margin_and_says_so() -> None:
+    request = govern([said("word " * 700)], budget=1_000, model="acme-9000")
+
+    assert request.tokens.provenance == "estimated"
+    with pytest.raises(CannotFitError):
+        govern([said("word " * 900)], budget=1_000, model="acme-9000")
+
+
+def test_every_error_is_a_holdfast_error() -> None:
+    for messages, _ in MALFORMED:
+        with pytest.raises(HoldfastError):
+            govern(messages, budget=1_000)

@@ -1,0 +1,308 @@
+"""Every refusal text we know, and those that must not be mistaken for one another."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import Refusal, classify
+from holdfast.wire.overflow import is_silently_truncated
+
+OVERFLOWS = [
+    (
+        "This model's maximum context length is 128000 tokens. However, your messages resulted in 202868 tokens "
+        "(202767 in the messages, 101 in the functions). Please reduce the length of the messages or functions.",
+        128_000,
+        202_868,
+    ),
+    (
+        "This model's maximum context length is 4097 tokens. However, you requested 4203 tokens (3703 in the "
+        "messages, 500 in the completion). Please reduce the length of the messages or completion.",
+        4_097,
+        4_203,
+    ),
+    (
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 289650 tokens. "
+        "Please reduce the length of the messages.",
+        272_000,
+        289_650,
+    ),
+    ("Your input exceeds the context window of this model. Please adjust your input and try again.", None, None),
+    ("prompt is too long: 208310 tokens > 200000 maximum", 200_000, 208_310),
+    (
+        "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
+        1_048_576,
+        1_200_293,
+    ),
+    (
+        "Prompt contains 140000 tokens and is too large for model with 131072 maximum context length",
+        131_072,
+        140_000,
+    ),
+    ("Input is too long for requested model.", None, None),
+    ("prompt tokens (9000) exceed model maximum (8192)", 8_192, 9_000),
+    ("Please reduce the length of the messages or completion.", None, None),
+    (
+        "This model's maximum context length is 131072 tokens. However, you requested 131134 tokens (122942 in the "
+        "messages, 8192 in the completion). Please reduce the length of the messages or completion.",
+        131_072,
+        131_134,
+    ),
+    (
+        "This model's maximum prompt length is 131072 but the request contains 136973 tokens.",
+        131_072,
+        136_973,
+    ),
+    (
+        "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens (42832 "
+        'of text input). Please reduce the length of either one, or use the "middle-out" transform',
+        32_768,
+        42_832,
+    ),
+    ("truncating input prompt limit=2048 prompt=5065 keep=5 new=2048", 2_048, 5_065),
+    (
+        "This model's maximum context length is 16384 tokens. However, you requested 19591 tokens (9591 in the "
+        "messages, 10000 in the completion). Please reduce the length of the messages or completion.",
+        16_384,
+        19_591,
+    ),
+    (
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
+        None,
+        None,
+    ),
+    ("the request exceeds the available context size, try increasing it", None, None),
+    ("request (1739 tokens) exceeds the available context size (1024 tokens), try increasing it", 1_024, 1_739),
+    (
+        "Trying to keep the first 111490 tokens when context the overflows. However, the model is loaded with "
+        "context length of only 32768 tokens, which is not enough.",
+        32_768,
+        111_490,
+    ),
+    ("The number of tokens to keep from the initial prompt is greater than the context length.", None, None),
+    ("Please reduce the length of the messages. Current length is 42328 while limit is 40000", 40_000, 42_328),
+    ("prompt token count of 70000 exceeds the limit of 64000", 64_000, 70_000),
+    ("Your request exceeded model token limit: 262144 (requested: 270000)", 262_144, 270_000),
+    ("invalid params, context window exceeds limit", None, None),
+    ("Invalid 'messages[17].content': string too long. Expected a string with maximum length 1048576", None, None),
+    ("input length exceeds context limit", None, None),
+    ("request_too_large: Request exceeds the maximum size", None, None),
+]
+
+OUTPUT_CAPS = [
+    (
+        "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length or "
+        "`max_tokens` and try again",
+        Refusal("output_cap", "", 200_000, 178_959),
+    ),
+    (
+        "This model's maximum context length is 131072 tokens. However, you requested 128000 output tokens and your "
+        "prompt contains at least 134145 input tokens, for a total of at least 262145 tokens. Please reduce the "
+        "length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=134145)",
+        Refusal("output_cap", "", 131_072, 134_145, is_lower_bound=True),
+    ),
+    ("max_tokens must be at least 1, got -186.", Refusal("output_cap", "")),
+]
+
+RATE_LIMITS = [
+    (
+        413,
+        {
+            "error": {
+                "message": "Request too large for model `llama-3` in organization on tokens per minute (TPM): Limit "
+                "12000, Requested 14137, please reduce your message size and try again.",
+                "code": "rate_limit_exceeded",
+            }
+        },
+    ),
+    (429, "Too many requests"),
+    (429, ""),
+    (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+    (413, "Rate limit reached on tokens per minute (TPM): Limit 6000, Requested 7000."),
+]
+
+MALFORMED = [
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. The "
+    "following tool_call_ids did not have response messages: call_1",
+    "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
+    "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'",
+    "Invalid value for 'content': expected a string, got null.",
+    "No tool call found for function call output with call_id call_1.",
+    "No tool output found for function call call_1.",
+    "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+    "Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'.",
+    "Invalid 'input[2].id': 'x'. Expected an ID that begins with 'fc'.",
+    "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+    "messages.3: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1. Each `tool_use` "
+    "block must have a corresponding `tool_result` block in the next message.",
+    "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each `tool_result` block "
+    "must have a corresponding `tool_use` block in the previous message.",
+    "Did not find 1 tool_result block(s) at the beginning of this message. Messages following tool_use blocks must "
+    "begin with a matching number of tool_result blocks.",
+    "messages.1.content.1: `tool_use` ids must be unique",
+    "messages: text content blocks must be non-empty",
+    "messages.17: all messages must have non-empty content except for the optional final assistant message",
+    "messages.129.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`.",
+    "messages.1: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+    "messages.1.content.0: Invalid `signature` in `thinking` block",
+    "messages.1.content.0.thinking.signature: Field required",
+    "This model does not support assistant message prefill. The conversation must end with a user message.",
+    "A maximum of 4 blocks with cache_control may be provided. Found 5.",
+    "cache_control cannot be set for empty text blocks",
+    "Please ensure that function call turn comes immediately after a user turn or after a function response turn.",
+    "Please ensure that function response turn comes immediately after a function call turn.",
+    "Please ensure that the number of function response parts is equal to the number of function call parts of the "
+    "function call turn.",
+    "Function call is missing a thought_signature in functionCall parts.",
+    "Unexpected role 'user' after role 'tool'",
+    "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
+    "Tool call id was call_123 but must be a-z, A-Z, 0-9, with a length of 9.",
+    "Not the same number of function calls and responses",
+    "More tool responses than tool calls",
+    "Unexpected tool call id x in tool results",
+    "Duplicate tool call id x",
+    "Conversation must start with a user message or system message",
+    "System prompt must have content",
+    "Assistant message must have either content or tool_calls, but not both.",
+    "A conversation must alternate between user and assistant roles.",
+    "The number of toolResult blocks at messages.2.content exceeds the number of toolUse blocks of previous turn.",
+    "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
+    "Conversation blocks and tool result blocks cannot be provided in the same turn",
+    "An assistant message with 'tool_calls' must be followed by … (insufficient tool messages)",
+    "Missing `reasoning_content` field in the assistant message at message index 2",
+    "The `reasoning_content` in the thinking mode must be passed back to the API.",
+    '<400> InternalError.Algo.InvalidParameter: An assistant message with "tool_calls" must be followed by tool '
+    "messages: message[532].role",
+    "advisor_tool_result must have server_tool_use before it",
+]
+
+OTHERS = [
+    (400, "The answer has 4000 words"),
+    (400, "Invalid value 4000 for temperature"),
+    (401, "Incorrect API key provided"),
+    (404, "The model `gpt-9` does not exist"),
+    (500, "Internal server error"),
+    (503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}),
+    (400, "max_retries must be positive"),
+    (400, "The context of your question is unclear"),
+]
+
+
+@pytest.mark.parametrize(("text", "limit", "size"), OVERFLOWS)
+def test_an_overflow_is_recognised_with_the_numbers_its_text_has(
+    text: str, limit: int | None, size: int | None
+) -> None:
+    assert classify(text, status=400) == Refusal("overflow", text, limit, size)
+    assert classify({"error": {"message": text}}, status=400) == Refusal("overflow", text, limit, size)
+    assert classify(json.dumps({"error": {"message": text}})) == Refusal("overflow", text, limit, size)
+
+
+@pytest.mark.parametrize(("text", "expected"), OUTPUT_CAPS)
+def test_an_output_cap_that_does_not_fit_is_no_overflow(text: str, expected: Refusal) -> None:
+    found = classify(text, status=400)
+
+    assert found == Refusal("output_cap", text, expected.limit, expected.size, expected.is_lower_bound)
+
+
+@pytest.mark.parametrize(("status", "body"), RATE_LIMITS)
+def test_a_rate_limit_is_no_overflow_whatever_its_status(status: int, body: object) -> None:
+    found = classify(body, status=status)
+
+    assert found is not None
+    assert found.kind == "rate_limit"
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_history_is_recognised(text: str) -> None:
+    assert classify(text, status=400) == Refusal("malformed", text)
+
+
+@pytest.mark.parametrize(("status", "body"), OTHERS)
+def test_other_errors_are_none_of_these(status: int, body: object) -> None:
+    found = classify(body, status=status)
+
+    assert found is not None
+    assert found.kind == "other"
+
+
+def test_a_code_says_overflow_whatever_the_text() -> None:
+    body = {"error": {"message": "No.", "code": "context_length_exceeded", "param": "input"}}
+
+    assert classify(body, status=400) == Refusal("overflow", "No.")
+
+
+def test_a_server_names_its_numbers_in_fields() -> None:
+    body: dict[str, Any] = {
+        "error": {
+            "code": 400,
+            "message": "the request exceeds the available context size",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": 1739,
+            "n_ctx": 1024,
+        }
+    }
+
+    assert classify(body, status=400) == Refusal("overflow", body["error"]["message"], 1_024, 1_739)
+
+
+def test_an_error_inside_a_200_is_an_error() -> None:
+    body: dict[str, Any] = {"error": {"code": 400, "message": "prompt is too long: 9 tokens > 8 maximum"}}
+
+    assert classify(body, status=200) == Refusal("overflow", body["error"]["message"], 8, 9)
+
+
+def test_an_error_event_in_a_stream_that_began_well_is_an_error() -> None:
+    error = {"type": "error", "error": {"code": "context_length_exceeded", "message": "Too long."}}
+    stream = f'data: {{"choices": [{{"delta": {{"content": "Hel"}}}}]}}\n\ndata: {json.dumps(error)}\n\n'
+
+    assert classify(stream, status=200, is_stream=True) == Refusal("overflow", "Too long.")
+
+
+def test_a_stream_without_an_event_is_an_error() -> None:
+    assert classify("", status=200, is_stream=True) == Refusal("other", "the stream ended without an event")
+
+
+def test_a_finish_reason_can_say_overflow() -> None:
+    body = {"choices": [{"finish_reason": "model_context_window_exceeded", "message": {"content": "…"}}]}
+
+    found = classify(body, status=200)
+
+    assert found is not None
+    assert found.kind == "overflow"
+
+
+@pytest.mark.parametrize(("body", "status"), [("", 413), (None, 413), ("", 400), ("413 status code (no body)", None)])
+def test_a_413_or_400_without_a_body_is_an_overflow(body: object, status: int | None) -> None:
+    found = classify(body, status=status)
+
+    assert found is not None
+    assert found.kind == "overflow"
+
+
+def test_what_a_router_wraps_is_unwrapped() -> None:
+    raw = json.dumps({"error": {"message": "prompt is too long: 208310 tokens > 200000 maximum"}})
+    body = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw}}}
+
+    found = classify(body, status=400)
+
+    assert found is not None
+    assert (found.kind, found.limit, found.size) == ("overflow", 200_000, 208_310)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"message": {"content": "prompt is too long, you said"}, "finish_reason": "stop"}]},
+        {"content": [{"type": "text", "text": "rate limit"}], "stop_reason": "end_turn"},
+        'data: {"choices": []}\n\ndata: [DONE]\n',
+    ],
+)
+def test_an_answer_is_no_refusal(answer: object) -> None:
+    assert classify(answer, status=200) is None
+
+
+def test_a_prompt_that_was_cut_silently_shows_in_the_reported_count() -> None:
+    assert is_silently_truncated(counted=5_065, reported=2_048)
+    assert not is_silently_truncated(counted=5_065, reported=5_100)
+    assert not is_silently_truncated(counted=5_065, reported=4_800)
+    assert not is_silently_truncated(counted=5_065, reported=0)
