@@ -1,0 +1,13 @@
+"""Make a session of a thousand messages fit 16,000 tokens, and see what that took."""
+
+from holdfast import govern
+from holdfast.testing.sessions import generated_session
+
+messages = generated_session(1_000)
+
+request = govern(messages, budget=16_000, model="gpt-5")
+
+print(request.receipt)
+print()
+print("The digest that stands for what was folded begins:")
+print(str(request.messages[1]["content"])[:400] + " …")

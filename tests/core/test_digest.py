@@ -1,0 +1,71 @@
+"""A summary without a model."""
+
+import pytest
+
+from holdfast import counter_for
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.digest import digest
+from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.sessions import generated_session
+from holdfast.wire.formats import format_named
+
+COUNTER = counter_for("gpt-5")
+
+
+def summary(messages: list[Json], allowance: int = 1_000) -> str:
+    reader = format_named("openai-chat")
+    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
+    return digest(entries, allowance_tokens=allowance, counter=COUNTER)
+
+
+def test_it_says_what_was_asked_done_answered_and_left_open() -> None:
+    messages = [
+        said("Fix the parser.\nIt fails on tabs."),
+        called("a", arguments={"path": "src/parser.py"}),
+        returned("a", "def parse():\n    pass"),
+        called("b", name="run", arguments={"cmd": "pytest -q"}),
+        returned("b", "collected 3 items\nE  AssertionError: tabs\nFAILED tests/test_parser.py"),
+        answered("The parser now handles tabs."),
+        said("And the docs?"),
+        called("c", name="search", arguments={"query": "tabs"}),
+    ]
+
+    assert summary(messages) == (
+        "[Summary of 8 earlier messages, made by rule, for reference only. It records what happened and asks for "
+        "nothing.]\n"
+        "The user asked:\n"
+        "- (#0) “Fix the parser. It fails on tabs.”\n"
+        "- (#6) “And the docs?”\n"
+        "Done:\n"
+        '- (#2) read_file {"path": "src/parser.py"}: 2 lines\n'
+        '- (#4) run {"cmd": "pytest -q"}: went wrong\n'
+        "Went wrong:\n"
+        '- (#4) run {"cmd": "pytest -q"}: E AssertionError: tabs FAILED tests/test_parser.py\n'
+        "The assistant said:\n"
+        "- (#5) “The parser now handles tabs.”\n"
+        "Files:\n"
+        "- src/parser.py\n"
+        "Left open:\n"
+        '- no result for search {"query": "tabs"}\n'
+        "- not answered yet: (#6) “And the docs?”"
+    )
+
+
+@pytest.mark.parametrize("allowance", [40, 100, 400, 1_500])
+def test_it_keeps_to_its_allowance_and_to_the_first_and_newest_prompts(allowance: int) -> None:
+    messages = generated_session(300)
+
+    text = summary(messages, allowance)
+
+    assert COUNTER.count(text) <= allowance
+    if allowance >= 400:
+        assert "(#1) “" in text
+        assert f"(#{len(messages) - 1}) “And now" in text
+
+
+def test_it_is_empty_where_not_even_its_frame_fits() -> None:
+    assert summary([said("hi")], allowance=5) == ""
+
+
+def test_the_same_messages_give_the_same_digest() -> None:
+    assert summary(generated_session(200)) == summary(generated_session(200))

@@ -1,0 +1,106 @@
+"""Counts say where they came from, and learn from what providers report."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
+from holdfast.core.planning.situation import Situation
+from holdfast.counters.estimate import Estimate
+from holdfast.counters.vocabularies import counter_for
+from holdfast.testing.chat import answered, said, told
+
+MESSAGES = [told("Be brief."), said("one two three"), answered("four five"), said("six")]
+
+
+def test_a_count_is_broken_down_and_says_where_it_came_from() -> None:
+    tools = [{"type": "function", "function": {"name": "run"}}]
+
+    tokens = govern(MESSAGES, budget=1_000, model="gpt-5", tools=tools).tokens
+
+    assert tokens == TokenCount(45, "counted", system=7, tools=17, conversation=21, media=0, counter="o200k_base")
+    assert tokens.total == tokens.system + tokens.tools + tokens.conversation + tokens.media
+    assert str(tokens) == "45 tokens (counted)"
+
+
+def test_media_make_a_count_an_estimate() -> None:
+    image = {"type": "image_url", "image_url": {"url": "u"}}
+
+    tokens = govern([{"role": "user", "content": [image]}], budget=9_000, model="gpt-5").tokens
+
+    assert (tokens.media, tokens.provenance) == (1_600, "estimated")
+
+
+def test_a_providers_own_total_takes_the_place_of_ours() -> None:
+    tokens = govern(MESSAGES, budget=1_000, model="gpt-5").tokens
+
+    reported = tokens.as_reported(812)
+
+    assert (reported.total, reported.provenance) == (812, "reported")
+
+
+def test_calibration_moves_in_steps_and_upwards_first() -> None:
+    start = Calibration()
+
+    first = start.learn(counted=1_000, reported=1_183)
+    second = first.learn(counted=1_000, reported=1_190)
+    third = second.learn(counted=1_000, reported=1_021)
+
+    assert first == Calibration(1.2, 1)
+    assert second == Calibration(1.2, 2)
+    assert third == Calibration(1.05, 3)
+
+
+@pytest.mark.parametrize(("counted", "reported"), [(0, 5), (5, 0), (10, 1_000), (1_000, 10), (-1, 5)])
+def test_reports_that_make_no_sense_are_ignored(counted: int, reported: int) -> None:
+    assert Calibration().learn(counted=counted, reported=reported) == Calibration()
+
+
+def test_a_calibrated_count_is_the_providers_and_so_is_its_budget() -> None:
+    plain = govern(MESSAGES, budget=1_000, model="gpt-5")
+    calibrated = govern(MESSAGES, budget=1_000, model="gpt-5", calibration=Calibration(1.5, 3))
+
+    assert calibrated.tokens.provenance == "calibrated"
+    assert plain.tokens.total * 1.5 <= calibrated.tokens.total <= plain.tokens.total * 1.5 + 3
+
+
+@pytest.mark.parametrize(
+    ("model", "calibration", "usable"),
+    [
+        ("gpt-5", Calibration(), 10_000),
+        ("unknown-model", Calibration(), 8_500),
+        ("claude-sonnet-4-5", Calibration(), 8_500),
+        ("claude-sonnet-4-5", Calibration(1.0, 4), 9_500),
+        ("gpt-5", Calibration(1.25, 4), 7_600),
+    ],
+)
+def test_the_margin_depends_on_how_the_count_is_known(model: str, calibration: Calibration, usable: int) -> None:
+    situation = Situation(budget=Budget(10_000), counter=counter_for(model), calibration=calibration)
+
+    assert situation.usable_tokens == usable
+
+
+@pytest.mark.parametrize(
+    ("said_by", "expected"),
+    [
+        ({"user": 5_000, "provider_window": 8_000, "table_window": 9_000}, Budget(5_000, source="user")),
+        ({"user": Budget(7_000, turns=3)}, Budget(7_000, turns=3)),
+        ({"provider_window": 8_000, "table_window": 9_000, "max_output": 1_000}, Budget(7_000, source="provider")),
+        ({"table_window": 200_000, "max_output": 64_000}, Budget(150_000, source="table")),
+        ({"table_window": 200_000, "max_output": 8_000}, Budget(192_000, source="table")),
+        ({}, Budget(96_000, source="default")),
+    ],
+)
+def test_a_budget_comes_from_the_first_who_has_a_word_to_say(said_by: dict[str, Any], expected: Budget) -> None:
+    assert Budget.resolve(**said_by) == expected
+
+
+def test_a_silly_window_is_refused() -> None:
+    with pytest.raises(SettingsError, match="provider_window: must be at least 1, not -1"):
+        Budget.resolve(provider_window=-1)
+
+
+def test_any_counter_can_be_given() -> None:
+    request = govern(MESSAGES, budget=1_000, counter=Estimate())
+
+    assert (request.tokens.counter, request.tokens.provenance) == ("estimate", "estimated")

@@ -1,0 +1,142 @@
+"""Vocabularies, the formula, and the table of models."""
+
+import builtins
+from typing import Any
+
+import pytest
+
+from holdfast import Budget
+from holdfast.counters.estimate import Estimate
+from holdfast.counters.models import Model, budget_for, model_named
+from holdfast.counters.vocabularies import SAMPLED_ABOVE, counter_for, family_of, tokenizer
+
+GOLDEN = {
+    "o200k_base": ("Hello, world! 12345", [13225, 11, 2375, 0, 220, 7633, 2548]),
+    "cl100k_base": ("Hello, world! 12345", [9906, 11, 1917, 0, 220, 4513, 1774]),
+}
+"""Ids as OpenAI's own tokenizer gives them."""
+
+KINDS = {
+    "prose": "The quick brown fox jumps over the lazy dog, and then it sleeps for hours. ",
+    "code": "def handler(request: Request) -> Response:\n    return self.render(request.path, status=200)\n",
+    "camel": "getUserAccountById(userAccountRepository.findFirstByName)\n",
+    "json": '{"id": 1234567, "name": "widget", "tags": ["a", "b"], "price": 19.99}\n',
+    "log": "2026-11-15T02:07:14.123Z INFO [worker-3] request_id=7f3a9c status=200 path=/v1/chat\n",
+    "digits": "48151623 42 1234567 90210 8675309 ",
+    "base64": "aGVsbG8gd29ybGQgdGhpcyBpcyBiYXNlNjQgdGV4dA0KQWJjMTIzKy89",
+    "chinese": "我们今天讨论一下如何在长对话中保持上下文窗口的大小,并且不丢失任何信息。",
+    "japanese": "今日は長い会話をコンテキストに収める方法について話し合います。",
+    "russian": "Сегодня мы обсудим, как удержать длинный разговор в пределах окна. ",
+    "german": "Heute besprechen wir, wie man ein langes Gespräch im Fenster hält. ",
+}
+
+
+@pytest.mark.parametrize("vocabulary", GOLDEN)
+def test_the_ids_are_those_of_the_reference(vocabulary: str) -> None:
+    text, ids = GOLDEN[vocabulary]
+
+    assert tokenizer(vocabulary).encode_ordinary(text) == ids
+
+
+def test_a_special_token_that_is_only_spelled_out_is_plain_text() -> None:
+    assert counter_for("gpt-5").count("<|endoftext|>") == 7
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "provenance"),
+    [
+        ("gpt-5", "o200k_base", "counted"),
+        ("openai/gpt-4o-mini", "o200k_base", "counted"),
+        ("o3-mini", "o200k_base", "counted"),
+        ("gpt-4-turbo", "cl100k_base", "counted"),
+        ("claude-sonnet-4-5", "o200k_base × 1.2", "estimated"),
+        ("anthropic.claude-3-haiku", "o200k_base × 1.2", "estimated"),
+        ("deepseek-chat", "deepseek_v3", "counted"),
+        ("qwen3-coder", "qwen3", "counted"),
+        ("gemini-2.5-pro", "gemma3", "estimated"),
+        ("llama-3.3-70b", "llama3", "counted"),
+        ("mistral-large-latest", "mistral_v3", "counted"),
+        ("glm-4.6", "glm4", "counted"),
+        ("kimi-k2", "kimi_k2", "counted"),
+        ("acme-9000", "o200k_base", "estimated"),
+        (None, "o200k_base", "estimated"),
+    ],
+)
+def test_a_model_is_counted_with_its_familys_vocabulary(model: str | None, name: str, provenance: str) -> None:
+    counter = counter_for(model)
+
+    assert (counter.name, counter.provenance) == (name, provenance)
+    assert counter.count("hello world") >= 2
+
+
+def test_a_factor_is_applied_and_rounded_up() -> None:
+    text = "one two three four five six seven"
+
+    assert counter_for("gpt-5").count(text) == 7
+    assert counter_for("claude-opus-4-5").count(text) == 9
+
+
+def test_a_text_too_long_for_any_window_is_counted_on_samples() -> None:
+    text = KINDS["prose"] * (SAMPLED_ABOVE // len(KINDS["prose"]) + 10)
+    counter = counter_for("gpt-5")
+
+    exact = counter.count(KINDS["prose"]) * (len(text) / len(KINDS["prose"]))
+
+    assert exact * 0.98 <= counter.count(text) <= exact * 1.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_formula_is_close_for_every_kind_of_text(kind: str) -> None:
+    text = KINDS[kind] * 20
+
+    ratio = Estimate().count(text) / counter_for("gpt-5").count(text)
+
+    # Names and nothing else come out high: in base64, which looks like them, each change of case costs a token.
+    assert 0.85 <= ratio <= (1.8 if kind == "camel" else 1.35)
+
+
+def test_without_the_tokenizer_there_is_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def no_splintr(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "splintr":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", no_splintr)
+    tokenizer.cache_clear()
+    counter_for.cache_clear()
+    try:
+        assert counter_for("gpt-5").name == "estimate"
+    finally:
+        tokenizer.cache_clear()
+        counter_for.cache_clear()
+
+
+def test_the_table_knows_windows_answers_and_prices() -> None:
+    assert model_named("gpt-5") == Model("gpt-5", 272_000, 128_000, 1.25, 10.0, 0.125)
+    assert model_named("claude-sonnet-4-5") == Model("claude-sonnet-4-5", 200_000, 64_000, 3.0, 15.0, 0.3, 3.75)
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-5", "openai:gpt-5", "GPT-5", "gpt-5-2099-01-01", "router/openai/gpt-5"])
+def test_a_model_is_found_by_other_spellings(name: str) -> None:
+    found = model_named(name)
+
+    assert found is not None
+    assert found.max_input_tokens == 272_000
+
+
+def test_an_unknown_model_is_not_guessed() -> None:
+    assert model_named("acme-9000") is None
+    assert model_named(None) is None
+    assert budget_for("acme-9000") == Budget(96_000, source="default")
+
+
+def test_a_budget_for_a_model() -> None:
+    assert budget_for("claude-sonnet-4-5") == Budget(150_000, source="table")
+    assert budget_for("claude-sonnet-4-5", 16_000) == Budget(16_000, source="user")
+    assert budget_for("claude-sonnet-4-5", provider_window=100_000) == Budget(75_000, source="provider")
+
+
+def test_family_of_an_empty_name_is_unknown() -> None:
+    assert family_of("") == family_of(None)

@@ -1,0 +1,211 @@
+"""From one format to another: what the target allows is carried, the rest is said."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Converted, SettingsError, convert
+from holdfast.testing.chat import answered, called, returned, said, told
+
+PNG = "iVBORw0KGgo="
+IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+CHAT: list[Any] = [
+    told("Be brief."),
+    {"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]},
+    {**called("call:1", "b", arguments={"path": "a"}), "content": "Reading."},
+    returned("b", "second"),
+    returned("call:1", "first"),
+    told("Hurry."),
+    said("and?"),
+]
+
+
+def test_chat_becomes_anthropic() -> None:
+    converted = convert(CHAT, source="openai-chat", target="anthropic")
+
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+    first = converted.messages[1]["content"][1]["id"]
+    assert first != "call:1"
+    assert converted == Converted(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "look"}, image]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Reading."},
+                    {"type": "tool_use", "id": first, "name": "read_file", "input": {"path": "a"}},
+                    {"type": "tool_use", "id": "b", "name": "read_file", "input": {"path": "a"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": first, "content": "first"},
+                    {"type": "tool_result", "tool_use_id": "b", "content": "second"},
+                    {"type": "text", "text": "and?"},
+                ],
+            },
+        ],
+        "Be brief.\n\nHurry.",
+    )
+
+
+def test_anthropic_becomes_chat() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    messages: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "look", "cache_control": {"type": "ephemeral"}}, image]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "Reading."},
+                {"type": "tool_use", "id": "a", "name": "read", "input": {"path": "x"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": "ok"},
+                {"type": "text", "text": "go on"},
+            ],
+        },
+    ]
+
+    converted = convert(
+        messages, source="anthropic", target="openai-chat", system_text=[{"type": "text", "text": "Be."}]
+    )
+
+    assert converted.messages == [
+        told("Be."),
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": "Reading.",
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}],
+        },
+        returned("a", "ok"),
+        said("go on"),
+    ]
+    assert converted.notes == ("reasoning was left out: it is only valid with the provider that wrote it",)
+
+
+def test_chat_becomes_gemini_with_foreign_calls_marked() -> None:
+    converted = convert(
+        [told("Be."), said("go"), called("a", "b"), returned("a", "1"), returned("b", "2")],
+        source="openai",
+        target="gemini",
+    )
+
+    assert converted.system == {"parts": [{"text": "Be."}]}
+    assert converted.messages == [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {
+            "role": "model",
+            "parts": [
+                {
+                    "functionCall": {"id": "a", "name": "read_file", "args": {"path": "src/a.py"}},
+                    "thoughtSignature": "skip_thought_signature_validator",
+                },
+                {"functionCall": {"id": "b", "name": "read_file", "args": {"path": "src/a.py"}}},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"id": "a", "name": "read_file", "response": {"output": "1"}}},
+                {"functionResponse": {"id": "b", "name": "read_file", "response": {"output": "2"}}},
+            ],
+        },
+    ]
+
+
+def test_chat_becomes_bedrock() -> None:
+    converted = convert(
+        [told("Be."), said("one"), said("two"), called("a"), returned("a", "1")], source="openai", target="bedrock"
+    )
+
+    assert converted.system == [{"text": "Be."}]
+    assert converted.messages == [
+        {"role": "user", "content": [{"text": "one"}, {"text": "two"}]},
+        {
+            "role": "assistant",
+            "content": [{"toolUse": {"toolUseId": "a", "name": "read_file", "input": {"path": "src/a.py"}}}],
+        },
+        {
+            "role": "user",
+            "content": [{"toolResult": {"toolUseId": "a", "content": [{"text": "1"}], "status": "success"}}],
+        },
+    ]
+
+
+def test_mistral_gets_ids_of_nine_characters_the_same_each_time_and_system_text_first() -> None:
+    messages = [said("go"), called("call_long_id"), returned("call_long_id"), told("Be."), said("on")]
+
+    first, again = (convert(messages, source="openai", target="mistral").messages for _ in range(2))
+
+    call_id = first[2]["tool_calls"][0]["id"]
+    assert first == again
+    assert first[0] == told("Be.")
+    assert len(call_id) == 9
+    assert call_id.isalnum()
+    assert first[3]["tool_call_id"] == call_id
+
+
+def test_what_cannot_be_carried_is_said() -> None:
+    messages: list[Any] = [
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA"}}, {"type": "hologram"}]},
+        {"role": "assistant", "content": "yes", "audio": {"id": "x"}, "reasoning_content": "hm"},
+        said("go"),
+    ]
+
+    converted = convert(messages, source="openai", target="anthropic")
+
+    assert converted.messages[0]["content"] == [{"type": "text", "text": "[audio not carried over]"}]
+    assert converted.notes == (
+        "a block of type 'hologram' was left out",
+        "reasoning was left out: it is only valid with the provider that wrote it",
+        "a block of type 'audio' was left out",
+    )
+
+
+def test_a_refusal_keeps_its_words_and_broken_arguments_are_wrapped() -> None:
+    broken = called("a")
+    broken["tool_calls"][0]["function"]["arguments"] = "not json"  # pyright: ignore[reportIndexIssue]
+    messages = [said("x"), {"role": "assistant", "content": None, "refusal": "No."}, said("y"), broken, returned("a")]
+
+    converted = convert(messages, source="openai", target="anthropic")
+
+    assert converted.messages[1]["content"] == "No."
+    assert converted.messages[3]["content"][0]["input"] == {"arguments": "not json"}
+
+
+def test_the_same_format_is_only_mended() -> None:
+    messages = [said("go"), called("a"), said("stop")]
+
+    converted = convert(messages, source="openai", target="openai-chat")
+
+    assert converted.messages[0] is messages[0]
+    assert converted.messages[2]["content"] == "Interrupted by user."
+    assert converted.notes == ("made up a result for call 'a'",)
+
+
+def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "a"}, image]}, answered("ok")] * 10
+
+    converted = convert([*messages, said("end")], source="openai", target="mistral")
+
+    prompts = [message["content"] for message in converted.messages[:-1:2]]
+    assert prompts == ["a\n[image elided]"] * 2 + [[{"type": "text", "text": "a"}, image]] * 8
+    assert converted.notes == ("2 image(s) were left out: mistral takes 8",)
+
+
+def test_an_unknown_target_is_named_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match="target: 'acme' is not known; choose one of: openai-chat"):
+        convert([], source="openai", target="acme")
