@@ -8,7 +8,6 @@ shrink any more.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NoReturn
 
 from holdfast.core.conversation.mend import Mended, mend
@@ -16,12 +15,12 @@ from holdfast.core.conversation.messages import user
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.digest import digest
 from holdfast.core.planning.lines import Lines
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.protection import LAST, PINS, PROMPT, SYSTEM, TOOLS, Protection
-from holdfast.core.planning.receipt import Spans
+from holdfast.core.planning.receipt import Spans, spans_without
 from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
+from holdfast.core.planning.rules.fold import fold
 from holdfast.core.planning.rules.media import count_media, elide_media
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
@@ -29,9 +28,6 @@ from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolC
 CHARS_PER_TOKEN = 4
 MIN_CLIP_CHARS = 64
 MIN_DIGEST_TOKENS = 64
-DIGEST_PROMPTS = 24
-DIGEST_HORIZON = 96
-"""How many of the newest folded messages a digest is read from, besides the user's own prompts."""
 DIGEST_PLACE = Entry(user("[digest]", trust="summary"))
 
 
@@ -182,7 +178,7 @@ class Floor:
     def _compose(self, cut: Cut) -> Fitted | None:
         """Return the view of a cut, or None if it does not fit."""
         head = self._protection.before(cut.fold)
-        folded = _spans_between(cut.fold, head)
+        folded = spans_without(cut.fold, head)
         has_digest = bool(folded) and cut.has_digest and self._digest_cost > 0
         mended = mend(
             self._assemble(cut, head, has_digest=has_digest),
@@ -203,7 +199,7 @@ class Floor:
         if words + media > self._room:
             return None
         if has_digest:
-            written = self._digest(cut.fold, folded)
+            written = fold(self._transcript, cut.fold, folded, self._digest_room)
             entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
             words += sum(self._transcript.tokens_of(written.message)) - self._digest_cost
         if not self._fits_otherwise(entries):
@@ -286,27 +282,6 @@ class Floor:
             return sum(self._transcript.reader.json_bytes(entry.message) for entry in entries) <= budget.bytes
         return True
 
-    def _digest(self, fold: int, folded: Spans) -> Entry:
-        key = ("digest", self._digest_room, folded)
-        kept = self._transcript.variant(fold, key)
-        if kept is None:
-            text = digest(
-                [self._transcript.entry(index) for index in self._telling(fold, folded)],
-                allowance_tokens=self._digest_room,
-                counter=self._transcript.counter,
-                message_count=sum(map(len, folded)),
-            )
-            kept = self._transcript.keep_variant(fold, key, Entry(user(text, trust="summary")))
-        return kept
-
-    def _telling(self, fold: int, folded: Spans) -> list[int]:
-        """Return the folded positions a digest is read from: the user's prompts and the newest work."""
-        count = self._transcript.prompts_before(fold)
-        numbers = {*range(min(2, count)), *range(max(0, count - DIGEST_PROMPTS), count)}
-        chosen = {self._transcript.prompt(number) for number in numbers}
-        chosen.update(range(max(0, fold - DIGEST_HORIZON), fold))
-        return sorted(index for index in chosen if any(index in span for span in folded))
-
     # When nothing can shrink any more.
 
     def _refuse(self) -> NoReturn:
@@ -332,9 +307,3 @@ class Floor:
 
     def _irreducible(self) -> list[int]:
         return sorted({*self._protection.before(self._protection.limit), *self._protection.last})
-
-
-def _spans_between(fold: int, kept: list[int]) -> Spans:
-    """Return what lies before the fold line and is not kept."""
-    edges = [-1, *kept, fold]
-    return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)

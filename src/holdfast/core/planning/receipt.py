@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from holdfast.core.conversation.pairing import Repair
@@ -71,6 +72,12 @@ def spans(positions: Iterable[int]) -> Spans:
         else:
             ranges.append(range(position, position + 1))
     return tuple(ranges)
+
+
+def spans_without(stop: int, kept: list[int]) -> Spans:
+    """Return the positions before `stop` that are not kept."""
+    edges = [-1, *kept, stop]
+    return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
 
 
 def total(positions: Spans) -> int:

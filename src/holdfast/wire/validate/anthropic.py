@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.anthropic_messages import MAX_CACHE_MARKS, count_cache_marks
-from holdfast.wire.reading import is_list
-from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_blank, is_not_empty
+from holdfast.wire.validate.rules import Payload, Rule, Violation, at, at_most_images, blocks, is_blank, is_not_empty
 
 MAX_IMAGES = 100
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -99,18 +98,6 @@ def cache_marks_are_few_enough(payload: Payload) -> Iterator[Violation]:
         yield Violation("cache-marks", "request", f"{count} cache marks are more than {MAX_CACHE_MARKS}")
 
 
-def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
-    """A request holds at most a hundred images, inside results too."""
-    count = sum(
-        inner.get("type") == "image"
-        for message in payload.messages
-        for block in blocks(message)
-        for inner in (block, *(blocks(block) if is_list(block.get("content")) else ()))
-    )
-    if count > MAX_IMAGES:
-        yield Violation("images", "messages", f"{count} images are more than {MAX_IMAGES}")
-
-
 RULES: tuple[Rule, ...] = (
     is_not_empty,
     begins_and_ends_with_user,
@@ -120,5 +107,5 @@ RULES: tuple[Rule, ...] = (
     thinking_is_signed,
     server_results_have_uses,
     cache_marks_are_few_enough,
-    images_are_few_enough,
+    at_most_images("image", MAX_IMAGES),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.wire.reading import is_mapping
 from holdfast.wire.validate import openai
-from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_not_empty
+from holdfast.wire.validate.rules import Payload, Rule, Violation, at, at_most_images, is_not_empty
 
 MAX_IMAGES = 8
 FOLLOWERS = {
@@ -58,13 +58,6 @@ def assistant_says_something(payload: Payload) -> Iterator[Violation]:
             yield Violation("empty", at(index), "a system message must have content")
 
 
-def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
-    """A request holds at most eight images."""
-    count = sum(block.get("type") == "image_url" for message in payload.messages for block in blocks(message))
-    if count > MAX_IMAGES:
-        yield Violation("images", "messages", f"{count} images are more than {MAX_IMAGES}")
-
-
 RULES: tuple[Rule, ...] = (
     is_not_empty,
     roles_follow_in_order,
@@ -72,5 +65,5 @@ RULES: tuple[Rule, ...] = (
     openai.ids_are_unique,
     ids_and_names_are_plain,
     assistant_says_something,
-    images_are_few_enough,
+    at_most_images("image_url", MAX_IMAGES),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.wire.openai_chat import ROLES
 from holdfast.wire.reading import is_list, is_mapping
-from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_not_empty
+from holdfast.wire.validate.rules import Payload, Rule, Violation, at, at_most_images, blocks, is_not_empty
 
 MAX_STRING = 1_048_576
 MAX_IMAGES = 500
@@ -73,13 +73,6 @@ def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
                 yield Violation("string-length", at(index, ".content"), f"{len(text):,} characters are too long")
 
 
-def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
-    """A request holds at most 500 images."""
-    count = sum(block.get("type") == "image_url" for message in payload.messages for block in blocks(message))
-    if count > MAX_IMAGES:
-        yield Violation("images", "messages", f"{count} images are more than {MAX_IMAGES}")
-
-
 RULES: tuple[Rule, ...] = (
     is_not_empty,
     roles_are_known,
@@ -87,5 +80,5 @@ RULES: tuple[Rule, ...] = (
     ids_are_unique,
     content_is_there,
     strings_are_short_enough,
-    images_are_few_enough,
+    at_most_images("image_url", MAX_IMAGES),
 )

@@ -47,6 +47,19 @@ def is_blank(text: object) -> bool:
     return not isinstance(text, str) or not text.strip()
 
 
+def at_most_images(kind: str, most: int) -> Rule:
+    """Return the rule that a request holds at most so many images, inside results too."""
+
+    def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
+        outer = [block for message in payload.messages for block in blocks(message)]
+        inner = [block for result in outer for block in blocks(result)]
+        count = sum(block.get("type") == kind for block in (*outer, *inner))
+        if count > most:
+            yield Violation("images", "messages", f"{count} images are more than {most}")
+
+    return images_are_few_enough
+
+
 def is_not_empty(payload: Payload) -> Iterator[Violation]:
     """Every provider wants at least one message."""
     if not payload.messages:

@@ -1,0 +1,35 @@
+"""Replaces the oldest part of a conversation by a digest of it."""
+
+from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.digest import digest
+from holdfast.core.planning.receipt import Spans, total
+
+FIRST_PROMPTS, LAST_PROMPTS = 2, 24
+HORIZON = 96
+"""How many of the newest folded messages a digest is read from, besides the user's own prompts."""
+
+
+def fold(transcript: Transcript, line: int, folded: Spans, allowance_tokens: int) -> Entry:
+    """Return the digest of what stands before the fold line; the same line has the same digest."""
+    key = ("digest", allowance_tokens, folded)
+    kept = transcript.variant(line, key)
+    if kept is None:
+        text = digest(
+            [transcript.entry(index) for index in _telling(transcript, line, folded)],
+            allowance_tokens=allowance_tokens,
+            counter=transcript.counter,
+            message_count=total(folded),
+        )
+        kept = transcript.keep_variant(line, key, Entry(user(text, trust="summary")))
+    return kept
+
+
+def _telling(transcript: Transcript, line: int, folded: Spans) -> list[int]:
+    """Return the folded positions a digest is read from: the user's prompts and the newest work."""
+    count = transcript.prompts_before(line)
+    numbers = {*range(min(FIRST_PROMPTS, count)), *range(max(0, count - LAST_PROMPTS), count)}
+    chosen = {transcript.prompt(number) for number in numbers}
+    chosen.update(range(max(0, line - HORIZON), line))
+    return sorted(index for index in chosen if any(index in span for span in folded))
