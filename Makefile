@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: help setup test check format bench demo clean
+.PHONY: help setup test lint check format bench demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -18,15 +18,16 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP)  ## Make .venv and install the project with its tools
 
-test: $(STAMP)  ## Run the checks and the whole test suite
-	@$(MAKE) --no-print-directory check
+test: lint  ## Lint, types and the whole test suite
 	@$(BIN)/python -m pytest -n auto
 
-check: $(STAMP)  ## Lint, types (strict) and architecture
+check: lint  ## Lint, types (strict) and architecture
+	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_public_api.py
+
+lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright --level error
-	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_public_api.py
 
 format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .

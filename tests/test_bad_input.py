@@ -19,12 +19,11 @@ MALFORMED: list[tuple[Any, str]] = [
     ([None], r"messages\[0\]: must be an object, not NoneType"),
     (
         [{"content": "x"}],
-        r"messages\[0\]\.role: None is not a role; use one of: system, developer, user, assistant, tool",
+        r"messages\[0\]\.role: null is not a role; use one of: system, developer, user, assistant, tool",
     ),
     ([{"role": "function", "content": "x"}], r"messages\[0\]\.role: 'function' is not a role"),
     ([{"role": ["user"], "content": "x"}], r"messages\[0\]\.role"),
     ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string, a list of parts or null, not int"),
-    ([{"role": "user", "content": float("nan")}], r"messages\[0\]\.content: must be a string"),
     ([{"role": "user", "content": ["x"]}], r"messages\[0\]\.content\[0\]: must be an object with a type, not a string"),
     ([{"role": "user", "content": [{"text": "x"}]}], r"messages\[0\]\.content\[0\]\.type: must be a string, not null"),
     (
@@ -69,7 +68,7 @@ ANTHROPIC_MALFORMED: list[tuple[Any, str]] = [
     ([{"role": "assistant", "content": [{"type": "thinking"}]}], r"content\[0\]\.thinking: must be a string, not null"),
     (
         [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"x": {1, 2}}}]}],
-        r"content\[0\]\.input: is not JSON",
+        r"content\[0\]\.input\.x: is a set, which JSON cannot express",
     ),
 ]
 
@@ -84,7 +83,7 @@ def test_lone_surrogates_become_a_replacement_with_a_line_in_the_receipt() -> No
     request = govern([said("bad \ud800 half"), answered("ok"), said("go")], budget=1_000)
 
     assert request.messages[0] == said("bad \ufffd half")
-    assert "replaced lone surrogates in messages[0].content" in str(request.receipt)
+    assert "#0: replaced lone surrogates" in str(request.receipt)
     json.dumps(request.messages).encode()
 
 
@@ -115,7 +114,9 @@ def test_nan_in_a_tool_input_becomes_null_with_a_line_in_the_receipt() -> None:
     request = govern(messages, budget=1_000, format="anthropic")
 
     assert request.messages[1]["content"][0]["input"] == {"x": None, "y": [None, 1]}
-    assert "replaced NaN or infinity in messages[1].content[0].input by null" in str(request.receipt)
+    assert "#1: replaced lone surrogates by a replacement character, and NaN or infinity by null" in str(
+        request.receipt
+    )
 
 
 def test_arguments_that_are_no_text_become_json_text() -> None:
@@ -133,7 +134,9 @@ def test_deep_nesting_is_refused_with_its_place() -> None:
         deep = {"x": deep}
     use = {"type": "tool_use", "id": "a", "name": "run", "input": deep}
 
-    with pytest.raises(MalformedInputError, match=r"messages\[0\]\.content\[0\]\.input: is nested too deeply"):
+    with pytest.raises(
+        MalformedInputError, match=r"messages\[0\]\.content\[0\]\.input.*: is nested deeper than 100 levels; flatten it"
+    ):
         govern([{"role": "assistant", "content": [use]}], budget=1_000, format="anthropic")
 
 

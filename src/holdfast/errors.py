@@ -5,8 +5,7 @@ HoldfastError
 │   └── EmptyConversationError there is nothing a model could answer
 ├── SettingsError              a budget, policy, format or model setting cannot work
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
-├── CannotFitError             what may not be shortened is larger than the budget
-└── ConversionError            a message cannot be expressed in the target format at all
+└── CannotFitError             what may not be shortened is larger than the budget
 
 A message says what is true and what to do; the facts are attributes.
 """
@@ -78,13 +77,3 @@ class CannotFitError(HoldfastError):
         self.limit = limit
         self.unit = unit
         self.breakdown = dict(breakdown)
-
-
-class ConversionError(HoldfastError):
-    """A message cannot be expressed in the target format."""
-
-    def __init__(self, target: str, where: str, problem: str) -> None:
-        super().__init__(f"{where} cannot be sent as {target}: {problem}")
-        self.target = target
-        self.where = where
-        self.problem = problem

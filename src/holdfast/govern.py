@@ -9,16 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.conversation.json_values import cleaned_text, is_clean, is_utf8
+from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.account import account
 from holdfast.core.planning.floor import Fitted, Floor
-from holdfast.core.planning.policy import Policy, policy_named
+from holdfast.core.planning.policy import Policy, policy_of
 from holdfast.core.planning.receipt import Receipt
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.anthropic_messages import MAX_CACHE_MARKS, count_cache_marks, without_excess_marks
 from holdfast.wire.formats import Format, format_named
 from holdfast.wire.reading import Place, check_list
@@ -61,26 +63,56 @@ def govern(
     """
     wire = format_named(format)
     natives = check_list(messages)
+    _check_settings(model, counter, calibration, previous)
+    if system and not wire.has_system_apart:
+        raise SettingsError("system", f"{wire.name} has system text among its messages; put it there")
     counter = counter or counter_for(model)
+    repairs: list[Repair] = []
+    system = _sendable_system(system, repairs)
+    marks = count_cache_marks(system) + count_cache_marks(tools)
+    if wire.groups_results and marks > MAX_CACHE_MARKS:
+        raise SettingsError("system", f"with the tools it carries {marks} cache marks; {MAX_CACHE_MARKS} are the most")
     situation = Situation(
         budget=budget_for(model, budget),
         counter=counter,
         calibration=calibration or Calibration(),
-        system_tokens=_count_json(system, "system", counter),
-        tools_tokens=_count_json(tools, "tools", counter),
+        system_tokens=_count(system, "system", counter),
+        tools_tokens=_count(tools, "tools", counter),
         pins=_checked_pins(pins, len(natives)),
-        is_interrupted=interrupted,
+        is_interrupted=bool(interrupted),
         groups_results=wire.groups_results,
+        max_text_chars=wire.max_text_chars,
+        max_images=wire.max_images,
     )
-    rules = policy_named(policy) if isinstance(policy, str) else policy
+    rules = policy_of(policy)
     transcript = _known_transcript(natives, wire, counter, previous)
     fitted = None if transcript is None else _fitted_as_known(transcript, rules, situation)
     if transcript is None or fitted is None:
         transcript = Transcript(natives, wire, counter)
         fitted = Floor(transcript, rules, situation).fit()
-    receipt = account(transcript, situation, fitted)
-    sent = _encoded(fitted, natives, wire, count_cache_marks(system) + count_cache_marks(tools))
+    sent, unmarked = _encoded(fitted, natives, wire, MAX_CACHE_MARKS - marks)
+    repairs += [Repair(position, "removed a cache mark: there were too many") for position in unmarked]
+    receipt = account(transcript, situation, fitted, repairs)
     return Request(sent, receipt.tokens, receipt, system, tools, transcript)
+
+
+def _sendable_system(system: object, repairs: list[Repair]) -> object:
+    """Return system text without halves of surrogate pairs."""
+    if not isinstance(system, str) or is_utf8(system):
+        return system
+    repairs.append(Repair(None, "replaced lone surrogates in the system text"))
+    return cleaned_text(system)
+
+
+def _check_settings(model: object, counter: object, calibration: object, previous: object) -> None:
+    for setting, value, kind, wanted in (
+        ("model", model, str, "the name of a model"),
+        ("counter", counter, Counter, "an object with name, provenance and count(text)"),
+        ("calibration", calibration, Calibration, "a Calibration"),
+        ("previous", previous, Request, "the Request of an earlier call"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise SettingsError(setting, f"must be {wanted}, not {value!r}")
 
 
 def _known_transcript(
@@ -100,17 +132,22 @@ def _fitted_as_known(transcript: Transcript, policy: Policy, situation: Situatio
     return fitted if transcript.is_as_weighed(positions) else None
 
 
-def _count_json(value: object, name: str, counter: Counter) -> int:
-    """Return the cost of what is sent besides the messages."""
+def _count(value: object, name: str, counter: Counter) -> int:
+    """Return the cost of what is sent besides the messages; what cannot be sent as it is is refused."""
     if value is None or value in ([], ""):
         return 0
     if isinstance(value, str):
-        return counter.count(Place(name).clean(value, ""))
-    return counter.count(Place(name).json(value, ""))
+        return counter.count(value)
+    text = Place(name).json(value, "")
+    if not is_clean(value):
+        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; mend it first")
+    return counter.count(text)
 
 
 def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
     checked: set[int] = set()
+    if not isinstance(pins, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingsError("pins", f"must be indices of messages, not {pins!r}")
     for pin in pins:
         if isinstance(pin, bool) or not isinstance(pin, int) or not -length <= pin < length:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsError("pins", f"{pin!r} is not the index of a message; there are {length:,}")
@@ -118,12 +155,19 @@ def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
     return frozenset(checked)
 
 
-def _encoded(fitted: Fitted, natives: list[Any], wire: Format, marks_elsewhere: int) -> list[Mapping[str, Any]]:
+def _encoded(
+    fitted: Fitted, natives: list[Any], wire: Format, allowed_marks: int
+) -> tuple[list[Mapping[str, Any]], list[int]]:
+    """Return the messages as JSON, and the positions of those that lost a cache mark."""
     messages: list[Mapping[str, Any]] = []
     for entry in fitted.entries:
         position, message = entry.position, entry.message
-        if position is not None and message.parts is message.decoded:
+        if position is not None and message.is_untouched and not message.notes:
             messages.append(natives[position])
         else:
             messages.append(wire.encode(message))
-    return without_excess_marks(messages, MAX_CACHE_MARKS - marks_elsewhere) if wire.groups_results else messages
+    if not wire.groups_results:
+        return messages, []
+    fewer = without_excess_marks(messages, allowed_marks)
+    pairs = zip(fewer, messages, fitted.entries, strict=True)
+    return fewer, [entry.position for new, old, entry in pairs if new is not old and entry.position is not None]

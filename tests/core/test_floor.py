@@ -136,7 +136,7 @@ def test_arguments_of_the_last_call_are_squeezed_and_stay_json() -> None:
     request = send(messages, 1_000)
 
     arguments = request.messages[1]["tool_calls"][0]["function"]["arguments"]
-    assert '"path": "a.txt"' in arguments
+    assert '"path":"a.txt"' in arguments
     assert "characters cut …]" in arguments
     assert request.messages[1]["tool_calls"][0]["id"] == "a"
 

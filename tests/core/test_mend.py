@@ -94,7 +94,10 @@ def test_a_repeated_id_is_replaced_on_both_sides_by_one_that_depends_on_its_posi
 
     assert sent(result)[3]["tool_calls"][0]["id"] == "a_3_0"
     assert sent(result)[4] == returned("a_3_0", "2")
-    assert what(result) == [(3, "renamed a repeated or empty call id to 'a_3_0'")]
+    assert what(result) == [
+        (3, "renamed a repeated, empty or unusable call id to 'a_3_0'"),
+        (4, "renamed its call id accordingly"),
+    ]
 
 
 def test_an_empty_id_becomes_a_real_one() -> None:

@@ -18,7 +18,7 @@ def test_a_count_is_broken_down_and_says_where_it_came_from() -> None:
 
     tokens = govern(MESSAGES, budget=1_000, model="gpt-5", tools=tools).tokens
 
-    assert tokens == TokenCount(45, "counted", system=7, tools=17, conversation=21, media=0, counter="o200k_base")
+    assert tokens == TokenCount(45, "counted", system=7, tools=17, conversation=21, counter="o200k_base", counted=45)
     assert tokens.total == tokens.system + tokens.tools + tokens.conversation + tokens.media
     assert str(tokens) == "45 tokens (counted)"
 

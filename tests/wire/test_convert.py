@@ -1,10 +1,11 @@
 """From one format to another: what the target allows is carried, the rest is said."""
 
+import json
 from typing import Any
 
 import pytest
 
-from holdfast import Converted, SettingsError, convert
+from holdfast import Converted, MalformedInputError, SettingsError, convert
 from holdfast.testing.chat import answered, called, returned, said, told
 
 PNG = "iVBORw0KGgo="
@@ -47,6 +48,11 @@ def test_chat_becomes_anthropic() -> None:
             },
         ],
         "Be brief.\n\nHurry.",
+        (
+            f"renamed a repeated, empty or unusable call id to {first!r}",
+            "renamed its call id accordingly",
+            "gathered the results of one batch before anything else",
+        ),
     )
 
 
@@ -71,9 +77,7 @@ def test_anthropic_becomes_chat() -> None:
         },
     ]
 
-    converted = convert(
-        messages, source="anthropic", target="openai-chat", system_text=[{"type": "text", "text": "Be."}]
-    )
+    converted = convert(messages, source="anthropic", target="openai-chat", system=[{"type": "text", "text": "Be."}])
 
     assert converted.messages == [
         told("Be."),
@@ -166,7 +170,10 @@ def test_what_cannot_be_carried_is_said() -> None:
 
     converted = convert(messages, source="openai", target="anthropic")
 
-    assert converted.messages[0]["content"] == [{"type": "text", "text": "[audio not carried over]"}]
+    assert converted.messages[0]["content"] == [
+        {"type": "text", "text": "[audio not carried over]"},
+        {"type": "text", "text": "[hologram not carried over]"},
+    ]
     assert converted.notes == (
         "a block of type 'hologram' was left out",
         "reasoning was left out: it is only valid with the provider that wrote it",
@@ -209,3 +216,44 @@ def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:
 def test_an_unknown_target_is_named_with_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="target: 'acme' is not known; choose one of: openai-chat"):
         convert([], source="openai", target="acme")
+
+
+def test_a_document_of_words_becomes_words_and_a_prompt_never_vanishes() -> None:
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "IMPORTANT"}}
+
+    for target in ("openai-chat", "gemini", "mistral", "bedrock"):
+        converted = convert([{"role": "user", "content": [document]}], source="anthropic", target=target)
+        assert "IMPORTANT" in str(converted.messages)
+        assert convert([{"role": "user", "content": [{"type": "zz"}]}], source="anthropic", target=target).messages
+
+
+def test_a_call_that_waits_and_a_tool_that_is_called_otherwise_are_said() -> None:
+    converted = convert([said("x"), called("a", name="my.tool")], source="openai", target="anthropic")
+
+    assert converted.notes == (
+        "the tool 'my.tool' is called 'my_tool' there",
+        "no result yet for 'a': not to be sent before it is there",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": NaN}', "Infinity", '{"a": 1e999}', '{"a": "\\ud800"}', "[" * 500 + "]" * 500]
+)
+def test_arguments_that_cannot_be_sent_are_mended_or_wrapped(arguments: str) -> None:
+    call: Any = called("a")
+    call["tool_calls"][0]["function"]["arguments"] = arguments
+
+    for target in ("anthropic", "gemini", "bedrock"):
+        sent = convert([said("x"), call, returned("a")], source="openai", target=target).messages
+        json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_system_text_joins_the_messages_where_the_format_has_it_there() -> None:
+    converted = convert([said("x")], source="openai", target="openai", system="Be.")
+
+    assert converted == Converted([told("Be."), said("x")])
+
+
+def test_silly_system_text_is_refused() -> None:
+    with pytest.raises(MalformedInputError, match="system: must be a string or a list of text blocks, not a number"):
+        convert([said("x")], source="openai", target="anthropic", system=5)

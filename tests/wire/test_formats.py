@@ -122,7 +122,7 @@ def test_clipping_arguments_keeps_them_json_in_both_formats() -> None:
     blocks = ANTHROPIC.encode(clip_arguments(ANTHROPIC.decode({"role": "assistant", "content": [use]}, 0), 200))
 
     assert chat["tool_calls"][0]["x"] == blocks["content"][0]["x"] == 1
-    assert '"n": 1' in chat["tool_calls"][0]["function"]["arguments"]
+    assert '"n":1' in chat["tool_calls"][0]["function"]["arguments"]
     assert blocks["content"][0]["input"]["n"][0] == 1
     assert len(blocks["content"][0]["input"]["n"][1]["deep"]) <= 200
 

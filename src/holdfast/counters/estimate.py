@@ -2,8 +2,8 @@
 
 A weighted sum of what tokenizers split at: words, groups of three digits, runs of punctuation, line
 breaks, changes of case, and characters by script. The weights were fitted against o200k on prose,
-code, logs, JSON, base64 and ten languages; `tests/counters/test_estimate.py` holds how far off each kind
-may be. The worst is about a seventh too low, so whoever relies on an estimate leaves that much room.
+code, logs, JSON, base64 and ten languages; `tests/counters/test_counters.py` holds how far off each
+kind may be. The worst is about a seventh too low, so whoever relies on an estimate leaves that much room.
 """
 
 import re

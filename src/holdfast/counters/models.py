@@ -27,13 +27,21 @@ class Model:
 
 @cache
 def _table() -> Mapping[str, list[float | None]]:
+    """Return the rows by name, and those that only routers list by their bare name too."""
     from importlib.resources import files  # noqa: PLC0415 - a tenth of the import time of the package
 
-    return json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+    rows: dict[str, list[float | None]] = json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+    bare: dict[str, list[float | None]] = {}
+    for name, row in rows.items():
+        last = name.rsplit("/", 1)[-1]
+        # Where routers disagree, the smallest window is the one that always holds.
+        if last not in rows and (last not in bare or (row[0] or 0) < (bare[last][0] or 0)):
+            bare[last] = row
+    return {**bare, **rows}
 
 
 def model_named(name: str | None) -> Model | None:
-    """Return what is known of a model; a provider prefix, a region or a date may be missing or too many."""
+    """Return what is known of a model; its provider, its date or a dot in its version do not matter."""
     if not name:
         return None
     table = _table()
@@ -48,12 +56,13 @@ def model_named(name: str | None) -> Model | None:
 def _spellings(name: str) -> list[str]:
     bare = name.split(":", 1)[1] if ":" in name and "/" not in name.split(":", 1)[0] else name
     last = bare.rsplit("/", 1)[-1]
-    stems = [name, bare, last]
-    for stem in (bare, last):
+    whole = [name, bare, last, last.replace(".", "-")]
+    shortened: list[str] = []
+    for stem in (last, last.replace(".", "-")):
         parts = stem.split("-")
         # A dated or decorated name falls back to the model it is a version of.
-        stems += ["-".join(parts[:count]) for count in range(len(parts) - 1, 1, -1)]
-    return stems
+        shortened += ["-".join(parts[:count]) for count in range(len(parts) - 1, 1, -1)]
+    return whole + shortened
 
 
 def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:

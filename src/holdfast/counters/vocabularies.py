@@ -5,7 +5,6 @@ measured factor stands in, and says that it is an estimate. For a model nobody k
 and if the tokenizer cannot be loaded, a formula.
 """
 
-from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,9 +13,8 @@ from holdfast.core.conversation.tokens import Counter, Provenance
 if TYPE_CHECKING:
     from splintr import AnyTokenizer
 
-SAMPLED_ABOVE = 2_000_000
-"""Texts longer than this many characters are counted on samples: no window holds them anyway."""
-SAMPLES = 20
+CHUNK_CHARS = 1_000_000
+"""Longer texts are counted in pieces, so that the ids of one piece are all that is held at a time."""
 SHORT_CHARS, SHORT_TEXTS = 48, 4_096
 """Names of tools and the like come again and again: the counts of that many are remembered."""
 SAMPLE_CHARS = 50_000
@@ -28,7 +26,7 @@ class Family(NamedTuple):
     """How the tokens of a family of models are counted."""
 
     names: tuple[str, ...]
-    """What a model's name contains if it belongs here; the first family that matches wins."""
+    """How a model's name begins, or a word of it begins, if it belongs here; the first match wins."""
     vocabulary: str
     factor: float = 1.0
     is_own: bool = True
@@ -36,22 +34,24 @@ class Family(NamedTuple):
 
 FAMILIES = (
     Family(("claude",), "o200k_base", CLAUDE_FACTOR, is_own=False),
+    Family(("distill-llama",), "llama3"),
+    Family(("distill-qwen",), "qwen3"),
     Family(("gpt-oss",), "gpt_oss"),
-    Family(("gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-4o", "codex"), "o200k_base"),
+    Family(("gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-4o", "codex", "o1", "o3", "o4"), "o200k_base"),
     Family(("gpt-4", "gpt-3.5"), "cl100k_base"),
-    Family(("kimi", "moonshot"), "kimi_k2"),
+    Family(("kimi-k2", "moonshot"), "kimi_k2"),
     Family(("deepseek",), "deepseek_v3"),
     Family(("qwen", "qwq"), "qwen3"),
     Family(("gemma",), "gemma3"),
     # Gemini's vocabulary is believed to be Gemma's, but nobody has said so: an estimate.
     Family(("gemini",), "gemma3", is_own=False),
+    Family(("llama-4", "llama4"), "llama3", is_own=False),
     Family(("llama-2", "llama2", "codellama", "vicuna"), "llama2"),
     Family(("llama",), "llama3"),
     Family(("mistral", "mixtral", "codestral", "devstral", "ministral", "magistral", "pixtral"), "mistral_v3"),
     Family(("glm",), "glm4"),
     Family(("phi-4", "phi4"), "phi4"),
     Family(("olmo",), "olmo2"),
-    Family(("o1", "o3", "o4"), "o200k_base"),
 )
 UNKNOWN = Family((), "o200k_base", is_own=False)
 
@@ -71,15 +71,9 @@ class Vocabulary:
         return self._count_short(text) if len(text) <= SHORT_CHARS else self._count(text)
 
     def _count(self, text: str) -> int:
-        tokens = len(self._encode(text)) if len(text) <= SAMPLED_ABOVE else _sampled(text, self._encode)
+        starts = range(0, len(text), CHUNK_CHARS)
+        tokens = sum(len(self._encode(text[start : start + CHUNK_CHARS])) for start in starts)
         return tokens if self._factor == 1 else -int(-tokens * self._factor // 1)
-
-
-def _sampled(text: str, encode: Callable[[str], list[int]]) -> int:
-    """Count evenly spread samples and extrapolate, a little upwards."""
-    stride = len(text) // SAMPLES
-    counted = sum(len(encode(text[start : start + SAMPLE_CHARS])) for start in range(0, stride * SAMPLES, stride))
-    return int(counted / (SAMPLES * SAMPLE_CHARS) * len(text) * 1.05)
 
 
 @cache
@@ -91,9 +85,17 @@ def tokenizer(vocabulary: str) -> "AnyTokenizer":
 
 
 def family_of(model: str | None) -> Family:
-    """Return how a model's tokens are counted."""
-    name = (model or "").lower()
-    return next((family for family in FAMILIES if any(part in name for part in family.names)), UNKNOWN)
+    """Return how a model's tokens are counted; the provider in front of its name says nothing about that."""
+    name = "-" + (model or "").lower().rsplit("/", 1)[-1].rsplit(":", 1)[-1]
+    if ":" in (model or "") and "/" not in (model or ""):
+        # Both `provider:model` and `model:tag` are common: whichever half names a family counts.
+        name = "-" + (model or "").lower().replace(":", "-")
+    words = name.replace(".", "-.").replace("_", "-").replace("-.", ".")
+    return next((family for family in FAMILIES if any(_names(words, start) for start in family.names)), UNKNOWN)
+
+
+def _names(name: str, start: str) -> bool:
+    return f"-{start}" in name or f".{start}" in name
 
 
 @cache

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.core.conversation.json_values import parsed
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
     Content,
@@ -20,11 +21,28 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.transcript import Survey
 from holdfast.wire.media import data_tokens, image_source, image_tokens
-from holdfast.wire.reading import MESSAGE_WEIGHT, Place, is_list, is_mapping, weight_of
+from holdfast.wire.reading import (
+    MESSAGE_WEIGHT,
+    Place,
+    extra_fields,
+    is_list,
+    is_mapping,
+    json_bytes,
+    shown,
+    utf8_length,
+    weight_of,
+)
 
 NAME = "anthropic-messages"
 ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 MAX_CACHE_MARKS = 4
+_FIELDS = frozenset({"role", "content"})
+_BLOCK_FIELDS = frozenset(
+    {
+        "type", "text", "cache_control", "thinking", "signature", "data", "source", "id", "name", "input",
+        "tool_use_id", "content", "is_error",
+    }
+)  # fmt: skip
 
 
 class AnthropicMessages:
@@ -32,14 +50,21 @@ class AnthropicMessages:
 
     name = NAME
     groups_results = True
+    has_system_apart = True
+    max_text_chars: int | None = None
+    max_images = 100
 
     def survey(self, natives: Sequence[Any], start: int) -> Survey:
         """Return the sizes and roles of messages."""
         survey = Survey([], [], [])
         for index, native in enumerate(natives, start):
-            message = self.decode(native, index)
-            survey.weights.append(weight_of(message) + MESSAGE_WEIGHT)
-            if message.role == "user":
+            try:
+                role, weight, is_prompt = ROLES[native["role"]], *_weigh(native["content"])
+            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+                message = self.decode(native, index)
+                role, weight, is_prompt = message.role, weight_of(message), message.is_prompt
+            survey.weights.append(weight + MESSAGE_WEIGHT)
+            if role == "user" and is_prompt:
                 survey.prompts.append(index)
         return survey
 
@@ -48,12 +73,17 @@ class AnthropicMessages:
         place = Place(index)
         if not is_mapping(native):
             place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
-        role = ROLES.get(native.get("role", "")) if isinstance(native.get("role"), str) else None
+        spelled = native.get("role")
+        role = ROLES.get(spelled) if isinstance(spelled, str) else None
         if role is None:
-            hint = "; system text goes into system=" if native.get("role") == "system" else ""
-            place.refuse(".role", f"{native.get('role')!r} is not a role; use 'user' or 'assistant'{hint}")
+            hint = "; system text goes into system=" if spelled == "system" else ""
+            place.refuse(".role", f"{shown(spelled)} is not a role; use 'user' or 'assistant'{hint}")
+        native = _repaired(place.sendable(native), role, place)
         parts = _parts(native.get("content"), TRUST_OF_ROLE[role], place)
-        return Message(role, parts, native, () if place.notes else parts, tuple(place.notes))
+        extras = extra_fields(native, _FIELDS)
+        if is_list(blocks := native.get("content")):
+            extras += "".join(extra_fields(block, _BLOCK_FIELDS) for block in blocks if is_mapping(block))
+        return Message(role, parts, native, parts, tuple(place.notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a message as JSON: the JSON it came from, changed only where it was edited."""
@@ -69,15 +99,63 @@ class AnthropicMessages:
 
     def json_bytes(self, message: Message) -> int:
         """Return the size of a message as it would be sent."""
-        return len(json.dumps(self.encode(message)))
+        return json_bytes(self.encode(message))
+
+
+def _weigh(content: Any) -> tuple[int, bool]:
+    """Return the size of plain content and whether it is more than results; raise where it is not plain."""
+    if isinstance(content, str):
+        return utf8_length(content), True
+    weight, is_prompt = 0, False
+    for block in content:
+        kind = block["type"]
+        if kind == "text":
+            weight += utf8_length(block["text"])
+            is_prompt = True
+        elif kind == "tool_use":
+            weight += len(block["id"] + block["name"]) + len(json.dumps(block["input"], allow_nan=False))
+        elif kind == "tool_result":
+            weight += len(block["tool_use_id"] + "") + _weigh(block.get("content") or "")[0]
+        else:
+            raise ValueError(kind)
+    return weight, is_prompt
+
+
+def _repaired(native: Mapping[str, Any], role: Role, place: Place) -> Mapping[str, Any]:
+    """Return a message without what providers refuse in it, noting what that took."""
+    content = native.get("content")
+    if not is_list(content):
+        return native
+    mended = [block for raw in content if (block := _repaired_block(raw, role, place)) is not None]
+    is_same = len(mended) == len(content) and all(new is old for new, old in zip(mended, content, strict=True))
+    return native if is_same else {**native, "content": mended}
+
+
+def _repaired_block(block: Any, role: Role, place: Place) -> Any:
+    kind = block.get("type") if is_mapping(block) else None
+    if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
+        place.notes.append("left out reasoning without a signature")
+        return None
+    if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):
+        place.notes.append(f"left out a {kind} in a message of the {role}")
+        return None
+    if kind != "tool_use":
+        return block
+    changes: dict[str, Any] = {}
+    if not is_mapping(block.get("input")):
+        changes["input"] = {} if block.get("input") is None else {"arguments": block["input"]}
+        place.notes.append("wrapped the input of a tool_use that was no object")
+    if not block.get("name"):
+        changes["name"] = "tool"
+        place.notes.append("gave a tool_use without a name one")
+    return {**block, **changes} if changes else block
 
 
 def _parts(content: object, trust: Trust, place: Place) -> tuple[Part, ...]:
     if content is None:
         return ()
     if isinstance(content, str):
-        text = place.clean(content, ".content")
-        return (Text(text, trust, is_edited=text is not content),) if content else ()
+        return (Text(content, trust),) if content else ()
     if not is_list(content):
         place.refuse(".content", f"must be a string or a list of blocks, not {type(content).__name__}")
     return tuple(_part(block, trust, place, f".content[{number}]") for number, block in enumerate(content))
@@ -87,21 +165,13 @@ def _part(value: object, trust: Trust, place: Place, path: str) -> Part:
     block = place.mapping(value, path, "an object with a type")
     kind = place.text(block.get("type"), f"{path}.type")
     if kind == "tool_use":
-        arguments = place.json(block.get("input", {}), f"{path}.input")
-        is_edited = bool(place.notes)
-        return ToolCall(
-            _text(block, "id", place, path),
-            _text(block, "name", place, path),
-            arguments,
-            native=block,
-            is_edited=is_edited,
-        )
+        name, arguments = _text(block, "name", place, path), place.json(block.get("input", {}), f"{path}.input")
+        return ToolCall(_text(block, "id", place, path), name, arguments, native=block)
     if kind == "tool_result":
         return _result(block, place, path)
     if kind == "thinking":
-        signature = block.get("signature")
         text = place.text(block.get("thinking"), f"{path}.thinking")
-        return Thinking(text, signature if isinstance(signature, str) else None, native=block)
+        return Thinking(text, place.text(block.get("signature"), f"{path}.signature"), native=block)
     if kind == "redacted_thinking":
         return Thinking("", _text(block, "data", place, path), native=block)
     return _content(block, kind, trust, place, path)
@@ -109,33 +179,25 @@ def _part(value: object, trust: Trust, place: Place, path: str) -> Part:
 
 def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: Place, path: str) -> Content:
     if kind == "text":
-        text = place.text(block.get("text"), f"{path}.text")
-        return Text(text, trust, block, is_edited=text is not block["text"])
+        return Text(place.text(block.get("text"), f"{path}.text"), trust, block)
     if kind == "image":
         return Media("image", trust, image_tokens(), block)
-    if kind == "document":
-        source = block.get("source")
-        if is_mapping(source) and source.get("type") == "text":
-            return Opaque(kind, place.json(block, path), trust, block)
-        return Media("document", trust, data_tokens(source.get("data") if is_mapping(source) else None), block)
+    source = block.get("source")
+    if kind == "document" and is_mapping(source) and source.get("type") not in {"text", "content"}:
+        return Media("document", trust, data_tokens(source.get("data")), block)
     return Opaque(kind, place.json(block, path), trust, block)
 
 
 def _result(block: Mapping[str, Any], place: Place, path: str) -> ToolResult:
     value = block.get("content")
     content: tuple[Content, ...] = ()
-    is_edited = False
     if isinstance(value, str):
-        text = place.clean(value, f"{path}.content")
-        is_edited = text is not value
-        content = (Text(text, "tool", is_edited=is_edited),)
+        content = (Text(value, "tool"),)
     elif is_list(value):
         content = tuple(_inner(item, place, f"{path}.content[{number}]") for number, item in enumerate(value))
-        is_edited = any(isinstance(part, Text) and part.is_edited for part in content)
     elif value is not None:
         place.refuse(f"{path}.content", f"must be a string or a list of blocks, not {type(value).__name__}")
-    call_id = _text(block, "tool_use_id", place, path)
-    return ToolResult(call_id, content, bool(block.get("is_error")), native=block, is_edited=is_edited)
+    return ToolResult(_text(block, "tool_use_id", place, path), content, bool(block.get("is_error")), native=block)
 
 
 def _inner(value: object, place: Place, path: str) -> Content:
@@ -179,8 +241,8 @@ def _call_json(call: ToolCall) -> Mapping[str, Any]:
 def arguments_object(arguments: str) -> dict[str, Any]:
     """Return a call's arguments as an object; what is not one is wrapped."""
     try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
+        value = parsed(arguments or "{}")
+    except ValueError:
         return {"arguments": arguments}
     return dict(value) if is_mapping(value) else {"arguments": value}
 
@@ -227,16 +289,27 @@ def without_excess_marks(messages: Sequence[Mapping[str, Any]], allowed: int) ->
     excess = count_cache_marks(messages) - max(0, allowed)
     out: list[Mapping[str, Any]] = []
     for message in messages:
-        marks = count_cache_marks([message]) if excess > 0 else 0
-        if marks:
-            message = _unmarked(message)  # noqa: PLW2901
-            excess -= marks
-        out.append(message)
+        kept = message
+        if excess > 0:
+            kept, excess = _with_fewer_marks(message, excess)
+        out.append(kept)
     return out
 
 
-def _unmarked(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    bare = {key: item for key, item in value.items() if key != "cache_control"}
-    if is_list(bare.get("content")):
-        bare["content"] = [_unmarked(block) if is_mapping(block) else block for block in bare["content"]]
-    return bare
+def _with_fewer_marks(value: Mapping[str, Any], excess: int) -> tuple[Mapping[str, Any], int]:
+    """Return a message or block without its first marks, and how many are still too many."""
+    if not count_cache_marks([value]):
+        return value, excess
+    bare = dict(value)
+    if excess > 0 and bare.get("cache_control") is not None:
+        del bare["cache_control"]
+        excess -= 1
+    if is_list(content := bare.get("content")):
+        blocks: list[Any] = []
+        for block in content:
+            kept = block
+            if is_mapping(block) and excess > 0:
+                kept, excess = _with_fewer_marks(block, excess)
+            blocks.append(kept)
+        bare["content"] = blocks
+    return bare, excess

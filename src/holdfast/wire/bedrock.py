@@ -7,8 +7,6 @@ from holdfast.core.conversation.messages import Media, Message, Part, Text, Tool
 from holdfast.wire.anthropic_messages import arguments_object
 from holdfast.wire.media import image_source
 
-NAME = "bedrock"
-
 
 def encode(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     """Return alternating messages as Converse messages."""

@@ -5,29 +5,37 @@ the target's rules: ids, turns and results take the form it wants.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.mend import mend
-from holdfast.core.conversation.messages import Message, Text, system
+from holdfast.core.conversation.messages import Message, Text
+from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.view import Entry
-from holdfast.errors import SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire import bedrock, gemini
-from holdfast.wire.anthropic_messages import AnthropicMessages
+from holdfast.wire.anthropic_messages import (
+    MAX_CACHE_MARKS,
+    AnthropicMessages,
+    count_cache_marks,
+    without_excess_marks,
+)
 from holdfast.wire.formats import ALIASES, Format, format_named
 from holdfast.wire.openai_chat import OpenAIChat
-from holdfast.wire.reading import check_list, is_list, is_mapping
+from holdfast.wire.reading import check_list, is_list, is_mapping, kind_of
 from holdfast.wire.shaping import (
     Shaping,
     alternating,
     fewer_images,
     hoisted,
     in_call_order,
-    plain_id,
     short_id,
     split_results,
     with_ids,
 )
+
+MAX_SYSTEM_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,99 +48,115 @@ class Converted:
     notes: tuple[str, ...] = ()
 
 
-def convert(
-    messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system_text: object = None
-) -> Converted:
+def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system: object = None) -> Converted:
     """Return messages of one format in another.
 
-    `target` is `openai-chat`, `anthropic-messages`, `gemini`, `mistral` or `bedrock`.
+    `target` is `openai-chat`, `anthropic-messages`, `gemini`, `mistral` or `bedrock`; `system` is system
+    text that the source has outside its messages. Calls that still wait for a result are left waiting.
     """
-    reader = format_named(source)
-    shape = TARGETS.get(ALIASES.get(target, target))
+    reader = format_named(source, "source")
+    name = ALIASES.get(target, target) if isinstance(target, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    shape = TARGETS.get(name)
     if shape is None:
         raise SettingsError("target", f"{target!r} is not known; choose one of: {', '.join(TARGETS)}")
-    if reader.name == ALIASES.get(target, target):
-        return _as_is(messages, reader, system_text)
-    shaping = Shaping(target)
+    opening = plain_system_text(system)
+    if reader.name == name:
+        return _as_is(messages, reader, system, opening)
+    shaping = Shaping(name)
     decoded = [reader.decode(native, index) for index, native in enumerate(check_list(messages))]
     for message in decoded:
         for note in message.notes:
             shaping.note(note)
-    opening = plain_system_text(system_text)
     portable = [shaping.portable(message) for message in decoded]
-    return shape([system(opening), *portable] if opening else portable, shaping)
+    return shape([system_message(opening), *portable] if opening else portable, shaping)
 
 
-def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system_text: object) -> Converted:
+def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system: object, opening: str) -> Converted:
     """Return messages that already are in the target's format, mended where they have to be."""
     entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(check_list(messages))]
     mended = mend(entries, groups_results=reader.groups_results)
     notes = [note for entry in entries for note in entry.message.notes] + [repair.what for repair in mended.repairs]
-    return Converted([reader.encode(entry.message) for entry in mended.entries], system_text, tuple(notes))
+    encoded = [reader.encode(entry.message) for entry in mended.entries]
+    if not reader.has_system_apart:
+        return Converted([*([reader.encode(system_message(opening))] if opening else []), *encoded], None, tuple(notes))
+    fewer = without_excess_marks(encoded, MAX_CACHE_MARKS - count_cache_marks(system))
+    return Converted(fewer, system, tuple(notes))
 
 
-def plain_system_text(value: object) -> str:
+def plain_system_text(value: object, depth: int = 0) -> str:
     """Return system text, however a provider writes it, as one string."""
+    if value is None:
+        return ""
     if isinstance(value, str):
-        return value
-    if is_mapping(value):
-        return plain_system_text(value.get("parts") or value.get("text"))
-    if is_list(value):
-        return "\n\n".join(text for item in value if (text := plain_system_text(item)))
-    return ""
+        return cleaned_text(value)
+    if depth < MAX_SYSTEM_DEPTH and is_mapping(value):
+        return plain_system_text(value.get("parts") or value.get("text"), depth + 1)
+    if depth < MAX_SYSTEM_DEPTH and is_list(value):
+        return "\n\n".join(text for item in value if (text := plain_system_text(item, depth + 1)))
+    raise MalformedInputError("system", f"must be a string or a list of text blocks, not {kind_of(value)}")
 
 
 def _mended(messages: Sequence[Message], shaping: Shaping, *, groups_results: bool) -> list[Message]:
     mended = mend([Entry(message, index) for index, message in enumerate(messages)], groups_results=groups_results)
     for repair in mended.repairs:
         shaping.note(repair.what)
+    if mended.pending:
+        shaping.note(f"no result yet for {', '.join(map(repr, mended.pending))}: not to be sent before it is there")
     return [entry.message for entry in mended.entries]
 
 
 def _to_openai(messages: list[Message], shaping: Shaping) -> Converted:
-    flat = _mended(list(split_results(messages)), shaping, groups_results=False)
-    return Converted([OpenAIChat().encode(message) for message in flat], None, tuple(shaping.notes))
+    flat = _mended(
+        [_text_only_results(message, shaping) for message in split_results(messages)], shaping, groups_results=False
+    )
+    return Converted([OpenAIChat().encode(message) for message in flat], None, shaping.notes)
 
 
 def _to_mistral(messages: list[Message], shaping: Shaping) -> Converted:
     systems, others = hoisted(split_results(messages))
-    flat = _mended(with_ids(others, short_id), shaping, groups_results=False)
+    plain = [_text_only_results(message, shaping) for message in with_ids(others, short_id)]
     # Mending may have to rename an id; the new name takes the nine characters too.
-    thin = fewer_images([_text_only_results(message) for message in with_ids(flat, short_id)], 8, shaping)
-    opening = [system("\n\n".join(systems))] if systems else []
-    return Converted([OpenAIChat().encode(message) for message in (*opening, *thin)], None, tuple(shaping.notes))
+    flat = with_ids(_mended(plain, shaping, groups_results=False), short_id)
+    thin = fewer_images(flat, 8, shaping)
+    opening = [system_message("\n\n".join(systems))] if systems else []
+    return Converted([OpenAIChat().encode(message) for message in (*opening, *thin)], None, shaping.notes)
 
 
-def _text_only_results(message: Message) -> Message:
+def _text_only_results(message: Message, shaping: Shaping) -> Message:
+    """Return a tool message of words alone: chat formats take nothing else there."""
     if message.role != "tool":
         return message
     result = message.results[0]
+    if result.is_error:
+        shaping.note("that a tool failed is not marked there")
+    if any(not isinstance(part, Text) for part in result.content):
+        shaping.note("media in tool results were left out")
     text = "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in result.content)
-    return Message("tool", (result.with_content((Text(text, "tool"),)),))
+    return Message("tool", (replace(result, content=(Text(text, "tool"),), is_error=False),))
 
 
 def _turns(messages: list[Message], shaping: Shaping, most_images: int) -> tuple[list[str], list[Message]]:
     """Return system texts, and strictly alternating turns with all results of a batch in one."""
     systems, others = hoisted(messages)
     turns = alternating(_mended(alternating(others), shaping, groups_results=True))
-    return systems, fewer_images(with_ids(in_call_order(turns), plain_id), most_images, shaping)
+    return systems, fewer_images(in_call_order(turns), most_images, shaping)
 
 
 def _to_anthropic(messages: list[Message], shaping: Shaping) -> Converted:
     systems, turns = _turns(messages, shaping, 100)
     encoded = [AnthropicMessages().encode(message) for message in turns]
-    return Converted(encoded, "\n\n".join(systems) or None, tuple(shaping.notes))
+    return Converted(encoded, "\n\n".join(systems) or None, shaping.notes)
 
 
 def _to_gemini(messages: list[Message], shaping: Shaping) -> Converted:
     systems, turns = _turns(messages, shaping, 3_000)
     instruction = {"parts": [{"text": text} for text in systems]} if systems else None
-    return Converted(gemini.encode(turns), instruction, tuple(shaping.notes))
+    return Converted(gemini.encode(turns), instruction, shaping.notes)
 
 
 def _to_bedrock(messages: list[Message], shaping: Shaping) -> Converted:
     systems, turns = _turns(messages, shaping, 20)
-    return Converted(bedrock.encode(turns), [{"text": text} for text in systems] or None, tuple(shaping.notes))
+    return Converted(bedrock.encode(turns), [{"text": text} for text in systems] or None, shaping.notes)
 
 
 TARGETS: Mapping[str, Callable[[list[Message], Shaping], Converted]] = {

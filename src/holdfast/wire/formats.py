@@ -16,6 +16,11 @@ class Format(Reader, Protocol):
     name: str
     groups_results: bool
     """Whether a batch of tool results travels in one user message."""
+    has_system_apart: bool
+    """Whether system text travels outside the messages."""
+    max_text_chars: int | None
+    """The longest text the provider takes in one piece."""
+    max_images: int
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a message as JSON: the JSON it came from, changed only where it was edited."""
@@ -26,9 +31,9 @@ FORMATS: Mapping[str, Format] = {"openai-chat": OpenAIChat(), "anthropic-message
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 
-def format_named(name: str) -> Format:
-    """Return a format by its name."""
-    known = FORMATS.get(ALIASES.get(name, name))
+def format_named(name: str, setting: str = "format") -> Format:
+    """Return a format by its name; `setting` is what the caller's users know it as."""
+    known = FORMATS.get(ALIASES.get(name, name)) if isinstance(name, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if known is None:
-        raise SettingsError("format", f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
+        raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
     return known

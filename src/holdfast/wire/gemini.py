@@ -7,7 +7,6 @@ from holdfast.core.conversation.messages import Media, Message, Part, Text, Tool
 from holdfast.wire.anthropic_messages import arguments_object
 from holdfast.wire.media import image_source
 
-NAME = "gemini"
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What Gemini 3 accepts in place of its own signature on a call that another model made."""
 

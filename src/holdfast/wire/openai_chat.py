@@ -1,6 +1,5 @@
 """OpenAI Chat Completions, and everything that speaks its dialect."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,17 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.transcript import Survey
 from holdfast.wire.media import data_tokens, image_source, image_tokens
-from holdfast.wire.reading import MESSAGE_WEIGHT, Place, is_list, is_mapping, utf8_length, weight_of
+from holdfast.wire.reading import (
+    MESSAGE_WEIGHT,
+    Place,
+    extra_fields,
+    is_list,
+    is_mapping,
+    json_bytes,
+    shown,
+    utf8_length,
+    weight_of,
+)
 
 NAME = "openai-chat"
 ROLES: Mapping[str, Role] = {
@@ -30,10 +39,12 @@ ROLES: Mapping[str, Role] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_PLAIN = 2
-"""How many fields there are with role and content alone."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPAQUE_FIELDS = ("refusal", "audio", "function_call", "reasoning_details")
+_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", *REASONING_FIELDS, *OPAQUE_FIELDS})
+_BLOCK_FIELDS = frozenset({"type", "text", "image_url", "input_audio", "file"})
+_PLAIN = 2
+"""How many fields there are with role and content alone."""
 
 
 class OpenAIChat:
@@ -41,6 +52,9 @@ class OpenAIChat:
 
     name = NAME
     groups_results = False
+    has_system_apart = False
+    max_text_chars: int | None = 1_048_576
+    max_images = 500
 
     def survey(self, natives: Sequence[Any], start: int) -> Survey:
         """Return the sizes and roles of messages."""
@@ -60,8 +74,7 @@ class OpenAIChat:
                     if len(native) > _PLAIN:
                         weight += _weigh_fields(native)
                 elif role == "tool":
-                    if type(native["tool_call_id"]) is not str:
-                        weight = weight_of(self.decode(native, index))
+                    weight += len(native["tool_call_id"] + "")
                 else:
                     (prompts if ROLES[role] == "user" else systems).append(index)
             except (KeyError, TypeError, AttributeError):
@@ -80,34 +93,29 @@ class OpenAIChat:
         place = Place(index)
         if not is_mapping(native):
             place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
-        role = ROLES.get(native.get("role", "")) if isinstance(native.get("role"), str) else None
+        spelled = native.get("role")
+        role = ROLES.get(spelled) if isinstance(spelled, str) else None
         if role is None:
-            place.refuse(".role", f"{native.get('role')!r} is not a role; use one of: {', '.join(ROLES)}")
-        trust = TRUST_OF_ROLE[role]
-        content = _content(native.get("content"), trust, place, ".content")
-        parts: list[Part]
+            place.refuse(".role", f"{shown(spelled)} is not a role; use one of: {', '.join(ROLES)}")
+        native = _repaired(place.sendable(native), role, place)
+        content = _content(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
+        parts: tuple[Part, ...] = content
         if role == "tool":
             call_id = native.get("tool_call_id")
-            call_id = "" if call_id is None else place.text(call_id, ".tool_call_id")
-            is_mended = any(isinstance(part, Text) and part.is_edited for part in content)
-            parts = [ToolResult(call_id, content, is_edited=is_mended)]
-        else:
-            parts = [
-                *_reasoning(native, place),
-                *content,
-                *_other_fields(native, place),
-                *_calls(native, place),
-            ]
-        decoded = tuple(parts)
-        return Message(role, decoded, native, () if place.notes else decoded, tuple(place.notes))
+            parts = (ToolResult("" if call_id is None else place.text(call_id, ".tool_call_id"), content),)
+        elif len(native) > 1 + ("content" in native):
+            parts = (*_reasoning(native, place), *content, *_other_fields(native, place), *_calls(native, place))
+        extras = extra_fields(native, _FIELDS)
+        if is_list(blocks := native.get("content")):
+            extras += "".join(extra_fields(block, _BLOCK_FIELDS) for block in blocks if is_mapping(block))
+        return Message(role, parts, native, parts, tuple(place.notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a message as JSON: the JSON it came from, changed only where it was edited."""
         if message.is_untouched and message.native is not None:
             return message.native
-        results = message.results
-        if results:
-            return self._encode_result(message, results[0])
+        if message.results:
+            return self._encode_result(message, message.results[0])
         native = dict(message.native or {"role": message.role})
         keyed = {part.native for part in message.parts if isinstance(part.native, str)}
         for name in (*REASONING_FIELDS, *OPAQUE_FIELDS):
@@ -132,26 +140,59 @@ class OpenAIChat:
 
     def json_bytes(self, message: Message) -> int:
         """Return the size of a message as it would be sent."""
-        return len(json.dumps(self.encode(message)))
+        return json_bytes(self.encode(message))
 
 
 def _weigh_fields(native: Mapping[str, Any]) -> int:
-    """Return the size of what an assistant message has besides its content."""
+    """Return the size of what an assistant message has besides its content; raise where that is not plain."""
     weight = 0
     for call in native.get("tool_calls") or ():
         function = call["function"]
-        weight += len(function["name"]) + len(function["arguments"])
+        weight += len(call["id"] + function["name"] + function["arguments"])
     if len(native) > _PLAIN + ("tool_calls" in native):
-        weight += sum(len(native.get(name) or "") for name in REASONING_FIELDS)
+        weight += sum(len((native.get(name) or "") + "") for name in REASONING_FIELDS)
     return weight
+
+
+def _repaired(native: Mapping[str, Any], role: Role, place: Place) -> Mapping[str, Any]:
+    """Return a message without what providers refuse in it, noting what that took."""
+    if role == "tool" and native.get("content") is None:
+        place.notes.append("gave a tool message without content an empty one")
+        native = {**native, "content": ""}
+    if "tool_calls" not in native:
+        return native
+    calls = native["tool_calls"]
+    if calls == [] or role != "assistant":
+        place.notes.append("left out a list of tool calls that was empty or not the assistant's")
+        return {key: value for key, value in native.items() if key != "tool_calls"}
+    if not is_list(calls):
+        return native
+    mended = [_repaired_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(calls)]
+    return (
+        native if all(new is old for new, old in zip(mended, calls, strict=True)) else {**native, "tool_calls": mended}
+    )
+
+
+def _repaired_call(call: Any, place: Place, path: str) -> Any:
+    function = call.get("function") if is_mapping(call) else None
+    if not is_mapping(function):
+        return call
+    changes: dict[str, Any] = {}
+    if not isinstance(function.get("arguments"), str):
+        value = function.get("arguments")
+        changes["arguments"] = "{}" if value is None else place.json(value, f"{path}.function.arguments")
+        place.notes.append("wrote the arguments of a call as JSON text")
+    if function.get("name") == "":
+        changes["name"] = "tool"
+        place.notes.append("gave a call without a name one")
+    return {**call, "function": {**function, **changes}} if changes else call
 
 
 def _content(value: object, trust: Trust, place: Place, path: str) -> tuple[Content, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        text = place.clean(value, path)
-        return (Text(text, trust, is_edited=text is not value),) if value else ()
+        return (Text(value, trust),) if value else ()
     if not is_list(value):
         place.refuse(path, f"must be a string, a list of parts or null, not {type(value).__name__}")
     return tuple(_block(block, trust, place, f"{path}[{number}]") for number, block in enumerate(value))
@@ -161,8 +202,7 @@ def _block(value: object, trust: Trust, place: Place, path: str) -> Content:
     block = place.mapping(value, path, "an object with a type")
     kind = place.text(block.get("type"), f"{path}.type")
     if kind == "text":
-        text = place.text(block.get("text"), f"{path}.text")
-        return Text(text, trust, block, is_edited=text is not block["text"])
+        return Text(place.text(block.get("text"), f"{path}.text"), trust, block)
     if kind == "image_url":
         image = block.get("image_url")
         return Media("image", trust, image_tokens(image.get("detail") if is_mapping(image) else None), block)
@@ -184,7 +224,7 @@ def _other_fields(native: Mapping[str, Any], place: Place) -> list[Opaque]:
     for name in OPAQUE_FIELDS:
         value = native.get(name)
         if value:
-            text = place.clean(value, f".{name}") if isinstance(value, str) else place.json(value, f".{name}")
+            text = value if isinstance(value, str) else place.json(value, f".{name}")
             fields.append(Opaque(name, text, "model", name))
     return fields
 
@@ -200,23 +240,13 @@ def _calls(native: Mapping[str, Any], place: Place) -> list[ToolCall]:
 
 def _call(value: object, place: Place, path: str) -> ToolCall:
     call = place.mapping(value, path)
+    call_id = "" if call.get("id") is None else place.text(call["id"], f"{path}.id")
     if call.get("type") == "custom" and is_mapping(custom := call.get("custom")):
         name, arguments = place.text(custom.get("name"), f"{path}.custom.name"), custom.get("input")
-        return ToolCall(_id(call, place, path), name, place.text(arguments, f"{path}.custom.input"), native=call)
+        return ToolCall(call_id, name, place.text(arguments, f"{path}.custom.input"), native=call)
     function = place.mapping(call.get("function"), f"{path}.function", "an object with name and arguments")
     name = place.text(function.get("name"), f"{path}.function.name")
-    raw = function.get("arguments")
-    arguments = (
-        raw if isinstance(raw, str) else ("{}" if raw is None else place.json(raw, f"{path}.function.arguments"))
-    )
-    arguments = place.clean(arguments, f"{path}.function.arguments")
-    if arguments is not raw:
-        place.notes.append(f"wrote {place.name}{path}.function.arguments as JSON text")
-    return ToolCall(_id(call, place, path), name, arguments, native=call, is_edited=arguments is not raw)
-
-
-def _id(call: Mapping[str, Any], place: Place, path: str) -> str:
-    return "" if call.get("id") is None else place.text(call["id"], f"{path}.id")
+    return ToolCall(call_id, name, place.text(function.get("arguments"), f"{path}.function.arguments"), native=call)
 
 
 def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], was: object) -> object:

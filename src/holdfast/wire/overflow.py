@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from holdfast.errors import SettingsError
 from holdfast.wire.reading import is_list, is_mapping
 from holdfast.wire.refusal_texts import MALFORMED, OUTPUT_CAPS, OVERFLOW_CODES, OVERFLOWS, RATE_LIMITS
 
@@ -19,6 +20,8 @@ RefusalKind: TypeAlias = Literal["overflow", "output_cap", "rate_limit", "malfor
 
 BAD_REQUEST, TOO_LARGE, TOO_MANY = 400, 413, 429
 FIRST_ERROR_STATUS = 400
+MAX_DIGITS = 15
+MAX_WRAPPERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
 
     `body` is the text, the parsed JSON, or an exception's message; for a stream, all that arrived.
     """
+    if status is not None and (isinstance(status, bool) or not isinstance(status, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingsError("status", f"must be an HTTP status or None, not {status!r}")
     text, payload = _read(body)
     if not text.strip() or "(no body)" in text:
         return _without_words(text, status, is_stream=is_stream)
@@ -112,7 +117,7 @@ def _with_numbers(kind: RefusalKind, message: str, found: re.Match[str] | None, 
 
 def _number(text: str | None) -> int | None:
     digits = (text or "").replace(",", "")
-    return int(digits) if digits else None
+    return int(digits) if digits and len(digits) <= MAX_DIGITS else None
 
 
 def _read(body: object) -> tuple[str, object]:
@@ -122,7 +127,10 @@ def _read(body: object) -> tuple[str, object]:
     if body is None:
         return "", None
     if is_mapping(body) or is_list(body):
-        return json.dumps(body, default=str), body
+        try:
+            return json.dumps(body, default=str, skipkeys=True), body
+        except (ValueError, RecursionError):
+            return "an answer that cannot be read", body
     text = str(body)
     events = [line[5:] for line in text.splitlines() if line.startswith("data:")]
     for candidate in events or [text]:
@@ -137,7 +145,7 @@ def _read(body: object) -> tuple[str, object]:
 
 def _has_error(payload: object) -> bool:
     if is_list(payload):
-        return any(map(_has_error, payload))
+        return any(_has_error(item) for item in payload if is_mapping(item))
     return is_mapping(payload) and (bool(payload.get("error")) or payload.get("type") == "error")
 
 
@@ -145,19 +153,21 @@ def _has_answer(payload: object) -> bool:
     return is_mapping(payload) and any(key in payload for key in ("choices", "content", "output", "candidates"))
 
 
-def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+def _objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Yield an error's objects: itself, its inner error, and what a router wraps."""
+    if depth > MAX_WRAPPERS:
+        return
     if is_list(value):
         for item in value:
-            yield from _objects(item)
+            yield from _objects(item, depth + 1)
     if not is_mapping(value):
         return
     yield value
     for key in ("error", "response", "metadata"):
-        yield from _objects(value.get(key))
+        yield from _objects(value.get(key), depth + 1)
     raw = value.get("raw")
     if isinstance(raw, str):
-        yield from _objects(_read(raw)[1] or {"message": raw})
+        yield from _objects(_read(raw)[1] or {"message": raw}, depth + 1)
 
 
 def _message_and_codes(payload: object, text: str) -> tuple[str, frozenset[str]]:

@@ -5,10 +5,10 @@ without losing anything is mended, and noted on the message.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeGuard, cast
 
+from holdfast.core.conversation.json_values import NotJsonError, cleaned, is_clean, written
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, ToolResult
 from holdfast.errors import MalformedInputError
 
@@ -49,34 +49,28 @@ class Place:
         self.refuse(path, f"must be {what}, not {kind_of(value)}")
 
     def text(self, value: object, path: str) -> str:
-        """Return the value if it is a string, without lone surrogates."""
-        if not isinstance(value, str):
-            self.refuse(path, f"must be a string, not {kind_of(value)}")
-        return self.clean(value, path)
+        """Return the value if it is a string."""
+        if isinstance(value, str):
+            return value
+        self.refuse(path, f"must be a string, not {kind_of(value)}")
 
-    def clean(self, text: str, path: str) -> str:
-        """Return a text that can be sent as UTF-8."""
-        if text.isascii():
-            return text
+    def sendable(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a message that can be sent: itself, or a mended copy with a note."""
         try:
-            text.encode()
-        except UnicodeEncodeError:
-            self.notes.append(f"replaced lone surrogates in {self.name}{path}")
-            # A pair that was split into two escapes becomes one character again.
-            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return text
+            if is_clean(native):
+                return native
+        except NotJsonError as error:
+            self.refuse(error.path, error.problem)
+        self.notes.append("replaced lone surrogates by a replacement character, and NaN or infinity by null")
+        return cast("dict[str, Any]", cleaned(native))
 
     def json(self, value: object, path: str) -> str:
-        """Return the value as JSON text."""
+        """Return a value as JSON text."""
         try:
-            return self.clean(json.dumps(value, ensure_ascii=False, allow_nan=False), path)
-        except RecursionError:
-            self.refuse(path, "is nested too deeply to be written as JSON; flatten it")
-        except ValueError:
-            self.notes.append(f"replaced NaN or infinity in {self.name}{path} by null")
-            return self.clean(json.dumps(_finite(value), ensure_ascii=False), path)
-        except TypeError as error:
-            self.refuse(path, f"is not JSON: {error}")
+            is_clean(value)
+            return json.dumps(cleaned(value), ensure_ascii=False)
+        except NotJsonError as error:
+            self.refuse(path + error.path, error.problem)
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
@@ -100,6 +94,11 @@ def kind_of(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+def shown(value: object) -> str:
+    """Return a value as an error can show it."""
+    return repr(value[:40]) if isinstance(value, str) else kind_of(value)
+
+
 def check_list(messages: object) -> list[object]:
     """Return the messages if they are a list of something."""
     if isinstance(messages, list):
@@ -110,9 +109,21 @@ def check_list(messages: object) -> list[object]:
     raise MalformedInputError("messages", f"must be a list of messages, not {kind_of(messages)}{hint}")
 
 
+def extra_fields(value: Mapping[str, Any], known: frozenset[str]) -> str:
+    """Return fields that no part stands for as JSON text: they are sent, so they count."""
+    if value.keys() <= known:
+        return ""
+    return json.dumps({key: item for key, item in value.items() if key not in known}, ensure_ascii=False)
+
+
 def utf8_length(text: str) -> int:
     """Return the size of a text in bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def json_bytes(value: object) -> int:
+    """Return the size of a value as clients send it: compact, in UTF-8."""
+    return len(written(value).encode())
 
 
 def weight_of(message: Message) -> int:
@@ -128,11 +139,3 @@ def _part_weight(part: Part) -> int:
     if isinstance(part, Text | Opaque):
         return utf8_length(part.text)
     return utf8_length(getattr(part, "arguments", "") or getattr(part, "text", ""))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if is_mapping(value):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if is_list(value) else value

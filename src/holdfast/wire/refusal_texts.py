@@ -18,6 +18,8 @@ OUTPUT_CAPS = (
     rf"input length and `max_tokens` exceed context limit: {_S} \+ [\d,]+ > {_L}",
     rf"you requested [\d,]+ output tokens and your prompt contains (?:at least )?{_S} input tokens",
     r"max_tokens must be at least 1, got -\d+",
+    rf"max_tokens: [\d,]+ > {_L}, which is the maximum allowed number of output tokens",
+    rf"max_tokens is too large: [\d,]+\. This model supports at most {_L}",
     rf"max_tokens.{{0,40}}(?:too large|exceeds|must be (?:less|at most|<=?))\D*{_L}?",
 )
 MALFORMED = (

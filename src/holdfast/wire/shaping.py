@@ -14,14 +14,15 @@ from holdfast.core.conversation.messages import (
     Message,
     Opaque,
     Part,
+    Role,
     Text,
     Thinking,
     ToolCall,
     ToolResult,
 )
+from holdfast.wire.reading import is_mapping
 
 _SAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-_SAFE_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -30,36 +31,53 @@ class Shaping:
     """One conversion: what could not be carried over is noted here."""
 
     target: str
-    notes: list[str] = field(default_factory=list[str])
+    noted: dict[str, None] = field(default_factory=dict[str, None])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be carried over, in the order in which it came up."""
+        return tuple(self.noted)
 
     def note(self, what: str) -> None:
         """Say what could not be carried over, once."""
-        if what not in self.notes:
-            self.notes.append(what)
+        self.noted[what] = None
 
     def portable(self, message: Message) -> Message:
         """Return a message without its JSON and without what only its own provider understands."""
-        parts = tuple(part for raw in message.parts if (part := self._portable_part(raw)) is not None)
+        parts = tuple(part for raw in message.parts if (part := self._portable_part(raw, message.role)) is not None)
         return Message(message.role, parts)
 
-    def _portable_part(self, part: Part) -> Part | None:
+    def _portable_part(self, part: Part, role: Role) -> Part | None:
         if isinstance(part, Thinking):
             self.note("reasoning was left out: it is only valid with the provider that wrote it")
             return None
         if isinstance(part, Opaque):
-            if part.kind == "refusal":
-                return Text(part.text, part.trust)
-            self.note(f"a block of type {part.kind!r} was left out")
-            return None
+            return self._portable_opaque(part, role)
         if isinstance(part, Text):
             return Text(part.text, part.trust)
         if isinstance(part, ToolCall):
-            return replace(part, name=safe_name(part.name), native=None)
+            return self._portable_call(part)
         if isinstance(part, ToolResult):
-            inner = (self._portable_part(item) for item in part.content)
+            inner = (self._portable_part(item, role) for item in part.content)
             content: tuple[Content, ...] = tuple(item for item in inner if isinstance(item, Text | Media | Opaque))
             return replace(part, content=content, native=None)
         return part
+
+    def _portable_call(self, call: ToolCall) -> ToolCall:
+        name = safe_name(call.name)
+        if name != call.name:
+            self.note(f"the tool {call.name!r} is called {name!r} there")
+        return replace(call, name=name, native=None)
+
+    def _portable_opaque(self, part: Opaque, role: Role) -> Text | None:
+        if part.kind == "refusal":
+            return Text(part.text, part.trust)
+        source = part.native.get("source") if is_mapping(part.native) else None
+        if is_mapping(source) and source.get("type") == "text" and isinstance(source.get("data"), str):
+            return Text(source["data"], part.trust)
+        self.note(f"a block of type {part.kind!r} was left out")
+        # What a user showed leaves a trace, so that the prompt does not vanish with it.
+        return None if role == "assistant" else Text(f"[{part.kind} not carried over]", part.trust)
 
 
 def safe_name(name: str) -> str:
@@ -132,11 +150,6 @@ def with_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[
         return replace(part, call_id=rename(part.call_id)) if isinstance(part, ToolResult) else part
 
     return [message.with_parts(tuple(map(renamed, message.parts))) for message in messages]
-
-
-def plain_id(call_id: str) -> str:
-    """Return an id of letters, digits, underscores and dashes; the same id for the same id."""
-    return call_id if _SAFE_ID.fullmatch(call_id) else f"call_{short_id(call_id)}"
 
 
 def short_id(call_id: str) -> str:

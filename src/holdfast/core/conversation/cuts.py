@@ -3,7 +3,7 @@
 Providers reject a tool result whose call is missing, a batch of parallel calls that is answered in
 part, and reasoning that has lost its call. Each of these is a rule of its own here: it says which
 two neighbours belong together. A cut is legal where no rule objects. Everything that shortens a
-history asks here first; nothing else in the package knows the rules.
+history asks here first.
 """
 
 from collections.abc import Callable, Sequence

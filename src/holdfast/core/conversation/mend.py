@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import Text, ToolResult, user
-from holdfast.core.conversation.pairing import Pairing, Repair
+from holdfast.core.conversation.pairing import PLAIN_ID, Pairing, Repair
 from holdfast.core.conversation.view import Entry
 
 OPENING = "[The conversation before this point is not available.]"
@@ -40,7 +40,7 @@ def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, groups_resul
     repairs: list[Repair] = []
     pending: list[str] = []
     mended = list(entries)
-    if not is_sound(entries):
+    if not is_sound(entries, groups_results=groups_results):
         mended = list(_without_blanks(entries, repairs))
         pairing = Pairing(mended, is_interrupted=is_interrupted, groups_results=groups_results)
         mended = pairing.run()
@@ -49,9 +49,9 @@ def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, groups_resul
     return Mended(_with_edges(mended, repairs, pending), repairs, tuple(pending))
 
 
-def is_sound(entries: Sequence[Entry]) -> bool:
+def is_sound(entries: Sequence[Entry], *, groups_results: bool = False) -> bool:
     """Return whether nothing is empty and every call is answered, once, directly after it."""
-    open_calls: list[str] = []
+    open_calls: dict[str, None] = {}
     seen: set[str] = set()
     for entry in entries:
         call_ids, result_ids, is_filled, has_results_first = entry.message.outline
@@ -61,17 +61,17 @@ def is_sound(entries: Sequence[Entry]) -> bool:
             for call_id in result_ids:
                 if call_id not in open_calls:
                     return False
-                open_calls.remove(call_id)
+                del open_calls[call_id]
             # A user message that carries results carries all of the batch, before anything else.
             if entry.message.role == "user" and (open_calls or not has_results_first):
                 return False
         elif open_calls:
             return False
         for call_id in call_ids:
-            if not call_id or call_id in seen:
+            if not call_id or call_id in seen or (groups_results and not PLAIN_ID.fullmatch(call_id)):
                 return False
             seen.add(call_id)
-            open_calls.append(call_id)
+            open_calls[call_id] = None
     return not open_calls
 
 

@@ -148,7 +148,9 @@ class Message:
     decoded: tuple[Part, ...] = field(default=(), compare=False, repr=False)
     """The parts as they were read: an encoder rewrites only what differs."""
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What had to be mended to read it at all."""
+    """What had to be mended to read it at all; its JSON is then the mended one."""
+    extras: str = field(default="", compare=False, repr=False)
+    """Fields that no part stands for, as JSON text: they are sent with it, so they count."""
     _outline: Outline | None = field(default=None, init=False, compare=False, repr=False)
 
     @property

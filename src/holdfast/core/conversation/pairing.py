@@ -1,12 +1,18 @@
 """Puts one result directly behind each tool call, and nothing else there."""
 
+import operator
+import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.conversation.messages import Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.conversation.view import Entry
 
+PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What Anthropic, and those that group results as it does, take as an id."""
+_NOT_PLAIN = re.compile(r"[^a-zA-Z0-9_-]")
 INTERRUPTED = "Interrupted by user."
 NO_RESULT = "No result was recorded for this call."
 
@@ -50,15 +56,16 @@ class Pairing:
         """Identities of the results that have found their call."""
         self._merged: set[int] = set()
         """Indices of entries whose other content was emitted together with their results."""
+        self._homes: set[int] = set()
+        """Indices of entries in whose place the results of a batch were emitted."""
 
     def run(self) -> list[Entry]:
         """Return the entries with calls and results paired."""
         out: list[Entry] = []
-        waiting: list[tuple[int, Entry, list[tuple[str, _Found | None]]]] = []
-        for index, entry in enumerate(self._entries):
-            if entry.message.calls:
-                waiting.append((index, *self._match(index, entry)))
-        exchanges = {index: (head, answers) for index, head, answers in waiting}
+        # Matched before anything is written: a late result belongs to a call that comes first.
+        exchanges = {
+            index: self._match(index, entry) for index, entry in enumerate(self._entries) if entry.message.calls
+        }
         for index, entry in enumerate(self._entries):
             if index in exchanges:
                 out += self._exchange(index, *exchanges[index])
@@ -68,11 +75,11 @@ class Pairing:
                 out.append(entry)
         return out
 
-    def _index_results(self) -> dict[str, list[_Found]]:
-        found: dict[str, list[_Found]] = {}
+    def _index_results(self) -> dict[str, deque[_Found]]:
+        found: dict[str, deque[_Found]] = {}
         for index, entry in enumerate(self._entries):
             for result in entry.message.results:
-                found.setdefault(result.call_id, []).append(_Found(index, result))
+                found.setdefault(result.call_id, deque()).append(_Found(index, result))
         return found
 
     def _index_callers(self) -> dict[str, list[int]]:
@@ -97,36 +104,46 @@ class Pairing:
         answers: list[tuple[str, _Found | None]] = []
         parts: list[Part] = []
         for part in entry.message.parts:
-            call = part
-            if isinstance(part, ToolCall):
-                found = self._take(index, part.id)
-                if not part.id or part.id in self._used_ids:
-                    call = part.renamed(self._fresh_id(part.id, entry.position, len(parts)))
-                    self.repairs.append(Repair(entry.position, f"renamed a repeated or empty call id to {call.id!r}"))
-                    found = found and _Found(found.where, found.result.renamed(call.id))
-                    answers.append((call.id, found))
-                    self._used_ids.add(call.id)
-                else:
-                    answers.append((part.id, found))
-                    self._used_ids.add(part.id)
+            if not isinstance(part, ToolCall):
+                parts.append(part)
+                continue
+            call, found = part, self._take(index, part.id)
+            if not self._is_usable(part.id):
+                call = part.renamed(self._fresh_id(part.id, entry.position, len(parts)))
+                what = f"renamed a repeated, empty or unusable call id to {call.id!r}"
+                self.repairs.append(Repair(entry.position, what))
+                if found:
+                    found = _Found(found.where, found.result.renamed(call.id))
+                    self.repairs.append(Repair(self._entries[found.where].position, "renamed its call id accordingly"))
+            self._used_ids.add(call.id)
+            answers.append((call.id, found))
             parts.append(call)
         if any(new is not old for new, old in zip(parts, entry.message.parts, strict=True)):
             entry = entry.saying(entry.message.with_parts(tuple(parts)))
         return entry, answers
 
+    def _is_usable(self, call_id: str) -> bool:
+        if not call_id or call_id in self._used_ids:
+            return False
+        return not self._groups_results or bool(PLAIN_ID.fullmatch(call_id))
+
     def _take(self, index: int, call_id: str) -> _Found | None:
         callers = self._callers[call_id]
         later = bisect_right(callers, index)
         limit = callers[later] if later < len(callers) else len(self._entries)
-        for found in self._results.get(call_id, ()):
-            if index < found.where < limit and id(found.result) not in self._matched:
-                self._matched.add(id(found.result))
-                return found
-        return None
+        waiting = self._results.get(call_id, deque())
+        while waiting and waiting[0].where <= index:
+            waiting.popleft()
+        if not waiting or waiting[0].where >= limit:
+            return None
+        found = waiting.popleft()
+        self._matched.add(id(found.result))
+        return found
 
     def _fresh_id(self, call_id: str, position: int | None, ordinal: int) -> str:
-        # Letters, digits and underscores only: every provider takes those.
-        fresh = f"{call_id or 'call'}_{'x' if position is None else position}_{ordinal}"
+        # Letters, digits, underscores and dashes: every provider takes those.
+        stem = _NOT_PLAIN.sub("_", call_id)[:40] or "call"
+        fresh = f"{stem}_{'x' if position is None else position}_{ordinal}"
         while fresh in self._used_ids or fresh in self._callers:
             fresh += "x"
         return fresh
@@ -170,13 +187,14 @@ class Pairing:
                 yield Entry(Message("user", results))
             return
         where = found[0].where
+        self._homes.add(where)
         home = self._entries[where]
         besides: tuple[Part, ...] = ()
         if where == index + 1:
             self._merged.add(where)
             besides = tuple(part for part in home.message.parts if not isinstance(part, ToolResult))
         parts: tuple[Part, ...] = (*results, *besides)
-        if len(parts) == len(home.message.parts) and all(map(_is_same, parts, home.message.parts)):
+        if len(parts) == len(home.message.parts) and all(map(operator.is_, parts, home.message.parts)):
             yield home
         else:
             self.repairs.append(Repair(home.position, "gathered the results of one batch before anything else"))
@@ -190,12 +208,10 @@ class Pairing:
                     Repair(entry.position, f"removed a result for {result.call_id!r} that answers no open call")
                 )
         besides = tuple(part for part in entry.message.parts if not isinstance(part, ToolResult))
+        if self._groups_results and index not in self._homes:
+            self.repairs.append(Repair(entry.position, "gathered its results with their batch"))
         if besides and index not in self._merged:
             yield entry.saying(entry.message.with_parts(besides))
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other
 
 
 def _speaks(message: Message) -> bool:

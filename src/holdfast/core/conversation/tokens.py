@@ -8,9 +8,10 @@ follow, the arithmetic, and the correction.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall
+from holdfast.errors import SettingsError
 
 Provenance: TypeAlias = Literal["reported", "calibrated", "counted", "estimated"]
 
@@ -24,6 +25,7 @@ REPLY_OVERHEAD = 3
 """Every request ends with the opening of the answer."""
 
 
+@runtime_checkable
 class Counter(Protocol):
     """Counts the tokens of a text."""
 
@@ -53,6 +55,8 @@ class TokenCount:
     conversation: int = 0
     media: int = 0
     counter: str = ""
+    counted: int = 0
+    """The total as our counter counted it, before any calibration: what a calibration learns from."""
 
     def as_reported(self, input_tokens: int) -> "TokenCount":
         """Return the count with the provider's own total; the parts stay as we counted them."""
@@ -66,31 +70,44 @@ class TokenCount:
 class Calibration:
     """How a provider's own counts relate to ours, learned from the usage it reports.
 
-    The factor moves in steps, so that plans do not wobble with every answer.
+    The factor moves in steps, so that plans do not wobble with every answer, and after the first reports
+    by a little at a time, so that one that is far off does not undo what many have taught.
     """
 
     factor: float = 1.0
     samples: int = 0
 
-    STEP = 0.05
-    MOST = 4
+    STEP: ClassVar[float] = 0.05
+    STRIDE: ClassVar[float] = 0.1
+    """The most that one report moves the factor once it has settled."""
+    SETTLED: ClassVar[int] = 3
+    MOST: ClassVar[float] = 4
     """Reports further off than this, either way, are somebody's mistake."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.factor, int | float) and 1 / self.MOST <= self.factor <= self.MOST):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingsError("calibration.factor", f"must lie between 0.25 and 4, not {self.factor!r}")
+
     def learn(self, *, counted: int, reported: int) -> "Calibration":
-        """Return the calibration after one more report; reports that make no sense are ignored."""
+        """Return the calibration after one more report; reports that make no sense are ignored.
+
+        `counted` is `request.tokens.counted`, `reported` the input tokens the provider billed for it.
+        """
         if counted <= 0 or reported <= 0 or not 1 / self.MOST <= reported / counted <= self.MOST:
             return self
         observed = reported / counted
         if self.samples and abs(observed - self.factor) < self.STEP:
             return replace(self, samples=self.samples + 1)
+        if self.samples >= self.SETTLED:
+            observed = min(max(observed, self.factor - self.STRIDE), self.factor + self.STRIDE)
         # Rounded up: an under-count costs a refused request, an over-count a little room.
-        stepped = -(-observed // self.STEP) * self.STEP
+        stepped = min(self.MOST, -(-round(observed, 6) // self.STEP) * self.STEP)
         return Calibration(round(stepped, 2), self.samples + 1)
 
 
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     """Return what a message costs: its words, and its media."""
-    words, media = MESSAGE_OVERHEAD, 0
+    words, media = MESSAGE_OVERHEAD + (counter.count(message.extras) if message.extras else 0), 0
     for part in message.parts:
         if isinstance(part, Media):
             media += part.tokens

@@ -52,6 +52,7 @@ class Transcript:
         self._prompts: list[int] = []
         self._systems: list[int] = []
         self._length = 0
+        self._heaviest = 0
         self._entries: dict[int, Entry] = {}
         self._variants: dict[tuple[int, object], Entry] = {}
         self._costs: dict[object, dict[int, tuple[int, int]]] = {}
@@ -76,6 +77,11 @@ class Transcript:
     def weight(self) -> int:
         """The size of everything, in bytes of text."""
         return self._offsets[self._length]
+
+    @property
+    def heaviest(self) -> int:
+        """The size of the largest message, in bytes of text."""
+        return self._heaviest
 
     def offset(self, index: int) -> int:
         """Return the size of everything before `index`, in bytes of text."""
@@ -131,11 +137,22 @@ class Transcript:
     def continued(self, natives: list[object]) -> "Transcript | None":
         """Return this transcript grown to `natives`, or None if they do not begin as it does."""
         known, length = len(self._natives), self._length
-        if len(natives) >= known and natives[:known] == self._natives:
-            return self._sharing(natives)
-        if len(natives) < length or natives[:length] != self._natives[:length]:
+        try:
+            if len(natives) >= known and natives[:known] == self._natives:
+                return self._sharing(natives) if self._are_same(natives) else None
+            if len(natives) < length or natives[:length] != self._natives[:length]:
+                return None
+            is_prefix = natives == self._natives[: len(natives)]
+        except RecursionError:
             return None
-        return self._sharing(natives) if natives == self._natives[: len(natives)] else self._branching(natives)
+        if not self._are_same(natives):
+            return None
+        return self._sharing(natives) if is_prefix else self._branching(natives)
+
+    def _are_same(self, natives: list[object]) -> bool:
+        """Return whether the messages that were read are the same objects; equal ones may differ (1 and True)."""
+        known, count = self._natives, min(len(natives), self._length)
+        return not any(natives[index] is not known[index] for index in self._entries if index < count)
 
     def _sharing(self, natives: list[object]) -> "Transcript":
         """Return a transcript on the same arrays: they only grow, and each side knows its length."""
@@ -144,7 +161,7 @@ class Transcript:
         grown._prompts, grown._systems = self._prompts, self._systems
         grown._entries, grown._variants = self._entries, self._variants
         grown._costs, grown._tokens = self._costs, self._tokens
-        grown._length = len(self._natives)
+        grown._length, grown._heaviest = len(self._natives), self._heaviest
         grown._grow(natives[grown._length :])
         grown._length = len(natives)
         return grown
@@ -157,7 +174,7 @@ class Transcript:
         grown._prompts = self._prompts[: self.prompts_before(length)]
         grown._systems = self.systems_before(length)
         grown._entries = {index: item for index, item in self._entries.items() if index < length}
-        grown._length = length
+        grown._length, grown._heaviest = length, self._heaviest
         grown._grow(natives[length:])
         return grown
 
@@ -171,6 +188,7 @@ class Transcript:
         survey = self.reader.survey(natives, self._length)
         running = accumulate(survey.weights, initial=self._offsets.pop())
         self._offsets.extend(running)
+        self._heaviest = max(self._heaviest, max(survey.weights, default=0))
         self._prompts.extend(survey.prompts)
         self._systems.extend(survey.systems)
         self._natives.extend(natives)

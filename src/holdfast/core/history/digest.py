@@ -46,11 +46,17 @@ class _Findings:
 
 
 def digest(
-    entries: Sequence[Entry], *, allowance_tokens: int, counter: Counter, message_count: int | None = None
+    entries: Sequence[Entry],
+    *,
+    allowance_tokens: int,
+    counter: Counter,
+    message_count: int | None = None,
+    is_continued: bool = False,
 ) -> str:
     """Return a summary of messages in at most `allowance_tokens`; empty if not even its frame fits.
 
-    `message_count` is how many messages it stands for, where `entries` are only the most telling.
+    `message_count` is how many messages it stands for, where `entries` are only the most telling;
+    `is_continued` says that the last turn goes on behind them.
     """
     count = len(entries) if message_count is None else message_count
     frame = (
@@ -60,7 +66,7 @@ def digest(
     room = allowance_tokens - counter.count(frame) - 2
     if room < 0:
         return ""
-    findings = _read(entries)
+    findings = _read(entries, is_continued=is_continued)
     sections = (
         findings.asked,
         findings.done,
@@ -73,7 +79,7 @@ def digest(
     return "\n".join([frame, *body])
 
 
-def _read(entries: Sequence[Entry]) -> _Findings:
+def _read(entries: Sequence[Entry], *, is_continued: bool) -> _Findings:
     findings = _Findings()
     names: dict[str, ToolCall] = {}
     files: dict[str, None] = {}
@@ -97,7 +103,7 @@ def _read(entries: Sequence[Entry]) -> _Findings:
     if files:
         findings.files.lines = list(files)[-MAX_FILES:]
     findings.open_ends.lines = [f"no result for {_name_call(call)}" for call in names.values()]
-    if last_prompt and not is_answered:
+    if last_prompt and not is_answered and not is_continued:
         findings.open_ends.lines.append(f"not answered yet: {last_prompt}")
     return findings
 

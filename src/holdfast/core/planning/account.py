@@ -1,6 +1,6 @@
 """Draws up the receipt of a fitted request."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.pairing import Repair
@@ -12,22 +12,33 @@ from holdfast.core.planning.rules.media import count_media
 from holdfast.core.planning.situation import Situation
 
 
-def account(transcript: Transcript, situation: Situation, fitted: Fitted) -> Receipt:
+def account(transcript: Transcript, situation: Situation, fitted: Fitted, repairs: Sequence[Repair] = ()) -> Receipt:
     """Return what was kept, clipped, elided, folded, pruned and mended, and why."""
-    changed = [entry for entry in fitted.entries if entry.position is not None and not entry.message.is_untouched]
-    touched = {entry.position for entry in changed}
-    kept = [entry.position for entry in fitted.entries if entry.position is not None and entry.position not in touched]
+    mended = [*repairs, *fitted.mended.repairs]
+    told = {repair.position for repair in mended}
+    changed_outside = {repair.position for repair in repairs}
+    kept: list[int] = []
     clipped: list[int] = []
     elided: list[int] = []
-    notes: list[Repair] = []
-    for entry in changed:
-        position, message = entry.position or 0, entry.message
-        notes += [Repair(position, note) for note in message.notes]
+    for entry in fitted.entries:
+        position, message = entry.position, entry.message
+        if position is None:
+            continue
+        if message.notes:
+            mended += [Repair(position, note) for note in message.notes]
+            told.add(position)
+        if message.is_untouched:
+            if not message.notes and position not in changed_outside:
+                kept.append(position)
+            continue
         raw = transcript[position]
-        if count_media(message) < count_media(raw):
+        is_elided, is_clipped = count_media(message) < count_media(raw), _tool_chars(message) < _tool_chars(raw)
+        if is_elided:
             elided.append(position)
-        if _tool_chars(message) < _tool_chars(raw):
+        if is_clipped:
             clipped.append(position)
+        if not is_elided and not is_clipped and position not in told:
+            mended.append(Repair(position, "rewritten to stand with its neighbours"))
     return Receipt(
         budget=situation.budget,
         tokens_before=_tokens_before(situation, fitted),
@@ -39,7 +50,7 @@ def account(transcript: Transcript, situation: Situation, fitted: Fitted) -> Rec
         elided=tuple(elided),
         folded=fitted.folded if fitted.has_digest else (),
         pruned=() if fitted.has_digest else fitted.folded,
-        mended=(*notes, *fitted.mended.repairs),
+        mended=tuple(mended),
         reasons=tuple(_reasons(situation, fitted)),
     )
 
@@ -63,18 +74,19 @@ def _tokens_before(situation: Situation, fitted: Fitted) -> TokenCount:
         system=situation.system_tokens,
         conversation=fitted.tokens_before + REPLY_OVERHEAD,
         media=0,
-        is_counted=fitted.is_before_counted,
+        is_counted=fitted.is_before_counted and not fitted.media,
     )
 
 
 def _scaled(situation: Situation, *, system: int, conversation: int, media: int, is_counted: bool) -> TokenCount:
     """Return a count as the provider would make it, with its origin."""
     factor = situation.calibration.factor
-    parts = [-int(-part * factor // 1) for part in (system, situation.tools_tokens, conversation, media)]
+    counted = (system, situation.tools_tokens, conversation, media)
+    parts = [-int(-part * factor // 1) for part in counted]
     provenance: Provenance = "calibrated" if situation.calibration.samples else situation.counter.provenance
     if not is_counted or (media and provenance == "counted"):
         provenance = "estimated"
-    return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name)
+    return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name, counted=sum(counted))
 
 
 def _reasons(situation: Situation, fitted: Fitted) -> Iterator[str]:
@@ -85,6 +97,8 @@ def _reasons(situation: Situation, fitted: Fitted) -> Iterator[str]:
         yield f"lines move in steps: everything before #{fitted.cut.fold} that is not protected was folded"
     if fitted.folded and not fitted.has_digest:
         yield f"{total(fitted.folded):,} messages left without a digest: there was no room for one"
+    if fitted.is_media_limited:
+        yield f"providers take {fitted.max_media} images for certain, so the oldest were elided"
     if fitted.cut.squeeze_chars is not None:
         yield f"the last exchange alone is too long: its outputs were cut to {fitted.cut.squeeze_chars:,} characters"
 

@@ -6,12 +6,12 @@ the last exchange is too large, its outputs are shortened as far as it takes; af
 shrink any more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from holdfast.core.conversation.mend import Mended, mend
-from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.messages import Message, Text, user
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
@@ -21,7 +21,7 @@ from holdfast.core.planning.protection import LAST, PINS, PROMPT, SYSTEM, TOOLS,
 from holdfast.core.planning.receipt import Spans, spans_without
 from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
 from holdfast.core.planning.rules.fold import fold
-from holdfast.core.planning.rules.media import count_media, elide_media
+from holdfast.core.planning.rules.media import count_all_media, count_media, elide_media
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
 
@@ -57,6 +57,9 @@ class Fitted:
     folded: Spans
     has_digest: bool
     """Whether a digest stands for what was folded."""
+    max_media: int
+    is_media_limited: bool
+    """Whether media were elided because there were more than `max_media`."""
     tokens_before: int
     """What the whole conversation would have cost."""
     is_before_counted: bool
@@ -106,7 +109,8 @@ class Floor:
         if start == 0 and raw[-1] <= self._room:
             yield Cut()
         lines = Lines(self._transcript, self._situation.budget, self._room, self._policy.step_share, limit)
-        number = lines.number_at(min(start, limit)) + self._policy.clip_zone_steps if start else 1
+        first = min(limit, max(start, self._start_by_count()))
+        number = lines.number_at(first) + self._policy.clip_zone_steps if first else 1
         fold = -1
         while fold < limit:
             fold = lines.position(number - self._policy.clip_zone_steps)
@@ -115,6 +119,15 @@ class Floor:
                 yield Cut(fold, clip)
             number += 1
         yield from self._last_resorts()
+
+    def _start_by_count(self) -> int:
+        """Return where the kept part begins at the earliest if messages or turns are limited."""
+        budget, length = self._situation.budget, len(self._transcript)
+        start = length - budget.messages if budget.messages else 0
+        prompts = self._transcript.prompts_before(length)
+        if budget.turns and prompts > budget.turns:
+            start = max(start, self._transcript.prompt(prompts - budget.turns))
+        return max(0, start)
 
     def _suffix_sums(self) -> tuple[list[int], list[int]]:
         """Return the cost of the last 0, 1, 2 … messages, whole and clipped, as far as either could matter."""
@@ -192,7 +205,7 @@ class Floor:
         entries = mended.entries
         words, media = self._count(entries)
         if media:
-            entries = self._limit_media(entries)
+            entries = self._limit_media(mended.entries)
             words, media = self._count(entries)
         if has_digest:
             words += self._digest_cost - sum(self._transcript.tokens_of(DIGEST_PLACE.message))
@@ -204,7 +217,20 @@ class Floor:
             words += sum(self._transcript.tokens_of(written.message)) - self._digest_cost
         if not self._fits_otherwise(entries):
             return None
-        return Fitted(entries, cut, mended, words, media, folded, has_digest, *self._tokens_of_everything())
+        entries = self._within_provider_limits(entries)
+        is_media_limited = bool(media) and count_all_media(mended.entries) > self._policy.max_media
+        return Fitted(
+            entries,
+            cut,
+            mended,
+            words,
+            media,
+            folded,
+            has_digest,
+            self._policy.max_media,
+            is_media_limited,
+            *self._tokens_of_everything(),
+        )
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
         tokens_of = self._transcript.tokens_of
@@ -215,17 +241,23 @@ class Floor:
         """Return system messages, the digest's place, what else is protected, and everything after the line."""
         entry = self._transcript.entry
         systems = [entry(index) for index in head if self._transcript[index].role == "system"]
-        others = [entry(index) for index in head if self._transcript[index].role != "system"]
+        others = [self._shown(index, cut) for index in head if self._transcript[index].role != "system"]
         place = [DIGEST_PLACE] if has_digest else []
         return [*systems, *place, *others, *self._tail(cut)]
 
     def _tail(self, cut: Cut) -> list[Entry]:
         length = len(self._transcript)
         if cut.squeeze_chars is not None:
-            return [self._squeezed(index, cut.squeeze_chars) for index in range(cut.fold, length)]
+            return [self._shown(index, cut) for index in range(cut.fold, length)]
         clip = max(cut.fold, cut.clip)
         entry, shortened = self._transcript.entry, self._shortened
         return [shortened(index) for index in range(cut.fold, clip)] + [entry(index) for index in range(clip, length)]
+
+    def _shown(self, index: int, cut: Cut) -> Entry:
+        """Return a message in the form that a cut leaves of it."""
+        if cut.squeeze_chars is not None:
+            return self._squeezed(index, cut.squeeze_chars)
+        return self._shortened(index) if index < cut.clip else self._transcript.entry(index)
 
     def _shortened(self, index: int) -> Entry:
         """Return an old message with its tool output clipped and its media elided."""
@@ -269,6 +301,22 @@ class Floor:
                 to_elide -= count
         return limited
 
+    def _within_provider_limits(self, entries: list[Entry]) -> list[Entry]:
+        """Return entries that the provider takes one by one: no text too long, not too many images."""
+        longest, most = self._situation.max_text_chars, self._situation.max_images
+        if most is not None and count_all_media(entries) > most:
+            images = {PROMPT: count_all_media(entries)}
+            raise CannotFitError(PROMPT, needed=images[PROMPT], limit=most, unit="images", breakdown=images)
+        if longest is None or self._transcript.heaviest <= longest:
+            return entries
+        within = [entry.saying(clip_outputs(entry.message, longest)) for entry in entries]
+        for entry in within:
+            size = max((len(part.text) for part in entry.message.parts if isinstance(part, Text)), default=0)
+            if size > longest and entry.position is not None:
+                part = self._protection.name_of(entry.position)
+                raise CannotFitError(part, needed=size, limit=longest, unit="characters", breakdown={part: size})
+        return [new if new.message is not old.message else old for new, old in zip(within, entries, strict=True)]
+
     def _fits_otherwise(self, entries: list[Entry]) -> bool:
         budget = self._situation.budget
         if budget.messages and len(entries) > budget.messages:
@@ -285,25 +333,32 @@ class Floor:
     # When nothing can shrink any more.
 
     def _refuse(self) -> NoReturn:
-        """Name the largest of what cannot shrink."""
-        protection, budget = self._protection, self._situation.budget
-        least = {index: self._squeezed(index, MIN_CLIP_CHARS).message for index in self._irreducible()}
-        cost = {index: sum(self._transcript.tokens_of(message)) for index, message in least.items()}
-        sizes: dict[str, int] = dict.fromkeys((SYSTEM, TOOLS, PINS, PROMPT, LAST), 0)
-        sizes[SYSTEM], sizes[TOOLS] = self._situation.system_tokens, self._situation.tools_tokens
-        for index, tokens in cost.items():
-            sizes[protection.name_of(index)] += tokens
-        needed, limit = sum(sizes.values()) + REPLY_OVERHEAD, self._situation.usable_tokens
-        unit = "tokens"
-        if needed <= limit and budget.messages and len(least) > budget.messages:
-            needed, limit, unit = len(least), budget.messages, "messages"
-        elif needed <= limit and budget.bytes:
-            sizes = dict.fromkeys(sizes, 0)
-            for index, message in least.items():
-                sizes[protection.name_of(index)] += self._transcript.reader.json_bytes(message)
-            needed, limit, unit = sum(sizes.values()), budget.bytes, "bytes"
-        part = max(sizes, key=lambda name: sizes[name])
-        raise CannotFitError(part, needed=needed, limit=limit, unit=unit, breakdown=sizes)
+        """Name the largest of what cannot shrink, in the unit that it breaks."""
+        budget, least = self._situation.budget, self._least()
+        measures: tuple[tuple[str, int | None, Callable[[Message], int]], ...] = (
+            ("messages", budget.messages, lambda _: 1),
+            ("turns", budget.turns, lambda message: int(message.is_prompt)),
+            ("bytes", budget.bytes, self._transcript.reader.json_bytes),
+            ("tokens", self._situation.usable_tokens, lambda message: sum(self._transcript.tokens_of(message))),
+        )
+        for unit, limit, measure in measures:
+            sizes = dict.fromkeys([SYSTEM, TOOLS, PINS, PROMPT, LAST], 0)
+            if unit == "tokens":
+                sizes[SYSTEM] = self._situation.system_tokens
+                sizes[TOOLS] = self._situation.tools_tokens
+                sizes[LAST] = REPLY_OVERHEAD
+            for entry in least:
+                name = LAST if entry.position is None else self._protection.name_of(entry.position)
+                sizes[name] += measure(entry.message)
+            needed = sum(sizes.values())
+            if unit == "tokens" or (limit is not None and needed > limit):
+                part = max(sizes, key=lambda name: sizes[name])
+                raise CannotFitError(part, needed=needed, limit=limit or 0, unit=unit, breakdown=sizes)
+        raise AssertionError
 
-    def _irreducible(self) -> list[int]:
-        return sorted({*self._protection.before(self._protection.limit), *self._protection.last})
+    def _least(self) -> list[Entry]:
+        """Return what has to be sent, each message as short as it gets, and what mending adds to it."""
+        positions = sorted({*self._protection.before(self._protection.limit), *self._protection.last})
+        shortest = [self._squeezed(index, MIN_CLIP_CHARS) for index in positions]
+        how = self._situation
+        return mend(shortest, is_interrupted=how.is_interrupted, groups_results=how.groups_results).entries

@@ -14,8 +14,8 @@ from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.situation import Budget
 
-BYTES_PER_TOKEN = 3
-"""Below what most text has: steps come out a little smaller than their nominal size."""
+BYTES_PER_TOKEN = 4
+"""About what prose, code and Chinese have alike; a step of digits or hashes is larger in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

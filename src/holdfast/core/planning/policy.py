@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from holdfast.errors import SettingsError
 
+MIN_SHARE = 0.001
+MOST = {"clip_min_tokens": 10**6, "clip_zone_steps": 1_000, "digest_max_tokens": 10**6, "max_media": 10**4}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -29,21 +32,24 @@ class Policy:
     def __post_init__(self) -> None:
         for name in ("step_share", "clip_share", "digest_share"):
             value = getattr(self, name)
-            if not 0 < value < 1:
-                raise SettingsError(f"policy.{name}", f"must lie between 0 and 1, not {value!r}")
-        for name in ("clip_min_tokens", "clip_zone_steps", "digest_max_tokens", "max_media"):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_SHARE <= value < 1:
+                raise SettingsError(f"policy.{name}", f"must lie between {MIN_SHARE} and 1, not {value!r}")
+        for name, most in MOST.items():
             value = getattr(self, name)
-            if value < 1:
-                raise SettingsError(f"policy.{name}", f"must be at least 1, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise SettingsError(f"policy.{name}", f"must be a whole number from 1 to {most:,}, not {value!r}")
 
 
 DEFAULT = Policy()
 POLICIES = {DEFAULT.name: DEFAULT}
 
 
-def policy_named(name: str) -> Policy:
-    """Return a policy by its name."""
-    if name not in POLICIES:
+def policy_of(wanted: str | Policy) -> Policy:
+    """Return a policy by its name, or the policy itself."""
+    if isinstance(wanted, Policy):
+        return wanted
+    name = wanted
+    if not isinstance(name, str) or name not in POLICIES:  # pyright: ignore[reportUnnecessaryIsInstance]
         known = ", ".join(sorted(POLICIES))
         raise SettingsError("policy", f"{name!r} is not known; choose one of: {known}, or pass a Policy")
     return POLICIES[name]

@@ -6,6 +6,8 @@ from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.messages import Thinking
 from holdfast.core.conversation.transcript import Transcript
 
+FAR = 1_000
+"""How many messages away the other half of an exchange is looked for."""
 SYSTEM = "the system text"
 TOOLS = "the tool definitions"
 PINS = "the pinned messages"
@@ -23,10 +25,11 @@ class Protection:
         self.prompt = self._newest_prompt()
         self.limit = unit_around(transcript, length - 1)[0] if length else 0
         """Where the last exchange begins: no line passes it."""
-        self.pinned = frozenset(position for pin in pins for position in range(*unit_around(transcript, pin)))
+        self.pinned = self._exchanges(pins)
         """A pin keeps all of its exchange: a call is nothing without its result."""
         prompted = () if self.prompt is None else range(*unit_around(transcript, self.prompt))
-        self._kept = sorted({*self.systems, *self.pinned, *prompted})
+        late = self._exchange(length - 1) if length else ()
+        self._kept = sorted({*self.systems, *self.pinned, *prompted, *late})
         self.fixed = frozenset({*self.systems, *self.pinned})
         """Positions where not a character is removed, whatever happens."""
         self.whole = self.fixed if self.prompt is None else self.fixed | {self.prompt}
@@ -44,7 +47,7 @@ class Protection:
 
     def name_of(self, index: int) -> str:
         """Return what a position is protected as."""
-        if index in self.systems:
+        if self._transcript[index].role == "system":
             return SYSTEM
         if index in self.pinned:
             return PINS
@@ -56,6 +59,39 @@ class Protection:
             if self._transcript[position].is_prompt:
                 return position
         return None
+
+    def _exchanges(self, pins: frozenset[int]) -> frozenset[int]:
+        found: set[int] = set()
+        for pin in sorted(pins):
+            if pin not in found:
+                found |= self._exchange(pin)
+        return frozenset(found)
+
+    def _exchange(self, index: int) -> set[int]:
+        """Return the positions of a message's unit, and of calls and results that stand apart from it."""
+        unit = range(*unit_around(self._transcript, index))
+        outlines = [self._transcript[position].outline for position in unit]
+        calls = {call_id for outline in outlines for call_id in outline.call_ids}
+        results = {call_id for outline in outlines for call_id in outline.result_ids}
+        found = set(unit)
+        if results - calls:
+            found |= self._search(range(unit.start - 1, max(-1, unit.start - FAR), -1), results - calls)
+        if calls - results:
+            found |= self._search(range(unit.stop, min(len(self._transcript), unit.stop + FAR)), calls - results)
+        return found
+
+    def _search(self, positions: range, call_ids: set[str]) -> set[int]:
+        """Return the units of the nearest messages that hold the other half of calls or results."""
+        found: set[int] = set()
+        for position in positions:
+            outline = self._transcript[position].outline
+            halves = call_ids.intersection(outline.call_ids if positions.step < 0 else outline.result_ids)
+            if halves:
+                found.update(range(*unit_around(self._transcript, position)))
+                call_ids = call_ids - halves
+            if not call_ids:
+                break
+        return found
 
     def _reasoning_before(self, fold: int) -> range:
         """Return the exchange that holds the open turn's reasoning, if the rest of the turn has none.

@@ -22,6 +22,7 @@ MARGIN_ESTIMATED = 0.15
 MARGIN_CALIBRATED = 0.05
 """What stays free where the provider's own counts have corrected ours."""
 MIN_TOKENS = 64
+MAX_LIMIT = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ def _check_limit(setting: str, value: object) -> None:
         raise SettingsError(setting, f"must be a whole number, not {value!r}")
     if value < 1:
         raise SettingsError(setting, f"must be at least 1, not {value}")
+    if value > MAX_LIMIT:
+        raise SettingsError(setting, f"must be at most {MAX_LIMIT:,}")
 
 
 def _input_share(setting: str, window: int, max_output: int | None) -> int:
@@ -100,6 +103,10 @@ class Situation:
     is_interrupted: bool = False
     groups_results: bool = False
     """Whether the format carries a batch of tool results in one user message."""
+    max_text_chars: int | None = None
+    """The longest text the provider takes in one piece."""
+    max_images: int | None = None
+    """The most images the provider takes in one request."""
 
     @property
     def margin(self) -> float:

@@ -1,5 +1,6 @@
 """OpenAI Chat Completions."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,23 +21,23 @@ def roles_are_known(payload: Payload) -> Iterator[Violation]:
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
     """Each call is answered directly, each answer has a call."""
-    waiting: list[str] = []
+    waiting: Counter[str] = Counter()
     caller = 0
     for index, message in enumerate(payload.messages):
         if message.get("role") == "tool":
-            call_id = message.get("tool_call_id")
-            if call_id in waiting:
-                waiting.remove(call_id)
+            call_id = str(message.get("tool_call_id"))
+            if waiting[call_id] > 0:
+                waiting[call_id] -= 1
             else:
                 yield Violation("result-has-call", at(index), f"a result for {call_id!r}, which is no open call")
             continue
         yield from _unanswered(waiting, caller)
-        waiting, caller = call_ids(message), index
+        waiting, caller = Counter(call_ids(message)), index
     yield from _unanswered(waiting, caller)
 
 
-def _unanswered(waiting: list[str], caller: int) -> Iterator[Violation]:
-    for call_id in waiting:
+def _unanswered(waiting: Counter[str], caller: int) -> Iterator[Violation]:
+    for call_id in waiting.elements():
         yield Violation("call-answered", at(caller), f"call {call_id!r} has no result directly after it")
 
 

@@ -22,7 +22,8 @@ def validate(
     messages: Sequence[Mapping[str, Any]], provider: str, *, system: object = None, tools: object = None
 ) -> list[Violation]:
     """Return every rule of a provider that its messages break, each with its place."""
-    rules = PROVIDERS.get(ALIASES.get(provider, provider))
+    name = provider if isinstance(provider, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    rules = PROVIDERS.get(ALIASES.get(name, name))
     if rules is None:
         raise SettingsError("provider", f"{provider!r} is not known; choose one of: {', '.join(PROVIDERS)}")
     objects: list[Mapping[str, Any]] = []
@@ -31,4 +32,12 @@ def validate(
             raise MalformedInputError(f"messages[{index}]", f"must be an object, not {kind_of(message)}")
         objects.append(message)
     payload = Payload(objects, system, tools)
-    return [violation for rule in rules for violation in rule(payload)]
+    return [violation for rule in rules for violation in _ask(rule, payload)]
+
+
+def _ask(rule: Rule, payload: Payload) -> list[Violation]:
+    try:
+        return list(rule(payload))
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
+        # What a rule stumbles over has not the shape that the provider reads either.
+        return [Violation("shape", "messages", f"cannot be read: {error}")]

@@ -4,12 +4,8 @@ The model has no way to ask for the rest of a bare list, so the notice is plain 
 handle. Clipping what is already clipped changes nothing.
 """
 
-import json
-from typing import TypeAlias
-
+from holdfast.core.conversation.json_values import Json, cleaned_text, parsed, written
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 HEAD_SHARE = 2 / 3
 """Outputs say what they are at the beginning and how it ended at the end."""
@@ -66,11 +62,11 @@ def clip_arguments(message: Message, max_chars: int) -> Message:
 
 def _clip_json(arguments: str, max_chars: int) -> str:
     try:
-        value: Json = json.loads(arguments)
+        shorter = written(_clip_strings(parsed(arguments), max_chars))
     except (ValueError, RecursionError):
         # Broken JSON is sent to nobody's parser but the model's: quote what can be kept of it.
-        return json.dumps({"clipped": clip_text(arguments, max_chars)}, ensure_ascii=False)
-    return json.dumps(_clip_strings(value, max_chars), ensure_ascii=False)
+        shorter = written({"clipped": clip_text(cleaned_text(arguments), max_chars)})
+    return shorter if len(shorter) < len(arguments) else arguments
 
 
 def _clip_strings(value: Json, max_chars: int) -> Json:

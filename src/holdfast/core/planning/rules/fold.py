@@ -21,6 +21,7 @@ def fold(transcript: Transcript, line: int, folded: Spans, allowance_tokens: int
             allowance_tokens=allowance_tokens,
             counter=transcript.counter,
             message_count=total(folded),
+            is_continued=line < len(transcript) and not transcript[line].is_prompt,
         )
         kept = transcript.keep_variant(line, key, Entry(user(text, trust="summary")))
     return kept

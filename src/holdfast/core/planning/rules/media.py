@@ -1,6 +1,9 @@
 """Replaces images, sounds and documents of old turns by a word."""
 
+from collections.abc import Iterable
+
 from holdfast.core.conversation.messages import Content, Media, Message, Part, Text, ToolResult
+from holdfast.core.conversation.view import Entry
 
 
 def elide_media(message: Message, *, results_only: bool = False) -> Message:
@@ -19,6 +22,11 @@ def count_media(message: Message) -> int:
         + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
         for part in message.parts
     )
+
+
+def count_all_media(entries: Iterable[Entry]) -> int:
+    """Return how many media a view holds."""
+    return sum(count_media(entry.message) for entry in entries)
 
 
 def _elide(part: Part) -> Part:
