@@ -1,0 +1,387 @@
+"""Promises that were broken once, each under the symptom it showed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Budget,
+    Calibration,
+    CannotFitError,
+    MalformedInputError,
+    Policy,
+    SettingsError,
+    classify,
+    govern,
+    validate,
+)
+from holdfast.counters.vocabularies import counter_for
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.sessions import generated_session
+
+
+def use(call_id: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "run", "input": {}, **fields}
+
+
+def result(call_id: str, text: str = "ok") -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": text}
+
+
+def user(*blocks: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(blocks)}
+
+
+def model(*blocks: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def anthropic(messages: list[Any], **settings: Any) -> Any:
+    given: dict[str, Any] = {"budget": 16_000, "format": "anthropic", "model": "gpt-5", **settings}
+    return govern(messages, **given)
+
+
+def test_a_long_first_result_behind_the_only_reasoning_does_not_make_a_loop_unsendable() -> None:
+    thinking = {"type": "thinking", "thinking": "plan", "signature": "s"}
+    messages: list[Any] = [
+        user({"type": "text", "text": "go"}),
+        model(thinking, use("a")),
+        user(result("a", "word " * 12_000)),
+    ]
+    for step in range(60):
+        messages += [model(use(f"b{step}")), user(result(f"b{step}", "word " * 300))]
+
+    request = anthropic(messages, model="claude-sonnet-4-5")
+
+    assert request.messages[2]["content"][0] is thinking
+    assert 2 in request.receipt.clipped
+
+
+def test_learning_from_every_answer_does_not_make_the_factor_swing() -> None:
+    calibration = Calibration()
+    factors: list[float] = []
+    for _ in range(6):
+        request = govern([said("word " * 200)], budget=16_000, model="gpt-5", calibration=calibration)
+        calibration = calibration.learn(counted=request.tokens.counted, reported=310)
+        factors.append(calibration.factor)
+
+    assert factors == [1.5] * 6
+
+
+def test_one_report_that_is_far_off_does_not_undo_what_fifty_have_taught() -> None:
+    assert Calibration(1.3, 50).learn(counted=100, reported=390) == Calibration(1.4, 51)
+
+
+@pytest.mark.parametrize(
+    ("messages", "settings", "text"),
+    [
+        (
+            [said("a"), answered("b"), said("c")],
+            {"budget": Budget(1_000, turns=1), "pins": [0]},
+            "2 turns cannot be made to fit 1",
+        ),
+        ([answered("word " * 55)], {"budget": 64}, "89 tokens cannot be made to fit 64"),
+        (
+            [said("a"), called("x"), returned("x")],
+            {"budget": Budget(1_000, messages=2)},
+            "3 messages cannot be made to fit 2",
+        ),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_refusal_are_those_of_the_limit_that_is_broken(
+    messages: Any, settings: Any, text: str
+) -> None:
+    with pytest.raises(CannotFitError, match=text) as refusal:
+        govern(messages, model="gpt-5", **settings)
+
+    assert refusal.value.needed > refusal.value.limit
+    assert sum(refusal.value.breakdown.values()) == refusal.value.needed
+
+
+def test_a_late_result_stays_with_its_pinned_call() -> None:
+    messages = [said("go"), called("a"), said("wait"), returned("a", "the result"), *generated_session(300)[1:]]
+
+    request = govern(messages, budget=4_000, model="gpt-5", pins=[1])
+
+    assert returned("a", "the result") in request.messages
+
+
+def test_the_newest_message_is_not_lost_when_it_is_a_late_result() -> None:
+    session = generated_session(300)
+    messages = [*session[:-1], called("late"), *generated_session(60, seed=2)[1:], returned("late", "here it is")]
+
+    request = govern(messages, budget=8_000, model="gpt-5")
+
+    assert returned("late", "here it is") in request.messages
+
+
+def test_an_id_that_anthropic_refuses_is_replaced_on_both_sides() -> None:
+    request = anthropic([user({"type": "text", "text": "x"}), model(use("weird id!")), user(result("weird id!"))])
+
+    assert validate(request.messages, "anthropic") == []
+    assert request.messages[1]["content"][0]["id"] == request.messages[2]["content"][0]["tool_use_id"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "provider"),
+    [
+        ([{"role": ["x"]}], "openai"),
+        ([{"role": ["x"]}], "gemini"),
+        ([{"role": "assistant", "content": "x", "tool_calls": 5}], "mistral"),
+        ([{"role": "user", "content": [{"toolUse": None}]}], "bedrock"),
+        ([{"role": "assistant", "content": [{"type": "tool_use", "id": []}]}], "anthropic"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{"id": []}]}], "openai"),
+    ],
+)
+def test_validation_of_garbage_finds_violations_and_does_not_crash(messages: Any, provider: str) -> None:
+    assert validate(messages, provider)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policy": None}, {"policy": {}}, {"pins": 3}, {"model": 5}, {"calibration": 1.2}, {"counter": len},
+        {"previous": "x"}, {"format": []}, {"budget": 10**13}, {"system": "x"},
+    ],
+)  # fmt: skip
+def test_settings_of_the_wrong_kind_are_refused_by_name(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    given: dict[str, Any] = {"budget": 1_000, **settings}
+
+    with pytest.raises(SettingsError) as refusal:
+        govern([said("hi")], **given)
+
+    assert refusal.value.setting == name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"step_share": "0.5"},
+        {"step_share": 1e-9},
+        {"clip_zone_steps": 1.5},
+        {"clip_zone_steps": 10**13},
+        {"max_media": 0},
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"policy.{next(iter(fields))}"):
+        Policy(**fields)
+
+
+@pytest.mark.parametrize("factor", [0, -2, float("nan"), "x", 100])
+def test_a_calibration_that_cannot_be_is_refused(factor: Any) -> None:
+    with pytest.raises(SettingsError, match=r"calibration\.factor"):
+        Calibration(factor)
+
+
+@pytest.mark.parametrize("model_name", ["ollama/phi3", "ollama/command-r", "foo1", "turbo1", "llama-4-maverick"])
+def test_another_familys_vocabulary_is_not_called_the_models_own(model_name: str) -> None:
+    assert counter_for(model_name).provenance == "estimated"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("max_tokens: 64000 > 8192, which is the maximum allowed number of output tokens for claude-3", 8_192),
+        ("max_tokens is too large: 64000. This model supports at most 16384 completion tokens", 16_384),
+    ],
+)
+def test_an_output_cap_names_the_most_that_is_allowed(text: str, limit: int) -> None:
+    refusal = classify(text, status=400)
+
+    assert refusal is not None
+    assert (refusal.kind, refusal.limit) == ("output_cap", limit)
+
+
+def test_text_made_to_fool_a_sample_is_counted_whole() -> None:
+    text = ("a" * 50_000 + "🎉🏽" * 25_000) * 20
+
+    with pytest.raises(CannotFitError):
+        govern([said(text)], budget=500_000, model="gpt-5")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "x", "name": "word " * 10_000},
+        {"role": "user", "content": "x", "unheard_of": ["word " * 10_000]},
+        {"role": "user", "content": [{"type": "text", "text": "hi", "z": "word " * 10_000}]},
+    ],
+)
+def test_whatever_is_sent_is_counted(message: Any) -> None:
+    with pytest.raises(CannotFitError):
+        govern([message], budget=1_000, model="gpt-5")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text", "text": "hi", "citations": [{"cited_text": "word " * 10_000}]},
+        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "word " * 10_000}]}},
+        {"type": "document", "source": {"type": "base64", "data": "AAAA"}, "context": "word " * 10_000},
+    ],
+)
+def test_whatever_is_sent_in_a_block_is_counted(block: Any) -> None:
+    with pytest.raises(CannotFitError):
+        anthropic([user(block)], budget=5_000)
+
+
+def test_tool_results_are_no_turns() -> None:
+    text = {"type": "text", "text": "x"}
+    messages: list[Any] = [user(text), model(text), user(text), model(text), user(text)]
+    for step in range(20):
+        messages += [model(use(f"t{step}")), user(result(f"t{step}"))]
+
+    assert len(anthropic(messages, budget=Budget(16_000, turns=2)).messages) > 40
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [said("x"), called("a"), {"role": "tool", "tool_call_id": "a", "content": None}],
+        [said("x"), {"role": "user", "content": None, "tool_calls": called("a")["tool_calls"]}],
+        [said("x"), {"role": "assistant", "content": "y", "tool_calls": []}, said("z")],
+        [said("x"), called("a\ud800b"), returned("a\ud800b")],
+        [said("x"), called("a"), returned("a", "y" * 1_100_000)],
+    ],
+)
+def test_what_openai_refuses_is_mended(messages: Any) -> None:
+    request = govern(messages, budget=1_000_000, model="gpt-5", interrupted=True)
+
+    assert validate(request.messages, "openai") == []
+    assert all(message.get("tool_calls") != [] for message in request.messages)
+    json.dumps(request.messages, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_reasoning_without_a_signature_and_misplaced_tool_blocks_are_left_out_with_a_line() -> None:
+    text = {"type": "text", "text": "x"}
+    messages = [user(text, use("u")), model({"type": "thinking", "thinking": "hm"}, text, result("r")), user(text)]
+
+    request = anthropic(messages)
+
+    assert request.messages == [user(text), model(text), user(text)]
+    assert [repair.what for repair in request.receipt.mended] == [
+        "left out a tool_use in a message of the user",
+        "left out reasoning without a signature",
+        "left out a tool_result in a message of the assistant",
+    ]
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), float("-inf")])
+def test_what_utf8_or_json_cannot_carry_is_mended_wherever_it_stands(value: Any) -> None:
+    messages = [
+        {"role": "user", "content": [{"type": "zz", "z": [{"deep": value}]}], "name": value},
+        {"role": "assistant", "content": "x", "refusal": {"a": value}, "reasoning_details": [value]},
+        said("go"),
+    ]
+
+    request = govern(messages, budget=16_000, model="gpt-5")
+
+    json.dumps(request.messages, ensure_ascii=False, allow_nan=False).encode()
+    assert {repair.position for repair in request.receipt.mended} == {0, 1}
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"x", object(), {1: 2}, pytest.param(10**5_000, id="long number")])
+def test_what_json_cannot_express_is_refused_with_its_place(value: Any) -> None:
+    with pytest.raises(MalformedInputError, match=r"messages\[1\]\.extra\[0\]"):
+        govern([said("x"), {"role": "user", "content": "y", "extra": [value]}], budget=1_000)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+
+    with pytest.raises(MalformedInputError, match="nested deeper than 100 levels"):
+        govern([{"role": "user", "content": "y", "extra": loop}], budget=1_000)
+    with pytest.raises(MalformedInputError, match=r"tools.*nested deeper"):
+        govern([said("x")], budget=1_000, tools=loop)
+
+
+def test_removed_cache_marks_are_accounted_for_and_no_more_are_removed_than_needed() -> None:
+    marked = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+
+    request = anthropic([user(marked, marked), model({"type": "text", "text": "y"}), user(marked, marked, marked)])
+
+    blocks = (*request.messages[0]["content"], *request.messages[2]["content"])
+    assert ["cache_control" in block for block in blocks] == [False, True, True, True, True]
+    assert request.receipt.kept == (1, 2)
+    assert [(repair.position, repair.what) for repair in request.receipt.mended] == [
+        (0, "removed a cache mark: there were too many")
+    ]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [said("x"), called("a"), returned("a"), called("a"), returned("a"), said("y")],
+        [said("x"), called("a"), said("y"), returned("a"), answered(""), said("z")],
+    ],
+)
+def test_every_position_is_accounted_for(messages: list[Any]) -> None:
+    receipt = govern(messages, budget=16_000, model="gpt-5").receipt
+
+    told = {*receipt.kept, *receipt.clipped, *receipt.elided, *(repair.position for repair in receipt.mended)}
+    told |= {position for span in (*receipt.folded, *receipt.pruned) for position in span}
+    assert told >= set(range(len(messages)))
+
+
+def test_results_that_were_gathered_are_accounted_for() -> None:
+    text = {"type": "text", "text": "x"}
+
+    receipt = anthropic(
+        [user(text), model(use("a"), use("b")), user(result("a")), user(result("b")), user(text)]
+    ).receipt
+
+    assert {repair.position for repair in receipt.mended} >= {2, 3}
+
+
+def test_an_equal_list_that_is_written_differently_is_not_taken_for_the_same() -> None:
+    def history(value: Any) -> list[Any]:
+        return [user({"type": "text", "text": "x"}), model(use("a", input=value)), user(result("a"))]
+
+    before = anthropic(history({"k": "v", "j": [1]}))
+    after = anthropic(history({"j": [True], "k": "v"}), previous=before)
+
+    assert after.messages[1]["content"][0]["input"] == {"j": [True], "k": "v"}
+    assert list(after.messages[1]["content"][0]["input"]) == ["j", "k"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        json.dumps({"a": "\ud800" + "x y z " * 2_000}),
+        '{"a":' * 90 + '"' + "x y " * 3_000 + '"' + "}" * 90,
+        "[" * 600 + "x " * 3_000,
+    ],
+)
+def test_squeezing_arguments_of_any_shape_gives_a_request(arguments: str) -> None:
+    call: Any = called("a")
+    call["tool_calls"][0]["function"]["arguments"] = arguments
+
+    request = govern([said("x"), call, returned("a")], budget=1_500, model="gpt-5")
+
+    json.dumps(request.messages, ensure_ascii=False, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "maximum context length is " + "9" * 5_000 + " tokens",
+        "[" * 900 + "]" * 900,
+        {(1, 2): 3},
+        {"error": {"error": {}}},
+    ],
+)
+def test_classification_of_garbage_does_not_crash(body: Any) -> None:
+    classify(body, status=400)
+    loop: dict[str, Any] = {"message": "prompt is too long"}
+    loop["error"] = loop
+    assert classify(loop, status=400) is not None
+
+
+def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
+    request = govern([said("a"), answered("b"), said("c")], budget=Budget(1_000, turns=1), model="gpt-5")
+
+    assert "not answered yet" not in str(request.messages[0]["content"])
