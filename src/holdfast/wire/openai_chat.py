@@ -60,29 +60,31 @@ class OpenAIChat:
         """Return the sizes and roles of messages."""
         survey = Survey([], [], [])
         weights, prompts, systems = survey
+        add = weights.append
         for index, native in enumerate(natives, start):
             # This loop sees every message of a history once, so it weighs the plain shapes on the spot;
             # whatever surprises it is read properly, and refused there if it has to be.
             try:
-                role, weight = native["role"], 0
-                content = native["content"]
+                role, content = native["role"], native["content"]
+                weight = MESSAGE_WEIGHT
                 if type(content) is str:
-                    weight = len(content) if content.isascii() else utf8_length(content)
+                    weight += len(content) if content.isascii() else utf8_length(content)
                 elif content is not None:
-                    weight = self._weigh_blocks(native, index)
-                if role == "assistant":
+                    weight += self._weigh_blocks(native, index)
+                if role == "tool":
+                    if type(native["tool_call_id"]) is not str:
+                        self.decode(native, index)
+                elif role == "assistant":
                     if len(native) > _PLAIN:
                         weight += _weigh_fields(native)
-                elif role == "tool":
-                    weight += len(native["tool_call_id"] + "")
                 else:
                     (prompts if ROLES[role] == "user" else systems).append(index)
             except (KeyError, TypeError, AttributeError):
                 message = self.decode(native, index)
-                weight = weight_of(message)
+                weight = weight_of(message) + MESSAGE_WEIGHT
                 if message.role in {"user", "system"}:
                     (prompts if message.role == "user" else systems).append(index)
-            weights.append(weight + MESSAGE_WEIGHT)
+            add(weight)
         return survey
 
     def _weigh_blocks(self, native: Mapping[str, Any], index: int) -> int:
@@ -148,9 +150,12 @@ def _weigh_fields(native: Mapping[str, Any]) -> int:
     weight = 0
     for call in native.get("tool_calls") or ():
         function = call["function"]
-        weight += len(call["id"] + function["name"] + function["arguments"])
+        arguments = function["arguments"]
+        if type(arguments) is not str or type(function["name"]) is not str:
+            raise TypeError
+        weight += len(arguments)
     if len(native) > _PLAIN + ("tool_calls" in native):
-        weight += sum(len((native.get(name) or "") + "") for name in REASONING_FIELDS)
+        weight += sum(len("" + (native.get(name) or "")) for name in REASONING_FIELDS)
     return weight
 
 

@@ -17,45 +17,71 @@ MAX_PATH = 60
 
 
 class NotJsonError(ValueError):
-    """A value that JSON cannot express; `path` leads to it."""
+    """A value that JSON cannot express."""
 
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, problem: str) -> None:
         super().__init__(problem)
-        self.path = path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}…"
         self.problem = problem
+        self.steps: list[str] = []
+        """How to get to it, innermost first."""
+
+    @property
+    def path(self) -> str:
+        """How to get to it from the value that was looked at."""
+        path = "".join(reversed(self.steps))
+        return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}…"
 
 
-def is_clean(value: object, path: str = "", depth: int = 0) -> bool:
+def is_clean(value: object, depth: int = 0) -> bool:
     """Return whether a value can be sent as it is; raise NotJsonError if it cannot be sent at all."""
     if isinstance(value, str):
         return value.isascii() or is_utf8(value)
+    if isinstance(value, dict):
+        return _is_clean_object(cast("Mapping[object, object]", value), depth)
     if value is None or isinstance(value, bool):
         return True
+    if isinstance(value, list | tuple):
+        return _is_clean_list(cast("list[object]", value), depth)
     if isinstance(value, int):
         if value.bit_length() > MAX_INTEGER_BITS:
-            raise NotJsonError(path, "is a number too long to be sent")
+            raise NotJsonError("is a number too long to be sent")
         return True
     if isinstance(value, float):
         return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return _is_clean_object(cast("Mapping[object, object]", value), depth)
+    raise NotJsonError(f"is a {type(value).__name__}, which JSON cannot express")
+
+
+def _is_clean_object(value: Mapping[object, object], depth: int) -> bool:
     if depth >= MAX_DEPTH:
-        raise NotJsonError(path, f"is nested deeper than {MAX_DEPTH} levels; flatten it")
-    if isinstance(value, dict | Mapping):
-        return _is_clean_object(cast("Mapping[object, object]", value), path, depth)
-    if isinstance(value, list | tuple):
-        items = cast("list[object]", value)
-        # Not lazily: what cannot be sent at all has to be found behind what can be mended.
-        flaws = [item for number, item in enumerate(items) if not is_clean(item, f"{path}[{number}]", depth + 1)]
-        return not flaws
-    raise NotJsonError(path, f"is a {type(value).__name__}, which JSON cannot express")
-
-
-def _is_clean_object(value: Mapping[object, object], path: str, depth: int) -> bool:
+        raise NotJsonError(f"is nested deeper than {MAX_DEPTH} levels; flatten it")
     clean = True
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise NotJsonError(path, f"has a key that is a {type(key).__name__}; keys are strings")
-        inner = is_clean(item, f"{path}.{key}", depth + 1)
-        clean = clean and inner and (key.isascii() or is_utf8(key))
+    key: object = ""
+    try:
+        # To the end, whatever is found: what cannot be sent at all may stand behind what can be mended.
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise NotJsonError(f"is a key of type {type(key).__name__}; keys are strings")  # noqa: TRY301
+            if not (key.isascii() or is_utf8(key)) or not is_clean(item, depth + 1):
+                clean = False
+    except NotJsonError as error:
+        error.steps.append(f".{key}")
+        raise
+    return clean
+
+
+def _is_clean_list(value: list[object], depth: int) -> bool:
+    if depth >= MAX_DEPTH:
+        raise NotJsonError(f"is nested deeper than {MAX_DEPTH} levels; flatten it")
+    clean = True
+    for number, item in enumerate(value):
+        try:
+            if not is_clean(item, depth + 1):
+                clean = False
+        except NotJsonError as error:
+            error.steps.append(f"[{number}]")
+            raise
     return clean
 
 

@@ -56,6 +56,7 @@ class Transcript:
         self._entries: dict[int, Entry] = {}
         self._variants: dict[tuple[int, object], Entry] = {}
         self._costs: dict[object, dict[int, tuple[int, int]]] = {}
+        self._lines: dict[object, dict[int, int]] = {}
         self._tokens: dict[int, tuple[int, int]] = {}
         """By identity of message; each of them is kept alive by `_entries` or `_variants`."""
         self._grow(natives)
@@ -117,6 +118,10 @@ class Transcript:
         """Return a place to keep what messages cost, whole and shortened as `key` says."""
         return self._costs.setdefault(key, {})
 
+    def lines(self, key: object) -> dict[int, int]:
+        """Return a place to keep where lines stand that were drawn as `key` says."""
+        return self._lines.setdefault(key, {})
+
     def index_at(self, weight: float, limit: int) -> int:
         """Return the first index up to `limit` before which there are `weight` bytes of text or more."""
         return bisect_left(self._offsets, weight, 0, limit)
@@ -160,7 +165,7 @@ class Transcript:
         grown._natives, grown._offsets = self._natives, self._offsets
         grown._prompts, grown._systems = self._prompts, self._systems
         grown._entries, grown._variants = self._entries, self._variants
-        grown._costs, grown._tokens = self._costs, self._tokens
+        grown._costs, grown._tokens, grown._lines = self._costs, self._tokens, self._lines
         grown._length, grown._heaviest = len(self._natives), self._heaviest
         grown._grow(natives[grown._length :])
         grown._length = len(natives)

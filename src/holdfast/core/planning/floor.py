@@ -217,7 +217,7 @@ class Floor:
             words += sum(self._transcript.tokens_of(written.message)) - self._digest_cost
         if not self._fits_otherwise(entries):
             return None
-        entries = self._within_provider_limits(entries)
+        entries = self._within_provider_limits(entries, media)
         is_media_limited = bool(media) and count_all_media(mended.entries) > self._policy.max_media
         return Fitted(
             entries,
@@ -301,10 +301,10 @@ class Floor:
                 to_elide -= count
         return limited
 
-    def _within_provider_limits(self, entries: list[Entry]) -> list[Entry]:
+    def _within_provider_limits(self, entries: list[Entry], media: int) -> list[Entry]:
         """Return entries that the provider takes one by one: no text too long, not too many images."""
         longest, most = self._situation.max_text_chars, self._situation.max_images
-        if most is not None and count_all_media(entries) > most:
+        if media and most is not None and count_all_media(entries) > most:
             images = {PROMPT: count_all_media(entries)}
             raise CannotFitError(PROMPT, needed=images[PROMPT], limit=most, unit="images", breakdown=images)
         if longest is None or self._transcript.heaviest <= longest:

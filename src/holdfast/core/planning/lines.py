@@ -8,7 +8,7 @@ and its prefix, until it has grown by a step.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
@@ -28,7 +28,6 @@ class Lines:
     step_share: float
     limit: int
     """No line passes this position."""
-    _known: dict[int, int] = field(default_factory=dict[int, int], repr=False)
 
     def load(self, index: int) -> float:
         """Return how many times the budget the messages before `index` would fill, in all its units."""
@@ -46,9 +45,15 @@ class Lines:
         """Return the position of a line: the first legal cut at or after its multiple of a step."""
         if number <= 0:
             return 0
-        if number not in self._known:
-            self._known[number] = self._find(number)
-        return self._known[number]
+        key = (self.budget, self.room_tokens, self.step_share)
+        known = self.transcript.lines(key)
+        position = known.get(number)
+        if position is None:
+            position = self._find(number)
+            if position < self.limit:
+                # What stands before a line does not change any more, so neither does the line.
+                known[number] = position
+        return min(position, self.limit)
 
     def _find(self, number: int) -> int:
         target = number * self.step_share
@@ -56,7 +61,7 @@ class Lines:
             index = bisect_left(range(self.limit), target, key=self.load)
         else:
             index = self.transcript.index_at(target * self.room_tokens * BYTES_PER_TOKEN, self.limit)
-        return min(next_cut(self.transcript, index), self.limit)
+        return next_cut(self.transcript, index)
 
     def number_at(self, index: int) -> int:
         """Return the number of the first line that stands at or after `index`."""

@@ -23,12 +23,13 @@ class Protection:
         length = len(transcript)
         self.systems = transcript.systems_before(length)
         self.prompt = self._newest_prompt()
-        self.limit = unit_around(transcript, length - 1)[0] if length else 0
+        last = range(*unit_around(transcript, length - 1)) if length else range(0)
+        self.limit = last.start
         """Where the last exchange begins: no line passes it."""
         self.pinned = self._exchanges(pins)
         """A pin keeps all of its exchange: a call is nothing without its result."""
         prompted = () if self.prompt is None else range(*unit_around(transcript, self.prompt))
-        late = self._exchange(length - 1) if length else ()
+        late = self._with_far_halves(last)
         self._kept = sorted({*self.systems, *self.pinned, *prompted, *late})
         self.fixed = frozenset({*self.systems, *self.pinned})
         """Positions where not a character is removed, whatever happens."""
@@ -68,8 +69,10 @@ class Protection:
         return frozenset(found)
 
     def _exchange(self, index: int) -> set[int]:
-        """Return the positions of a message's unit, and of calls and results that stand apart from it."""
-        unit = range(*unit_around(self._transcript, index))
+        return self._with_far_halves(range(*unit_around(self._transcript, index)))
+
+    def _with_far_halves(self, unit: range) -> set[int]:
+        """Return the positions of a unit, and of calls and results that stand apart from it."""
         outlines = [self._transcript[position].outline for position in unit]
         calls = {call_id for outline in outlines for call_id in outline.call_ids}
         results = {call_id for outline in outlines for call_id in outline.result_ids}

@@ -7,7 +7,7 @@ from holdfast.core.history.digest import digest
 from holdfast.core.planning.receipt import Spans, total
 
 FIRST_PROMPTS, LAST_PROMPTS = 2, 24
-HORIZON = 96
+HORIZON = 64
 """How many of the newest folded messages a digest is read from, besides the user's own prompts."""
 
 

@@ -1,0 +1,361 @@
+"""What happened: the grammar of the log.
+
+Everything that is ever done to a conversation is one of these, in the past tense, with all that is
+needed to do it again. Nothing here deletes anything; positions are indices into the messages that were
+appended. The kinds that other systems know carry their names (`session.compaction_start` and its
+siblings); how a record is written down is `records.py`'s business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+MAIN = "main"
+"""The scope of the agent that talks to the user."""
+
+Trigger: TypeAlias = Literal[
+    "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a provider billed for one answer, in tokens."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What a request is made of, in tokens."""
+
+    system_tokens: int = 0
+    conversation_tokens: int = 0
+    tool_definitions_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAppended:
+    """Somebody said something."""
+
+    KIND: ClassVar[str] = "message.appended"
+
+    format: str
+    native: Mapping[str, object]
+    scope: str = MAIN
+    agent: str | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputsOffloaded:
+    """Tool outputs before a line are shown as a preview from now on; they stay in the log whole."""
+
+    KIND: ClassVar[str] = "context.outputs_offloaded"
+
+    line: int
+    max_chars: int
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStarted:
+    """Somebody has begun to summarise the older part."""
+
+    KIND: ClassVar[str] = "session.compaction_start"
+
+    trigger: Trigger = "threshold"
+    stop: int
+    """Messages before this position are to be folded."""
+    tokens: Breakdown = field(default_factory=Breakdown)
+    custom_instructions: str | None = None
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionCompleted:
+    """The older part was replaced by a summary, or that failed; holds all that rebuilds the replacement."""
+
+    KIND: ClassVar[str] = "session.compaction_complete"
+
+    success: bool
+    trigger: Trigger = "threshold"
+    start: int = 0
+    """Messages before this position stay whole in front of the summary."""
+    stop: int = 0
+    """Messages from here on stay whole behind it."""
+    replacement: tuple[str, ...] = ()
+    """The texts that stand for the span, in turns: the user's first, then the assistant's, and so on."""
+    summary_content: str = ""
+    is_merged: bool = False
+    """Whether the text is put before the first message that stays, instead of in a message of its own."""
+    by_model: str | None = None
+    """Who wrote the summary; None for a digest made by rule."""
+    error: str | None = None
+    pre_compaction_tokens: int = 0
+    post_compaction_tokens: int = 0
+    tokens_removed: int = 0
+    messages_removed: int = 0
+    checkpoint_number: int | None = None
+    checkpoint_path: str | None = None
+    request_id: str | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsReducedToText:
+    """Of the turns before a line only the first user text and the last reply are shown from now on."""
+
+    KIND: ClassVar[str] = "context.reduced_to_text"
+
+    line: int
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTruncated:
+    """Messages were left out of one request; an observation that changes nothing."""
+
+    KIND: ClassVar[str] = "session.truncation"
+
+    performed_by: str
+    token_limit: int
+    pre_truncation_tokens: int
+    pre_truncation_messages: int
+    post_truncation_tokens: int
+    post_truncation_messages: int
+    tokens_removed: int
+    messages_removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageMeasured:
+    """How full the context is; an observation that changes nothing."""
+
+    KIND: ClassVar[str] = "session.usage_info"
+
+    token_limit: int
+    current_tokens: int
+    messages_length: int
+    tokens: Breakdown = field(default_factory=Breakdown)
+    is_initial: bool = False
+    provenance: str = "counted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCleared:
+    """The conversation begins anew here; nothing before is shown or recalled."""
+
+    KIND: ClassVar[str] = "session.context_cleared"
+
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewound:
+    """The conversation goes on from an earlier message; what followed it does not stand any more."""
+
+    KIND: ClassVar[str] = "session.rewound"
+
+    to: int
+    """The first position that does not stand any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """This conversation continues another one."""
+
+    KIND: ClassVar[str] = "session.forked"
+
+    parent: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeUndone:
+    """The last change of context was taken back."""
+
+    KIND: ClassVar[str] = "session.undone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRedone:
+    """A change that was taken back stands again."""
+
+    KIND: ClassVar[str] = "session.redone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """A message stays whole whatever happens."""
+
+    KIND: ClassVar[str] = "message.pinned"
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpinned:
+    """A message is free to go again."""
+
+    KIND: ClassVar[str] = "message.unpinned"
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChanged:
+    """The agent's plan is this now."""
+
+    KIND: ClassVar[str] = "session.plan_changed"
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodosChanged:
+    """The agent's list of things to do is this now."""
+
+    KIND: ClassVar[str] = "session.todos_changed"
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillInvoked:
+    """A skill was called upon."""
+
+    KIND: ClassVar[str] = "skill.invoked"
+
+    name: str
+    instructions: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemChanged:
+    """The system text outside the messages is this now."""
+
+    KIND: ClassVar[str] = "session.system_changed"
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsChanged:
+    """These tools are on offer now."""
+
+    KIND: ClassVar[str] = "session.tools_changed"
+
+    tools: tuple[Mapping[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwitched:
+    """Another model answers from here on."""
+
+    KIND: ClassVar[str] = "session.model_switched"
+
+    model: str
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationStarted:
+    """An agent gave another one a task; what that one does has a scope of its own."""
+
+    KIND: ClassVar[str] = "delegation.started"
+
+    scope: str
+    agent: str
+    parent: str = MAIN
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationFinished:
+    """The delegate has answered."""
+
+    KIND: ClassVar[str] = "delegation.finished"
+
+    scope: str
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnInterrupted:
+    """The person stopped the turn: calls without a result will never have one."""
+
+    KIND: ClassVar[str] = "session.interrupted"
+
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSignalled:
+    """A provider spoke of a compaction of its own; recorded, and nothing more."""
+
+    KIND: ClassVar[str] = "provider.compaction_signal"
+
+    signal: str
+    payload: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPrepared:
+    """A request was made: what of the log it showed, under which circumstances, and its hash."""
+
+    KIND: ClassVar[str] = "request.prepared"
+
+    shown: tuple[tuple[int, int], ...]
+    """Ranges of positions, first and behind the last."""
+    payload_hash: str
+    policy: str
+    engine: str
+    situation: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A record of a kind this program does not know: kept, and skipped."""
+
+    KIND: ClassVar[str] = "unknown"
+
+    kind: str
+    schema: int
+    data: Mapping[str, object]
+
+
+Event: TypeAlias = (
+    MessageAppended
+    | OutputsOffloaded
+    | CompactionStarted
+    | CompactionCompleted
+    | TurnsReducedToText
+    | RequestTruncated
+    | UsageMeasured
+    | ContextCleared
+    | Rewound
+    | Forked
+    | ChangeUndone
+    | ChangeRedone
+    | Pinned
+    | Unpinned
+    | PlanChanged
+    | TodosChanged
+    | SkillInvoked
+    | SystemChanged
+    | ToolsChanged
+    | ModelSwitched
+    | DelegationStarted
+    | DelegationFinished
+    | TurnInterrupted
+    | ProviderSignalled
+    | RequestPrepared
+    | Unknown
+)

@@ -1,0 +1,90 @@
+"""How events are written down, and read for ever.
+
+A record is one JSON object: its kind, the number of the schema it was written in, and its fields in
+the spelling of the systems it shares them with (camelCase). A field nobody knows is ignored, a kind
+nobody knows is kept as it is, and records of earlier schemas are brought up to date by `UPCASTS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TypeAlias, cast, get_args
+
+from holdfast.core.history.events import Breakdown, Event, Unknown, Usage
+from holdfast.errors import MalformedInputError
+
+SCHEMA = 1
+Record: TypeAlias = dict[str, object]
+
+KINDS: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not Unknown}
+UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
+"""For each earlier schema, what turns a record's fields into those of the next one."""
+_NESTED = {"usage": Usage, "tokens": Breakdown}
+
+
+def to_record(event: Event) -> Record:
+    """Return an event as a JSON object; fields that say nothing are left out."""
+    if isinstance(event, Unknown):
+        return {"type": event.kind, "schema": event.schema, "data": dict(event.data)}
+    return {"type": event.KIND, "schema": SCHEMA, "data": _written(event)}
+
+
+def from_record(record: object) -> Event:
+    """Return the event of a JSON object."""
+    if not isinstance(record, Mapping):
+        raise MalformedInputError("record", "must be an object")
+    known = cast("Mapping[str, object]", record)
+    kind, schema, data = known.get("type"), known.get("schema", SCHEMA), known.get("data", {})
+    if not isinstance(kind, str) or not isinstance(schema, int) or not isinstance(data, Mapping):
+        raise MalformedInputError("record", "must have a type, a schema number and data")
+    values = cast("Mapping[str, object]", data)
+    if kind not in KINDS or schema > SCHEMA:
+        return Unknown(kind=kind, schema=schema, data=values)
+    for number in range(schema, SCHEMA):
+        values = UPCASTS[number](kind, values)
+    return _read(KINDS[kind], kind, values)
+
+
+def _written(value: object) -> Record:
+    out: Record = {}
+    for item in fields(value) if is_dataclass(value) else ():
+        content = getattr(value, item.name)
+        if content is None or content == ():
+            continue
+        if is_dataclass(content):
+            content = _written(content)
+            if not content:
+                continue
+        out[_camel(item.name)] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
+    return out
+
+
+def _read(kind: type[Event], name: str, values: Mapping[str, object]) -> Event:
+    given: dict[str, object] = {}
+    for item in fields(kind):
+        key = _camel(item.name)
+        if key not in values:
+            continue
+        content = values[key]
+        if item.name in _NESTED and isinstance(content, Mapping):
+            content = _nested(_NESTED[item.name], cast("Mapping[str, object]", content))
+        elif isinstance(content, list):
+            content = _frozen(cast("list[object]", content))
+        given[item.name] = content
+    try:
+        return kind(**given)  # pyright: ignore[reportArgumentType]
+    except TypeError as error:
+        raise MalformedInputError(name, f"a field is missing: {error}") from error
+
+
+def _nested(kind: type[Usage | Breakdown], values: Mapping[str, object]) -> Usage | Breakdown:
+    known = {item.name: values[_camel(item.name)] for item in fields(kind) if _camel(item.name) in values}
+    return kind(**known)  # pyright: ignore[reportArgumentType]
+
+
+def _frozen(values: list[object]) -> tuple[object, ...]:
+    return tuple(_frozen(cast("list[object]", value)) if isinstance(value, list) else value for value in values)
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)

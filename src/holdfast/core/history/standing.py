@@ -1,0 +1,85 @@
+"""How a conversation stands: which of its messages are shown, and in what form.
+
+A value: each change of context gives another one, and taking a change back is going back to the value
+before it. What is said afterwards belongs to all of them alike, because they speak of positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.core.history import events as log
+from holdfast.errors import MalformedInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one scope's conversation is to be shown."""
+
+    fold: log.CompactionCompleted | None = None
+    """The last compaction; what it stands for is not shown any more."""
+    offloaded: log.OutputsOffloaded | None = None
+    """The line before which tool outputs are shown as a preview."""
+    text_line: int = 0
+    """Of turns before this only the words are shown."""
+    cleared_at: int = 0
+    """Nothing before this is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """How all scopes stand."""
+
+    standings: Mapping[str, Standing] = field(default_factory=dict[str, Standing])
+    hidden: tuple[range, ...] = ()
+    """Positions that a rewind took out of the conversation."""
+
+    def of(self, scope: str) -> Standing:
+        """Return how one scope stands."""
+        return self.standings.get(scope, Standing())
+
+    def is_hidden(self, position: int) -> bool:
+        """Return whether a rewind took a message out."""
+        return any(position in span for span in self.hidden)
+
+    def after(self, event: log.Event, length: int) -> "Version | None":
+        """Return how everything stands after an event, or None if it changes nothing of that."""
+        match event:
+            case log.CompactionCompleted(success=True):
+                _check_span(event, length)
+                return self._with(event.scope, replace(self.of(event.scope), fold=event))
+            case log.OutputsOffloaded():
+                return self._with(event.scope, replace(self.of(event.scope), offloaded=event))
+            case log.TurnsReducedToText():
+                return self._with(event.scope, replace(self.of(event.scope), text_line=event.line))
+            case log.ContextCleared():
+                return self._with(event.scope, Standing(cleared_at=length))
+            case log.Rewound():
+                return self._rewound(event, length)
+            case _:
+                return None
+
+    def _with(self, scope: str, standing: Standing) -> "Version":
+        return replace(self, standings={**self.standings, scope: standing})
+
+    def _rewound(self, event: log.Rewound, length: int) -> "Version":
+        """Return the version that goes on from an earlier message: later changes do not stand either."""
+        if not 0 <= event.to <= length:
+            raise MalformedInputError(event.KIND, f"there is no message {event.to}")
+        standings = {scope: _as_of(standing, event.to) for scope, standing in self.standings.items()}
+        return Version(standings, (*self.hidden, range(event.to, length)))
+
+
+def _as_of(standing: Standing, position: int) -> Standing:
+    """Return a standing without what speaks of messages from a position on."""
+    fold = standing.fold
+    return replace(
+        standing,
+        fold=None if fold is not None and fold.stop > position else fold,
+        text_line=min(standing.text_line, position),
+        cleared_at=standing.cleared_at if standing.cleared_at <= position else 0,
+    )
+
+
+def _check_span(event: log.CompactionCompleted, length: int) -> None:
+    if not 0 <= event.start <= event.stop <= length:
+        raise MalformedInputError(event.KIND, f"{event.start}–{event.stop} is no span of {length} messages")

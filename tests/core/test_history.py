@@ -1,0 +1,326 @@
+"""The log and what is folded from it."""
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import MalformedInputError
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.records import KINDS, from_record, to_record
+from holdfast.core.history.scope import tool_result_text
+from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.wire.formats import format_named
+
+DONE = log.CompactionCompleted(success=True, stop=2, replacement=("Summary so far.",), summary_content="so far")
+
+
+def spoke(native: Json, scope: str = log.MAIN) -> log.MessageAppended:
+    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
+
+
+def history(*events: log.Event) -> History:
+    return History.replay(events, format_named)
+
+
+def texts(told: History, scope: str = log.MAIN) -> list[str]:
+    return [entry.message.text or str(entry.message.outline) for entry in told.context(scope).shown()]
+
+
+TALK = [spoke(said("one")), spoke(answered("1")), spoke(said("two")), spoke(answered("2"))]
+
+
+def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
+    told = history(*TALK, DONE)
+
+    assert texts(told) == ["Summary so far.", "two", "2"]
+    assert [entry.message.text for entry in told.context().folded()] == ["one", "1"]
+    told.append(log.ChangeUndone())
+    assert texts(told) == ["one", "1", "two", "2"]
+    told.append(log.ChangeRedone())
+    assert texts(told) == ["Summary so far.", "two", "2"]
+    assert len(told) == 4
+
+
+def test_what_is_said_after_a_change_stays_when_the_change_is_undone() -> None:
+    told = history(*TALK, DONE, spoke(said("three")), log.ChangeUndone())
+
+    assert texts(told) == ["one", "1", "two", "2", "three"]
+
+
+def test_a_new_change_ends_what_could_be_redone() -> None:
+    told = history(*TALK, DONE, log.ChangeUndone(), log.ContextCleared(), log.ChangeRedone())
+
+    assert texts(told) == []
+    assert not told.can_redo
+
+
+def test_undo_and_redo_with_nothing_to_do_change_nothing() -> None:
+    told = history(*TALK, log.ChangeUndone(), log.ChangeRedone())
+
+    assert texts(told) == ["one", "1", "two", "2"]
+
+
+@pytest.mark.seed("A-39")
+def test_a_replacement_of_two_texts_is_a_prompt_and_an_answer() -> None:
+    fold = log.CompactionCompleted(
+        success=True, stop=4, replacement=("[Compacted conversation summary]\nx", "Understood.")
+    )
+
+    roles = [(entry.message.role, entry.message.text) for entry in history(*TALK, fold).context().shown()]
+
+    assert roles == [("user", "[Compacted conversation summary]\nx"), ("assistant", "Understood.")]
+
+
+@pytest.mark.seed("A-21")
+def test_a_fold_can_leave_a_head_in_front() -> None:
+    fold = log.CompactionCompleted(success=True, start=1, stop=3, replacement=("middle",))
+
+    assert texts(history(*TALK, fold)) == ["one", "middle", "2"]
+
+
+@pytest.mark.seed("D-11")
+def test_a_merged_summary_stands_before_the_first_prompts_own_words() -> None:
+    fold = log.CompactionCompleted(success=True, stop=1, replacement=("Before: x\n\n",), is_merged=True)
+
+    assert texts(history(*TALK, fold)) == ["1", "Before: x\n\ntwo", "2"]
+
+
+@pytest.mark.seed("D-21", "D-24")
+def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
+    told = history(*TALK, DONE, log.ContextCleared(), spoke(said("new")))
+
+    assert texts(told) == ["new"]
+    assert len(told) == 5
+    assert len(told.events) == 7
+
+
+def test_a_rewind_hides_what_followed_and_a_fold_that_spoke_of_it() -> None:
+    told = history(
+        *TALK, log.CompactionCompleted(success=True, stop=3, replacement=("x",)), log.Rewound(to=2), spoke(said("2b"))
+    )
+
+    assert texts(told) == ["one", "1", "2b"]
+    told.append(log.ChangeUndone())
+    assert texts(told) == ["x", "2", "2b"]
+
+
+@pytest.mark.seed("C-33", "C-32")
+def test_observations_change_nothing() -> None:
+    usage = log.UsageMeasured(token_limit=100, current_tokens=50, messages_length=4)
+    cut = log.RequestTruncated(
+        performed_by="BasicTruncator", token_limit=100, pre_truncation_tokens=120, pre_truncation_messages=4,
+        post_truncation_tokens=90, post_truncation_messages=3, tokens_removed=30, messages_removed=1,
+    )  # fmt: skip
+    plain, observed = history(*TALK), history(*TALK, usage, cut, log.ProviderSignalled(signal="compaction_delta"))
+
+    assert texts(plain) == texts(observed)
+    assert plain.version == observed.version
+
+
+@pytest.mark.seed("C-60")
+def test_a_failed_compaction_is_counted_and_destroys_nothing() -> None:
+    told = history(*TALK, log.CompactionStarted(stop=2), log.CompactionCompleted(success=False, error="timeout"))
+
+    assert texts(told) == ["one", "1", "two", "2"]
+    assert told.facts.failures == 1
+    assert told.facts.running is None
+    told.append(DONE)
+    assert told.facts.failures == 0
+
+
+def test_facts_are_those_last_told() -> None:
+    told = history(
+        *TALK,
+        log.PlanChanged(text="a"), log.PlanChanged(text="b"), log.TodosChanged(text="t"),
+        log.SkillInvoked(name="x", instructions="1"), log.SkillInvoked(name="y"),
+        log.SkillInvoked(name="x", instructions="2"),
+        log.SystemChanged(text="s"), log.ToolsChanged(tools=({"name": "run"},)), log.ModelSwitched(model="m"),
+        log.Pinned(position=0), log.Pinned(position=2), log.Unpinned(position=0), log.TurnInterrupted(),
+    )  # fmt: skip
+
+    assert (told.facts.plan, told.facts.todos, dict(told.facts.skills)) == ("b", "t", {"y": "", "x": "2"})
+    assert (told.facts.system, told.facts.tools, told.facts.model) == ("s", ({"name": "run"},), "m")
+    assert told.facts.pins == frozenset({2})
+    assert told.is_interrupted
+    told.append(spoke(said("on")))
+    assert not told.is_interrupted
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        log.CompactionCompleted(success=True, start=3, stop=2),
+        log.CompactionCompleted(success=True, stop=9),
+        log.Rewound(to=9),
+        log.Pinned(position=4),
+        spoke({"role": "robot"}),
+    ],
+)
+def test_an_event_that_cannot_be_true_is_refused_and_leaves_no_trace(event: log.Event) -> None:
+    told = history(*TALK)
+
+    with pytest.raises(MalformedInputError):
+        told.append(event)
+
+    assert told.events == TALK
+    assert texts(told) == ["one", "1", "two", "2"]
+
+
+DELEGATED = [
+    spoke(said("task")),
+    spoke(called("m1")), spoke(returned("m1", "top result")),
+    log.DelegationStarted(scope="d1", agent="researcher"),
+    log.DelegationStarted(scope="d2", agent="writer"),
+    spoke(called("a1"), "d1"), spoke(returned("a1", "d1 result"), "d1"), spoke(answered("d1 answer"), "d1"),
+    spoke(called("b1"), "d2"), spoke(returned("b1", "d2 result"), "d2"),
+]  # fmt: skip
+
+
+def results(told: History, scope: str) -> list[str]:
+    return [result.text for entry in told.context(scope).shown() for result in entry.message.results]
+
+
+@pytest.mark.seed("B-18", "B-22")
+def test_the_main_agent_sees_all_delegated_results() -> None:
+    assert results(history(*DELEGATED), log.MAIN) == ["top result", "d1 result", "d2 result"]
+
+
+@pytest.mark.seed("B-19", "B-20", "B-21")
+def test_a_delegate_sees_its_own_and_the_top_level_results_and_no_others() -> None:
+    assert results(history(*DELEGATED), "d1") == ["top result", "d1 result"]
+    assert results(history(*DELEGATED), "d2") == ["top result", "d2 result"]
+
+
+@pytest.mark.seed("B-25")
+def test_a_delegate_sees_the_conversation_at_the_top() -> None:
+    assert texts(history(*DELEGATED), "d2")[0] == "task"
+
+
+@pytest.mark.seed("B-18")
+def test_the_main_agent_can_be_limited_to_its_delegates_answers() -> None:
+    told = history(*DELEGATED)
+    told.scopes.main_sees = "answers"
+
+    assert results(told, log.MAIN) == ["top result"]
+    assert "d1 answer" in texts(told)
+
+
+def test_a_delegates_delegate_sees_what_its_parent_did() -> None:
+    told = history(*DELEGATED, log.DelegationStarted(scope="d3", agent="x", parent="d1"), spoke(answered("deep"), "d3"))
+
+    assert results(told, "d3") == ["top result", "d1 result"]
+
+
+@pytest.mark.seed("B-23")
+def test_a_tools_use_as_text() -> None:
+    text = tool_result_text("search", '{"query": "x"}', '{"results": []}')
+
+    assert text == '## Tool: search\n\n**Input:**\n{"query": "x"}\n\n**Output:**\n{"results": []}'
+
+
+def test_the_names_others_know_are_kept() -> None:
+    kinds = {"session.compaction_start", "session.compaction_complete", "session.truncation", "session.usage_info"}
+
+    assert kinds <= set(KINDS)
+    assert len(KINDS) == len(get_args(log.Event)) - 1
+
+
+@pytest.mark.seed("C-34", "C-35")
+def test_fields_are_written_in_their_spelling() -> None:
+    record = to_record(
+        log.UsageMeasured(
+            token_limit=100, current_tokens=50, messages_length=4, is_initial=True,
+            tokens=log.Breakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
+        )
+    )  # fmt: skip
+
+    assert record == {
+        "type": "session.usage_info",
+        "schema": 1,
+        "data": {
+            "tokenLimit": 100,
+            "currentTokens": 50,
+            "messagesLength": 4,
+            "tokens": {"systemTokens": 1, "conversationTokens": 2, "toolDefinitionsTokens": 3},
+            "isInitial": True,
+            "provenance": "counted",
+        },
+    }
+
+
+def test_a_kind_nobody_knows_and_a_newer_schema_are_kept_as_they_are() -> None:
+    for record in (
+        {"type": "session.dreamt", "schema": 1, "data": {"of": ["sheep"]}},
+        {"type": "message.appended", "schema": 99, "data": {"format": "x", "native": {}}},
+    ):
+        event = from_record(record)
+        assert isinstance(event, log.Unknown)
+        assert to_record(event) == record
+        assert texts(history(*TALK, event)) == ["one", "1", "two", "2"]
+
+
+def test_a_field_nobody_knows_is_ignored_and_a_missing_one_is_named() -> None:
+    assert from_record(
+        {"type": "session.plan_changed", "schema": 1, "data": {"text": "x", "mood": 1}}
+    ) == log.PlanChanged(text="x")
+    with pytest.raises(MalformedInputError, match=r"session\.plan_changed: a field is missing: .*'text'"):
+        from_record({"type": "session.plan_changed", "schema": 1, "data": {}})
+
+
+@pytest.mark.parametrize("record", [None, 5, {}, {"type": 5}, {"type": "x", "schema": "1"}, {"type": "x", "data": []}])
+def test_what_is_no_record_is_refused(record: Any) -> None:
+    with pytest.raises(MalformedInputError):
+        from_record(record)
+
+
+def folded(start: int, stop: int, *, is_merged: bool) -> log.Event:
+    first, last = min(start, stop), max(start, stop)
+    return log.CompactionCompleted(success=True, start=first, stop=last, replacement=("s",), is_merged=is_merged)
+
+
+POSITIONS = st.integers(0, 6)
+WORDS = st.sampled_from([said("hi"), answered("yes"), called("a"), returned("a")])
+CHANGES: st.SearchStrategy[log.Event] = st.one_of(
+    st.builds(spoke, WORDS),
+    st.builds(folded, POSITIONS, POSITIONS, is_merged=st.booleans()),
+    st.builds(log.Rewound, to=POSITIONS),
+    st.sampled_from([log.ChangeUndone(), log.ChangeRedone(), log.ContextCleared(), log.TurnInterrupted()]),
+    st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
+    st.builds(log.PlanChanged, text=st.text(max_size=3)),
+)
+
+
+@given(st.lists(CHANGES, max_size=25))
+def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: list[log.Event]) -> None:
+    live = History(format_named)
+    for event in events:
+        try:
+            live.append(event)
+        except MalformedInputError:
+            continue
+
+    written = json.loads(json.dumps([to_record(event) for event in live.events]))
+    replayed = History.replay(map(from_record, written), format_named)
+
+    assert replayed.events == live.events
+    assert replayed.context().shown() == live.context().shown()
+    assert (replayed.facts, replayed.version) == (live.facts, live.version)
+
+
+@given(st.lists(CHANGES, max_size=20))
+def test_a_snapshot_does_not_change_and_nothing_said_is_ever_lost(events: list[log.Event]) -> None:
+    told = history(*TALK)
+    snapshot, before = told.context(), told.context().shown()
+    said_so_far = list(told.entries)
+    for event in events:
+        try:
+            told.append(event)
+        except MalformedInputError:
+            continue
+
+    assert snapshot.shown() == before
+    assert told.entries[: len(said_so_far)] == said_so_far
