@@ -54,7 +54,7 @@ class Transcript:
         self._length = 0
         self._heaviest = 0
         self._entries: dict[int, Entry] = {}
-        self._variants: dict[tuple[int, object], Entry] = {}
+        self._variants: dict[object, dict[int, Entry]] = {}
         self._costs: dict[object, dict[int, tuple[int, int]]] = {}
         self._lines: dict[object, dict[int, int]] = {}
         self._tokens: dict[int, tuple[int, int]] = {}
@@ -104,13 +104,12 @@ class Transcript:
         """Return the positions of system messages before `index`."""
         return self._systems[: bisect_left(self._systems, index)]
 
-    def variant(self, index: int, key: object) -> Entry | None:
-        """Return the edited form of a message that was kept under `key`."""
-        return self._variants.get((index, key))
+    def variants(self, key: object) -> dict[int, Entry]:
+        """Return a place to keep edited forms of messages, so that the next request need not make them again."""
+        return self._variants.setdefault(key, {})
 
-    def keep_variant(self, index: int, key: object, entry: Entry) -> Entry:
-        """Keep an edited form of a message, so that the next request need not make it again."""
-        self._variants[index, key] = entry
+    def kept(self, entry: Entry) -> Entry:
+        """Return an entry whose cost is remembered, because it is kept among the variants."""
         self.tokens_of(entry.message, is_kept=True)
         return entry
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Provenance, TokenCount
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.floor import Fitted
 from holdfast.core.planning.receipt import Receipt, total
-from holdfast.core.planning.rules.media import count_media
 from holdfast.core.planning.situation import Situation
 
 
@@ -31,8 +29,10 @@ def account(transcript: Transcript, situation: Situation, fitted: Fitted, repair
             if not message.notes and position not in changed_outside:
                 kept.append(position)
             continue
-        raw = transcript[position]
-        is_elided, is_clipped = count_media(message) < count_media(raw), _tool_chars(message) < _tool_chars(raw)
+        words, media = transcript.tokens_of(message)
+        raw_words, raw_media = transcript.tokens_of(transcript[position])
+        has_tools = bool(message.outline.call_ids or message.outline.result_ids)
+        is_elided, is_clipped = media < raw_media, has_tools and words < raw_words
         if is_elided:
             elided.append(position)
         if is_clipped:
@@ -101,7 +101,3 @@ def _reasons(situation: Situation, fitted: Fitted) -> Iterator[str]:
         yield f"providers take {fitted.max_media} images for certain, so the oldest were elided"
     if fitted.cut.squeeze_chars is not None:
         yield f"the last exchange alone is too long: its outputs were cut to {fitted.cut.squeeze_chars:,} characters"
-
-
-def _tool_chars(message: Message) -> int:
-    return sum(len(result.text) for result in message.results) + sum(len(call.arguments) for call in message.calls)

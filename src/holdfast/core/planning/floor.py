@@ -77,6 +77,7 @@ class Floor:
         self._clip_chars = CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self._room * policy.clip_share))
         self._digest_room = min(policy.digest_max_tokens, int(self._room * policy.digest_share))
         self._protection = Protection(transcript, situation.pins)
+        self._short = transcript.variants(("short", self._clip_chars))
         self._sums: tuple[list[int], list[int]] | None = None
 
     def fit(self) -> Fitted:
@@ -250,8 +251,12 @@ class Floor:
         if cut.squeeze_chars is not None:
             return [self._shown(index, cut) for index in range(cut.fold, length)]
         clip = max(cut.fold, cut.clip)
-        entry, shortened = self._transcript.entry, self._shortened
-        return [shortened(index) for index in range(cut.fold, clip)] + [entry(index) for index in range(clip, length)]
+        entry, shortened, known = self._transcript.entry, self._shortened, self._short
+        old = [known.get(index) or shortened(index) for index in range(cut.fold, clip)]
+        for index in self._protection.whole:
+            if cut.fold <= index < clip:
+                old[index - cut.fold] = entry(index)
+        return old + [entry(index) for index in range(clip, length)]
 
     def _shown(self, index: int, cut: Cut) -> Entry:
         """Return a message in the form that a cut leaves of it."""
@@ -264,15 +269,13 @@ class Floor:
         entry = self._transcript.entry(index)
         if index in self._protection.whole:
             return entry
-        is_small = self._transcript.weight_of(index) <= self._clip_chars
-        if is_small and not self._transcript.tokens_of(entry.message, is_kept=True)[1]:
-            return entry
-        key = ("short", self._clip_chars)
-        kept = self._transcript.variant(index, key)
-        if kept is None:
-            short = elide_media(clip_outputs(entry.message, self._clip_chars))
-            kept = self._transcript.keep_variant(index, key, entry if short is entry.message else entry.saying(short))
-        return kept
+        if index not in self._short:
+            is_small = self._transcript.weight_of(index) <= self._clip_chars
+            if not is_small or self._transcript.tokens_of(entry.message, is_kept=True)[1]:
+                short = elide_media(clip_outputs(entry.message, self._clip_chars))
+                entry = entry if short is entry.message else self._transcript.kept(entry.saying(short))
+            self._short[index] = entry
+        return self._short[index]
 
     def _squeezed(self, index: int, chars: int) -> Entry:
         """Return a message with as little as may be left of it; what is protected keeps its own words."""

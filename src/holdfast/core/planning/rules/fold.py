@@ -13,9 +13,8 @@ HORIZON = 64
 
 def fold(transcript: Transcript, line: int, folded: Spans, allowance_tokens: int) -> Entry:
     """Return the digest of what stands before the fold line; the same line has the same digest."""
-    key = ("digest", allowance_tokens, folded)
-    kept = transcript.variant(line, key)
-    if kept is None:
+    known = transcript.variants(("digest", allowance_tokens, folded))
+    if line not in known:
         text = digest(
             [transcript.entry(index) for index in _telling(transcript, line, folded)],
             allowance_tokens=allowance_tokens,
@@ -23,8 +22,8 @@ def fold(transcript: Transcript, line: int, folded: Spans, allowance_tokens: int
             message_count=total(folded),
             is_continued=line < len(transcript) and not transcript[line].is_prompt,
         )
-        kept = transcript.keep_variant(line, key, Entry(user(text, trust="summary")))
-    return kept
+        known[line] = transcript.kept(Entry(user(text, trust="summary")))
+    return known[line]
 
 
 def _telling(transcript: Transcript, line: int, folded: Spans) -> list[int]:

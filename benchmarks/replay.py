@@ -1,0 +1,99 @@
+"""Replays recorded sessions under policies, and prints prefix stability, cost, growth, validity and budget.
+
+    python -m benchmarks.replay FILE.jsonl … --policy default,threshold --budget 16000,100000 [--concat] [--json FILE]
+
+Every policy is shown beside the baselines full, sliding, pair-safe, hysteresis and threshold. Costs are in
+thousands of plain input tokens; "vs threshold" is the ratio to threshold compaction in the same run. With
+billed usage in the recording, the simulator says how far off it is.
+"""
+
+import argparse
+import json
+import sys
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.planning.cost import PRICES
+from holdfast.lab.baselines import POLICIES
+from holdfast.lab.metrics import against_bills, measured
+from holdfast.lab.replay import STATIC_TOKENS, Player, Session, concatenated, read_session
+
+BASELINES = ("full", "sliding", "pair-safe", "hysteresis", "threshold")
+
+
+def load(paths: list[Path]) -> list[Session]:
+    return [read_session(json.loads(line)) for path in paths for line in path.read_text().splitlines() if line]
+
+
+def play(job: tuple[Session, str, int, int]) -> dict[str, Any]:
+    session, policy, budget, static = job
+    turns = list(Player(session, POLICIES[policy](), budget, static).turns())
+    row: dict[str, Any] = {"session": session.name, "policy": policy, "budget": budget, **measured(turns)}
+    if policy == "full":
+        bills = against_bills(session, list(Player(session, POLICIES["full"](), budget, 0).turns()))
+        row |= {f"bills.{name}": value for name, value in (bills or {}).items()}
+    return row
+
+
+def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add each cost's ratio to that of threshold compaction for the same session and budget."""
+    base = {(row["session"], row["budget"]): row for row in rows if row["policy"] == "threshold"}
+    for row in rows:
+        for name in PRICES:
+            key = f"M6.{name}.total"
+            row[f"M6.{name}.vs_threshold"] = row[key] / base[row["session"], row["budget"]][key]
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    names = list(PRICES)
+    head = f"{'session':22}{'budget':>8} {'policy':12}{'hit':>6}{'breaks/100':>11}{'growth':>7}{'invalid':>8}"
+    lines = [head + f"{'over':>6}{'differ':>7}" + "".join(f"{name:>11}" for name in names) + "  (cost vs threshold)"]
+    for row in rows:
+        shares = "".join(f"{row[f'M6.{name}.vs_threshold']:>11.2f}" for name in names)
+        lines.append(
+            f"{row['session'][:21]:22}{row['budget']:>8,} {row['policy']:12}{row['M5.hit_share']:>6.3f}"
+            f"{row['M5.breaks_per_100']:>11.1f}{row['M7.growth']:>7.2f}{row['M8.invalid']:>8.0f}{row['M9.over']:>6.0f}"
+            f"{row['M14.differences']:>7.0f}{shares}"
+        )
+    lines += [
+        f"simulator against bills, {row['session']}: prompt tokens × {row['bills.prompt_tokens']:.3f}, "
+        f"hit share {row['bills.hit_share']:+.3f}"
+        for row in rows
+        if "bills.prompt_tokens" in row
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="sessions in OpenAI chat format, one a line")
+    parser.add_argument("--policy", default="default", help="policies to show beside the baselines")
+    parser.add_argument("--budget", default="16000")
+    parser.add_argument("--static", type=int, default=STATIC_TOKENS, help="tokens of system text and tools")
+    parser.add_argument("--concat", action="store_true", help="play all sessions as one long one")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    options = parser.parse_args()
+    unknown = sorted(set(options.policy.split(",")) - set(POLICIES))
+    if unknown:
+        parser.error(f"unknown policy {', '.join(unknown)}; choose from {', '.join(POLICIES)}")
+    sessions = load(options.files)
+    sessions = [concatenated(sessions)] if options.concat else sessions
+    policies = [*BASELINES, *(name for name in options.policy.split(",") if name not in BASELINES)]
+    jobs = [
+        (session, policy, int(budget), options.static)
+        for session in sessions
+        for budget in options.budget.split(",")
+        for policy in policies
+    ]
+    with Pool() as pool:
+        rows = with_ratios(pool.map(play, jobs, chunksize=1))
+    print(table(rows))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    sys.exit(any(row["M8.invalid"] or row["M9.over"] for row in rows if row["policy"] not in BASELINES))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What people do today: the policies that every other one is held against.
+
+Each takes the whole conversation so far and gives back what it would send. Those that remember
+anything between two requests do so in the object.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from holdfast.core.conversation.cuts import next_cut
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.govern import Request, govern
+from holdfast.testing.chat import Json, said
+
+SUMMARY = "[Summary of the conversation so far.]"
+SUMMARY_TOKENS = 1_000
+"""What a summary by a model is taken to cost when it is written."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What a policy would send, and what it spent on deciding that."""
+
+    messages: Sequence[Mapping[str, object]]
+    summarised_tokens: int = 0
+    """How much a model would have had to read for a summary; 0 where none was made."""
+
+
+class ReplayPolicy(Protocol):
+    """Prepares each request of a session in turn."""
+
+    def prepare(self, messages: list[Json], sizes: "Sizes", budget: int) -> Prepared:
+        """Return what would be sent for the conversation so far."""
+        ...
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The cost of each message of a session, counted once."""
+
+    transcript: Transcript
+    static: int
+    """System text and tools that every request carries besides."""
+    _sums: list[int] = field(default_factory=lambda: [0])
+
+    def between(self, start: int, stop: int) -> int:
+        """Return the tokens of messages from `start` up to `stop`."""
+        while len(self._sums) <= stop:
+            self._sums.append(self._sums[-1] + self.transcript.tokens(len(self._sums) - 1))
+        return self._sums[stop] - self._sums[start]
+
+    def start_within(self, stop: int, tokens: int) -> int:
+        """Return where the longest part begins that ends at `stop` and fits `tokens`."""
+        start = stop
+        while start > 0 and self.between(start - 1, stop) <= tokens:
+            start -= 1
+        return start
+
+
+class Full:
+    """Sends everything, whatever the budget."""
+
+    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+        """Return all messages."""
+        del sizes, budget
+        return Prepared(messages)
+
+
+@dataclass(slots=True)
+class Sliding:
+    """Sends system messages and the newest others that fit; the window moves with every request."""
+
+    is_pair_safe: bool = False
+    """Whether the window begins at a user's message, so that no call is parted from its result."""
+
+    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+        """Return the window."""
+        head = _system_head(messages)
+        room = budget - sizes.static - sizes.between(0, head)
+        start = max(head, sizes.start_within(len(messages), room))
+        if self.is_pair_safe:
+            while start < len(messages) and messages[start]["role"] != "user":
+                start += 1
+        return Prepared([*messages[:head], *messages[start:]])
+
+
+@dataclass(slots=True)
+class Hysteresis:
+    """Cuts to half of the budget when it is exceeded, and then leaves the window alone."""
+
+    keep_share: float = 0.5
+    start: int = 0
+
+    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+        """Return everything from the last cut on."""
+        head = _system_head(messages)
+        room = budget - sizes.static - sizes.between(0, head)
+        self.start = max(head, self.start)
+        if sizes.between(self.start, len(messages)) > room:
+            wanted = sizes.start_within(len(messages), int(room * self.keep_share))
+            self.start = max(self.start, next_cut(sizes.transcript, wanted))
+        return Prepared([*messages[:head], *messages[self.start :]])
+
+
+@dataclass(slots=True)
+class Threshold:
+    """Summarises everything but a tail by a model when the budget is exceeded; the summary says nothing."""
+
+    keep_share: float = 0.1
+    start: int = 0
+
+    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+        """Return the summary, if there is one, and everything behind it."""
+        head = _system_head(messages)
+        room = budget - sizes.static - sizes.between(0, head) - SUMMARY_TOKENS
+        self.start = max(head, self.start)
+        read = 0
+        if sizes.between(self.start, len(messages)) > room:
+            read = sizes.between(self.start, len(messages))
+            wanted = sizes.start_within(len(messages), int(room * self.keep_share))
+            self.start = max(self.start, next_cut(sizes.transcript, wanted))
+        summary = [said(SUMMARY + " x" * SUMMARY_TOKENS)] if self.start > head else []
+        return Prepared([*messages[:head], *summary, *messages[self.start :]], read)
+
+
+@dataclass(slots=True)
+class Governed:
+    """Holdfast: the floor under a list that only grows."""
+
+    model: str = "gpt-5"
+    previous: Request | None = None
+
+    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+        """Return the governed request."""
+        self.previous = govern(
+            messages, budget=budget - sizes.static, model=self.model, previous=self.previous, interrupted=True
+        )
+        return Prepared(self.previous.messages)
+
+
+def _system_head(messages: list[Json]) -> int:
+    return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+
+Maker: TypeAlias = Callable[[], ReplayPolicy]
+POLICIES: Mapping[str, Maker] = {
+    "full": Full,
+    "sliding": Sliding,
+    "pair-safe": lambda: Sliding(is_pair_safe=True),
+    "hysteresis": Hysteresis,
+    "threshold": Threshold,
+    "default": Governed,
+}
