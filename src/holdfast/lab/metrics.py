@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from holdfast.core.planning.cost import PRICES, Prices
 from holdfast.lab.replay import Session, Turn
 
+FELL = 0.6
+"""A prompt this much smaller than the largest before it was compacted."""
 FACTOR, OVERHEAD = 1.2, 3_300
 """What Claude's billed tokens are to o200k's, and what its client adds: for holding the simulator to account."""
 
@@ -39,17 +41,24 @@ def growth(turns: Sequence[Turn], prices: Prices) -> float:
 
 
 def against_bills(session: Session, turns: Sequence[Turn]) -> Mapping[str, float] | None:
-    """Return how far a replay of everything is from what was billed; None where nothing was."""
+    """Return how far a replay of everything is from what was billed; None where nothing was.
+
+    Only up to the first turn whose prompt fell: from there on the recorded client had compacted.
+    """
     asked = [index for index, message in enumerate(session.messages) if message["role"] == "assistant" and index]
-    pairs = [
-        (turn, usage)
-        for turn, index in zip(turns, asked, strict=True)
-        if (usage := session.usage[index]) and sum(usage.values())
-    ]
-    if not pairs:
+    billed, read, simulated, held, largest = 0, 0, 0.0, 0.0, 0
+    for turn, index in zip(turns, asked, strict=True):
+        usage = session.usage[index] or {}
+        prompt = usage.get("input", 0) + usage.get("cacheRead", 0) + usage.get("cacheWrite", 0)
+        if not prompt:
+            continue
+        if prompt < largest * FELL:
+            break
+        largest = max(largest, prompt)
+        billed += prompt
+        read += usage.get("cacheRead", 0)
+        simulated += turn.sent * FACTOR + OVERHEAD
+        held += turn.held(PRICES["anthropic"]) * FACTOR + OVERHEAD
+    if not billed:
         return None
-    billed = sum(usage.get("input", 0) + usage.get("cacheRead", 0) + usage.get("cacheWrite", 0) for _, usage in pairs)
-    read = sum(usage.get("cacheRead", 0) for _, usage in pairs)
-    simulated = sum(turn.sent * FACTOR + OVERHEAD for turn, _ in pairs)
-    held = sum(turn.held(PRICES["anthropic"]) * FACTOR + OVERHEAD for turn, _ in pairs)
-    return {"prompt_tokens": simulated / max(1, billed), "hit_share": held / simulated - read / max(1, billed)}
+    return {"prompt_tokens": simulated / billed, "hit_share": held / simulated - read / billed}
