@@ -75,8 +75,8 @@ def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() -> Non
     }
 
     assert figures["sliding"]["M5.breaks_per_100"] > 40
-    assert figures["default"]["M5.breaks_per_100"] < 20
-    assert figures["default"]["M5.hit_share"] > figures["sliding"]["M5.hit_share"] + 0.3
+    assert figures["default"]["M5.breaks_per_100"] < 30
+    assert figures["default"]["M5.hit_share"] > figures["sliding"]["M5.hit_share"] + 0.2
     assert (figures["default"]["M8.invalid"], figures["default"]["M9.over"]) == (0, 0)
     assert figures["default"]["M14.differences"] == 0
     assert figures["sliding"]["M8.invalid"] > 0
