@@ -1,0 +1,82 @@
+"""Caps on the tool output of older messages, as two systems have them.
+
+co-cli keeps the head and says how long it was; CowAgent keeps both ends. Both leave what the model is
+still working with alone: the last two messages, or the turn that is running.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.conversation.groups import exchanges, turns
+from holdfast.core.conversation.messages import Message, Text, ToolResult
+from holdfast.core.conversation.view import Entry
+from holdfast.core.planning.rules.clip import clip_outputs
+
+
+def content_length(content: str | Mapping[str, object]) -> int:
+    """Return the length of a tool's return value; an object counts as its JSON."""
+    return len(content if isinstance(content, str) else json.dumps(content))
+
+
+def keep_head(content: str | Mapping[str, object], max_chars: int) -> str | Mapping[str, object]:
+    """Return a tool's return value, or the head of it and its length; an object becomes its JSON then."""
+    length = content_length(content)
+    if max_chars == 0 or length <= max_chars:
+        return content
+    text = content if isinstance(content, str) else json.dumps(content)
+    return f"{text[:max_chars]}\n[…truncated, {length} chars total]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepHeads:
+    """Keeps the head of long outputs in all but the newest messages."""
+
+    max_chars: int = 2_000
+    """0 switches it off."""
+    protect_last: int = 2
+    """How many of the newest requests and responses are left alone."""
+
+    def apply(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries with older outputs cut."""
+        groups = exchanges(entries)
+        stop = groups[-self.protect_last].start if len(groups) >= self.protect_last else 0
+        return [
+            entry.saying(_with_heads(entry.message, self.max_chars))
+            if index < stop and entry.message.results
+            else entry
+            for index, entry in enumerate(entries)
+        ]
+
+
+def _with_heads(message: Message, max_chars: int) -> Message:
+    parts = tuple(
+        part.with_content(
+            tuple(_head(inner, max_chars) if isinstance(inner, Text) else inner for inner in part.content)
+        )
+        if isinstance(part, ToolResult)
+        else part
+        for part in message.parts
+    )
+    return message if parts == message.parts else message.with_parts(parts)
+
+
+def _head(part: Text, max_chars: int) -> Text:
+    text = keep_head(part.text, max_chars)
+    return part if text is part.text else part.rewritten(str(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepEnds:
+    """Keeps both ends of long outputs in the turns that are over."""
+
+    max_chars: int = 20_000
+
+    def apply(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries with the outputs of historical turns cut."""
+        spans = turns(entries)
+        stop = spans[-1].start if spans else 0
+        return [
+            entry.saying(clip_outputs(entry.message, self.max_chars)) if index < stop else entry
+            for index, entry in enumerate(entries)
+        ]

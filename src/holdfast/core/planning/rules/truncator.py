@@ -1,0 +1,125 @@
+"""The last mile: messages are left out of one request until it fits, as Copilot CLI's BasicTruncator does it.
+
+First older assistant messages with their tool results, then older prompts too; never system messages, never
+the newest prompt. Only the request is shortened: nothing that is stored changes, and what was done is an
+observation, not a change.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.conversation.messages import Message, ToolResult
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.events import RequestTruncated
+
+FALLBACK_LIMIT = 128_000
+PERFORMED_BY = "BasicTruncator"
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """What is left of a request, and the event that tells of it; no event where nothing was removed."""
+
+    entries: list[Entry]
+    event: RequestTruncated | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasicTruncator:
+    """Prunes one request to a target below the limit."""
+
+    target_share: float = 0.95
+    """Of the limit: some headroom is left."""
+    retry_buffer: float = 0.0
+    """Taken off the target after a provider's refusal."""
+
+    MAX_RETRY_BUFFER = 0.5
+
+    def limit(self, *, max_prompt_tokens: int | None = None, max_context_window_tokens: int | None = None) -> int:
+        """Return the limit that a model's capabilities name, or the fallback."""
+        return max_prompt_tokens or max_context_window_tokens or FALLBACK_LIMIT
+
+    def after_refusal(self, *, retries: int) -> "BasicTruncator":
+        """Return the truncator to try again with when the provider named no limit."""
+        step = self.MAX_RETRY_BUFFER / max(1, retries)
+        return BasicTruncator(
+            target_share=self.target_share, retry_buffer=min(self.MAX_RETRY_BUFFER, self.retry_buffer + step)
+        )
+
+    def truncate(
+        self, entries: Sequence[Entry], *, limit: int, tools_tokens: int, tokens_of: Callable[[Message], int]
+    ) -> Truncated:
+        """Return a request that fits the target, if leaving messages out can make it fit."""
+        before = [tokens_of(entry.message) for entry in entries]
+        target = int(limit * self.target_share * (1 - self.retry_buffer))
+        kept = list(range(len(entries)))
+        if sum(before) + tools_tokens > limit * (1 - self.retry_buffer):
+            kept = self._pruned(entries, before, target - tools_tokens)
+        left = _without_orphans([entries[index] for index in kept])
+        after = sum(tokens_of(entry.message) for entry in left) + tools_tokens
+        total = sum(before) + tools_tokens
+        if len(left) == len(entries):
+            return Truncated(left, None)
+        return Truncated(
+            left,
+            RequestTruncated(
+                performed_by=PERFORMED_BY,
+                token_limit=limit,
+                pre_truncation_tokens=total,
+                pre_truncation_messages=len(entries),
+                post_truncation_tokens=after,
+                post_truncation_messages=len(left),
+                tokens_removed=total - after,
+                messages_removed=len(entries) - len(left),
+            ),
+        )
+
+    def _pruned(self, entries: Sequence[Entry], tokens: Sequence[int], target: int) -> list[int]:
+        """Return the indices that stay: two passes over what stands before the newest prompt, oldest first."""
+        prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
+        gone: set[int] = set()
+        size = sum(tokens)
+        for is_second in (False, True):
+            for index in range(prompt):
+                message = entries[index].message
+                is_material = message.role == "assistant" or (
+                    is_second and message.role == "user" and not message.results
+                )
+                if size <= target:
+                    break
+                if index in gone or not is_material:
+                    continue
+                pair = {index, *_results_of(entries, index)} - gone
+                gone |= pair
+                size -= sum(tokens[one] for one in pair)
+        return [index for index in range(len(entries)) if index not in gone]
+
+
+def _results_of(entries: Sequence[Entry], index: int) -> set[int]:
+    """Return the messages behind a call that hold nothing but its results."""
+    waiting = set(entries[index].message.outline.call_ids)
+    found: set[int] = set()
+    for later in range(index + 1, len(entries)):
+        if not waiting:
+            break
+        outline = entries[later].message.outline
+        if waiting.intersection(outline.result_ids):
+            found.add(later)
+            waiting -= set(outline.result_ids)
+    return found
+
+
+def _without_orphans(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries without tool results whose call is not among them."""
+    called: set[str] = set()
+    left: list[Entry] = []
+    for entry in entries:
+        message = entry.message
+        called.update(message.outline.call_ids)
+        if all(call_id in called for call_id in message.outline.result_ids):
+            left.append(entry)
+            continue
+        parts = tuple(part for part in message.parts if not isinstance(part, ToolResult) or part.call_id in called)
+        if parts:
+            left.append(entry.saying(message.with_parts(parts)))
+    return left

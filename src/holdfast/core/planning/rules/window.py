@@ -1,0 +1,63 @@
+"""A window over the middle of a conversation, as co-cli has it: first run, one marker, newest messages.
+
+Messages are counted, not tokens: per-message counting needs a tokenizer, and the cap on tool output bounds
+the worst single message. Counted are requests and responses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.core.conversation.groups import exchanges
+from holdfast.core.conversation.messages import Text
+from holdfast.core.conversation.view import Entry
+
+MIN_TAIL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What to keep and what to summarise, as ranges of entries."""
+
+    head: range
+    dropped: range
+    tail: range
+    dropped_count: int
+    """How many requests and responses the marker stands for."""
+
+
+def first_run_end(entries: Sequence[Entry]) -> int | None:
+    """Return the exchange that ends the first run: the first response with text; None if there is none."""
+    for number, group in enumerate(exchanges(entries)):
+        message = entries[group.start].message
+        if message.role == "assistant" and any(isinstance(part, Text) for part in message.parts):
+            return number
+    return None
+
+
+def plan_window(entries: Sequence[Entry], max_messages: int = 40) -> Window | None:
+    """Return where to cut, or None where nothing has to be or can be: 0 switches it off."""
+    groups = exchanges(entries)
+    if max_messages == 0 or len(groups) <= max_messages:
+        return None
+    end = first_run_end(entries)
+    head = 0 if end is None else end + 1
+    tail = len(groups) - max(MIN_TAIL, max_messages // 2)
+    if head >= tail:
+        return None
+    first, last = groups[head].start, groups[tail].start
+    return Window(range(first), range(first, last), range(last, len(entries)), tail - head)
+
+
+def summary_marker(count: int, summary: str) -> str:
+    """Return the text that stands for messages that were summarised."""
+    return f"[Summary of {count} earlier messages]\n{summary}"
+
+
+def static_marker(count: int) -> str:
+    """Return the text that stands for messages when no summary could be had."""
+    return f"[Earlier conversation trimmed — {count} messages removed to stay within context budget]"
+
+
+def compacted(summary: str) -> tuple[str, str]:
+    """Return the two texts a compaction on the user's word leaves: the user's and the assistant's."""
+    return f"[Compacted conversation summary]\n{summary}", "Understood. I have the conversation context."

@@ -1,0 +1,102 @@
+"""When something is done: thresholds as data, and what two systems make of them."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.errors import SettingsError
+
+SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much of everything a conversation has."""
+
+    messages: int = 0
+    turns: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """Fires when any of its limits is reached; a limit that is None is none."""
+
+    over_messages: int | None = None
+    """More than this many."""
+    over_turns: int | None = None
+    over_tokens: int | None = None
+    fraction: float | None = None
+    """This share of the window, or more."""
+    over_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise SettingsError("trigger.fraction", f"must lie between 0 and 1, not {self.fraction!r}")
+
+    def reasons(self, load: Load) -> list[str]:
+        """Return why it fires, in words; nothing where it does not."""
+        counted = (
+            ("messages", load.messages, self.over_messages),
+            ("turns", load.turns, self.over_turns),
+            ("tokens", load.tokens, self.over_tokens),
+            ("bytes", load.bytes, self.over_bytes),
+        )
+        reasons = [
+            f"{has:,} {what} are more than {most:,}" for what, has, most in counted if most is not None and has > most
+        ]
+        if self.fraction is not None and load.window and load.tokens >= self.fraction * load.window:
+            reasons.append(f"{load.tokens:,} tokens are {self.fraction:.0%} of the window or more")
+        return reasons
+
+
+def mid_run_fraction(window: int) -> float:
+    """Return at which share of its window a running agent's tool results are compressed."""
+    if window < SMALL_WINDOW:
+        return 0.75
+    return 0.83 if window < LARGE_WINDOW else 0.91
+
+
+class Pending(Enum):
+    """What has become of a compaction in the background."""
+
+    NONE = "none"
+    RUNNING = "running"
+    COMPLETED = "completed"
+
+
+class Move(Enum):
+    """What to do about compaction before a request."""
+
+    CONTINUE = "continue"
+    START = "start in the background and continue"
+    APPLY = "apply the result"
+    WAIT = "wait for the result and apply it"
+    START_AND_WAIT = "start, wait for the result and apply it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoLines:
+    """Starts at one share of the window, waits at another: compaction in the background, as Copilot CLI has it."""
+
+    background: float = 0.8
+    exhausted: float = 0.95
+    min_messages: int = 4
+
+    def __post_init__(self) -> None:
+        if not 0 < self.background < self.exhausted <= 1:
+            raise SettingsError(
+                "thresholds", f"{self.background} must lie below {self.exhausted}, both between 0 and 1"
+            )
+
+    def move(self, *, utilisation: float, pending: Pending, messages: int, was_refused: bool = False) -> Move:
+        """Return what to do, given how full the window is."""
+        if pending is Pending.COMPLETED:
+            return Move.APPLY
+        must_wait = was_refused or utilisation >= self.exhausted
+        if pending is Pending.RUNNING:
+            return Move.WAIT if must_wait else Move.CONTINUE
+        if messages < self.min_messages or not (must_wait or utilisation >= self.background):
+            return Move.CONTINUE
+        return Move.START_AND_WAIT if must_wait else Move.START
