@@ -92,7 +92,7 @@ def govern(
         fitted = Floor(transcript, rules, situation).fit()
     sent, unmarked = _encoded(fitted, natives, wire, MAX_CACHE_MARKS - marks)
     repairs += [Repair(position, "removed a cache mark: there were too many") for position in unmarked]
-    receipt = account(transcript, situation, fitted, repairs)
+    receipt = account(transcript, situation, fitted, rules.max_media, repairs)
     return Request(sent, receipt.tokens, receipt, system, tools, transcript)
 
 
@@ -128,7 +128,7 @@ def _known_transcript(
 def _fitted_as_known(transcript: Transcript, policy: Policy, situation: Situation) -> Fitted | None:
     """Fit a transcript that was read earlier; None if what it would send was changed in place since."""
     fitted = Floor(transcript, policy, situation).fit()
-    positions = [entry.position for entry in fitted.entries if entry.position is not None]
+    positions = [entry.position for entry in fitted.view.entries if entry.position is not None]
     return fitted if transcript.is_as_weighed(positions) else None
 
 
@@ -146,10 +146,10 @@ def _count(value: object, name: str, counter: Counter) -> int:
 
 def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
     checked: set[int] = set()
-    if not isinstance(pins, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(pins, Iterable):
         raise SettingsError("pins", f"must be indices of messages, not {pins!r}")
     for pin in pins:
-        if isinstance(pin, bool) or not isinstance(pin, int) or not -length <= pin < length:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(pin, bool) or not isinstance(pin, int) or not -length <= pin < length:
             raise SettingsError("pins", f"{pin!r} is not the index of a message; there are {length:,}")
         checked.add(pin % length)
     return frozenset(checked)
@@ -160,7 +160,7 @@ def _encoded(
 ) -> tuple[list[Mapping[str, Any]], list[int]]:
     """Return the messages as JSON, and the positions of those that lost a cache mark."""
     messages: list[Mapping[str, Any]] = []
-    for entry in fitted.entries:
+    for entry in fitted.view.entries:
         position, message = entry.position, entry.message
         if position is not None and message.is_untouched and not message.notes:
             messages.append(natives[position])
@@ -169,5 +169,5 @@ def _encoded(
     if not wire.groups_results:
         return messages, []
     fewer = without_excess_marks(messages, allowed_marks)
-    pairs = zip(fewer, messages, fitted.entries, strict=True)
+    pairs = zip(fewer, messages, fitted.view.entries, strict=True)
     return fewer, [entry.position for new, old, entry in pairs if new is not old and entry.position is not None]

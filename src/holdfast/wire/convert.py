@@ -55,7 +55,7 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     text that the source has outside its messages. Calls that still wait for a result are left waiting.
     """
     reader = format_named(source, "source")
-    name = ALIASES.get(target, target) if isinstance(target, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    name = ALIASES.get(target, target) if isinstance(target, str) else ""
     shape = TARGETS.get(name)
     if shape is None:
         raise SettingsError("target", f"{target!r} is not known; choose one of: {', '.join(TARGETS)}")

@@ -33,7 +33,7 @@ ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 def format_named(name: str, setting: str = "format") -> Format:
     """Return a format by its name; `setting` is what the caller's users know it as."""
-    known = FORMATS.get(ALIASES.get(name, name)) if isinstance(name, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    known = FORMATS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
     if known is None:
         raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
     return known

@@ -43,7 +43,7 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
 
     `body` is the text, the parsed JSON, or an exception's message; for a stream, all that arrived.
     """
-    if status is not None and (isinstance(status, bool) or not isinstance(status, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if status is not None and (isinstance(status, bool) or not isinstance(status, int)):
         raise SettingsError("status", f"must be an HTTP status or None, not {status!r}")
     text, payload = _read(body)
     if not text.strip() or "(no body)" in text:

@@ -156,9 +156,11 @@ class Message:
     @property
     def outline(self) -> Outline:
         """What the rules of structure ask of it, worked out once."""
-        if self._outline is None:
-            object.__setattr__(self, "_outline", _outline(self.parts))
-        return self._outline  # pyright: ignore[reportReturnType]
+        outline = self._outline
+        if outline is None:
+            outline = _outline(self.parts)
+            object.__setattr__(self, "_outline", outline)
+        return outline
 
     @property
     def is_untouched(self) -> bool:

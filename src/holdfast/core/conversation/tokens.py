@@ -85,7 +85,7 @@ class Calibration:
     """Reports further off than this, either way, are somebody's mistake."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.factor, int | float) and 1 / self.MOST <= self.factor <= self.MOST):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not (isinstance(self.factor, int | float) and 1 / self.MOST <= self.factor <= self.MOST):
             raise SettingsError("calibration.factor", f"must lie between 0.25 and 4, not {self.factor!r}")
 
     def learn(self, *, counted: int, reported: int) -> "Calibration":

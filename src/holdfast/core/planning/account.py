@@ -5,20 +5,24 @@ from collections.abc import Iterator, Sequence
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Provenance, TokenCount
 from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.planning.compose import Composed
 from holdfast.core.planning.floor import Fitted
 from holdfast.core.planning.receipt import Receipt, total
 from holdfast.core.planning.situation import Situation
 
 
-def account(transcript: Transcript, situation: Situation, fitted: Fitted, repairs: Sequence[Repair] = ()) -> Receipt:
+def account(
+    transcript: Transcript, situation: Situation, fitted: Fitted, max_media: int, repairs: Sequence[Repair] = ()
+) -> Receipt:
     """Return what was kept, clipped, elided, folded, pruned and mended, and why."""
-    mended = [*repairs, *fitted.mended.repairs]
+    view = fitted.view
+    mended = [*repairs, *view.mended.repairs]
     told = {repair.position for repair in mended}
     changed_outside = {repair.position for repair in repairs}
     kept: list[int] = []
     clipped: list[int] = []
     elided: list[int] = []
-    for entry in fitted.entries:
+    for entry in view.entries:
         position, message = entry.position, entry.message
         if position is None:
             continue
@@ -42,28 +46,28 @@ def account(transcript: Transcript, situation: Situation, fitted: Fitted, repair
     return Receipt(
         budget=situation.budget,
         tokens_before=_tokens_before(situation, fitted),
-        tokens=_tokens(transcript, situation, fitted),
+        tokens=_tokens(transcript, situation, view),
         messages_before=len(transcript),
-        messages=len(fitted.entries),
+        messages=len(view.entries),
         kept=tuple(kept),
         clipped=tuple(clipped),
         elided=tuple(elided),
-        folded=fitted.folded if fitted.has_digest else (),
-        pruned=() if fitted.has_digest else fitted.folded,
+        folded=view.folded if view.has_digest else (),
+        pruned=() if view.has_digest else view.folded,
         mended=tuple(mended),
-        reasons=tuple(_reasons(situation, fitted)),
+        reasons=tuple(_reasons(situation, view, max_media)),
     )
 
 
-def _tokens(transcript: Transcript, situation: Situation, fitted: Fitted) -> TokenCount:
+def _tokens(transcript: Transcript, situation: Situation, view: Composed) -> TokenCount:
     system_words = sum(
-        sum(transcript.tokens_of(entry.message)) for entry in fitted.entries if entry.message.role == "system"
+        sum(transcript.tokens_of(entry.message)) for entry in view.entries if entry.message.role == "system"
     )
     return _scaled(
         situation,
         system=situation.system_tokens + system_words,
-        conversation=fitted.words - system_words + REPLY_OVERHEAD,
-        media=fitted.media,
+        conversation=view.words - system_words + REPLY_OVERHEAD,
+        media=view.media,
         is_counted=True,
     )
 
@@ -74,7 +78,7 @@ def _tokens_before(situation: Situation, fitted: Fitted) -> TokenCount:
         system=situation.system_tokens,
         conversation=fitted.tokens_before + REPLY_OVERHEAD,
         media=0,
-        is_counted=fitted.is_before_counted and not fitted.media,
+        is_counted=fitted.is_before_counted and not fitted.view.media,
     )
 
 
@@ -89,15 +93,15 @@ def _scaled(situation: Situation, *, system: int, conversation: int, media: int,
     return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name, counted=sum(counted))
 
 
-def _reasons(situation: Situation, fitted: Fitted) -> Iterator[str]:
-    if fitted.cut.fold or fitted.cut.clip or fitted.cut.squeeze_chars:
+def _reasons(situation: Situation, view: Composed, max_media: int) -> Iterator[str]:
+    if view.cut.fold or view.cut.clip or view.cut.squeeze_chars:
         margin = f", {situation.margin:.0%} of it kept free for the error of the count" if situation.margin else ""
         yield f"the conversation is longer than its budget{margin}"
-    if fitted.folded and fitted.has_digest:
-        yield f"lines move in steps: everything before #{fitted.cut.fold} that is not protected was folded"
-    if fitted.folded and not fitted.has_digest:
-        yield f"{total(fitted.folded):,} messages left without a digest: there was no room for one"
-    if fitted.is_media_limited:
-        yield f"providers take {fitted.max_media} images for certain, so the oldest were elided"
-    if fitted.cut.squeeze_chars is not None:
-        yield f"the last exchange alone is too long: its outputs were cut to {fitted.cut.squeeze_chars:,} characters"
+    if view.folded and view.has_digest:
+        yield f"lines move in steps: everything before #{view.cut.fold} that is not protected was folded"
+    if view.folded and not view.has_digest:
+        yield f"{total(view.folded):,} messages left without a digest: there was no room for one"
+    if view.is_media_limited:
+        yield f"providers take {max_media} images for certain, so the oldest were elided"
+    if view.cut.squeeze_chars is not None:
+        yield f"the last exchange alone is too long: its outputs were cut to {view.cut.squeeze_chars:,} characters"

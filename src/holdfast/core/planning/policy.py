@@ -49,7 +49,7 @@ def policy_of(wanted: str | Policy) -> Policy:
     if isinstance(wanted, Policy):
         return wanted
     name = wanted
-    if not isinstance(name, str) or name not in POLICIES:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(name, str) or name not in POLICIES:
         known = ", ".join(sorted(POLICIES))
         raise SettingsError("policy", f"{name!r} is not known; choose one of: {known}, or pass a Policy")
     return POLICIES[name]

@@ -22,7 +22,7 @@ def validate(
     messages: Sequence[Mapping[str, Any]], provider: str, *, system: object = None, tools: object = None
 ) -> list[Violation]:
     """Return every rule of a provider that its messages break, each with its place."""
-    name = provider if isinstance(provider, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
+    name = provider if isinstance(provider, str) else ""
     rules = PROVIDERS.get(ALIASES.get(name, name))
     if rules is None:
         raise SettingsError("provider", f"{provider!r} is not known; choose one of: {', '.join(PROVIDERS)}")

@@ -1,0 +1,206 @@
+"""What a cut gives: the messages that would be sent, mended, counted, and held against every limit."""
+
+from dataclasses import dataclass
+
+from holdfast.core.conversation.mend import Mended, mend
+from holdfast.core.conversation.messages import Text, user
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.view import Entry
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.protection import PROMPT, Protection
+from holdfast.core.planning.receipt import Spans, spans_without
+from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
+from holdfast.core.planning.rules.fold import fold
+from holdfast.core.planning.rules.media import count_all_media, count_media, elide_media
+from holdfast.core.planning.situation import Situation
+from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
+
+CHARS_PER_TOKEN = 4
+MIN_DIGEST_TOKENS = 64
+DIGEST_PLACE = Entry(user("[digest]", trust="summary"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where one request's lines stand."""
+
+    fold: int = 0
+    """Messages before this are folded, protected ones excepted."""
+    clip: int = 0
+    """Old tool output and media before this are shortened."""
+    has_digest: bool = True
+    squeeze_chars: int | None = None
+    """In the last resort, what is left of each output and argument, the newest included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The view of a cut."""
+
+    entries: list[Entry]
+    cut: Cut
+    mended: Mended
+    words: int
+    """Tokens of the messages, media apart."""
+    media: int
+    folded: Spans
+    has_digest: bool
+    """Whether a digest stands for what was folded."""
+    is_media_limited: bool
+    """Whether media were elided because there were more than the policy wants."""
+
+
+class Composer:
+    """Makes views of one transcript in one situation."""
+
+    def __init__(self, transcript: Transcript, policy: Policy, situation: Situation) -> None:
+        self.transcript = transcript
+        self.situation = situation
+        self.policy = policy
+        self.protection = Protection(transcript, situation.pins)
+        self.room = situation.usable_tokens - situation.static_tokens - REPLY_OVERHEAD
+        """Tokens that the messages may take."""
+        self.clip_chars = CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.room * policy.clip_share))
+        self._digest_room = min(policy.digest_max_tokens, int(self.room * policy.digest_share))
+        self._short = transcript.variants(("short", self.clip_chars))
+
+    @property
+    def digest_cost(self) -> int:
+        """What is set aside for a digest; nothing where one would say nothing."""
+        return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_DIGEST_TOKENS else 0
+
+    def compose(self, cut: Cut) -> Composed | None:
+        """Return the view of a cut, or None if it does not fit."""
+        head = self.protection.before(cut.fold)
+        folded = spans_without(cut.fold, head)
+        has_digest = bool(folded) and cut.has_digest and self.digest_cost > 0
+        mended = self._mended(self._assemble(cut, head, has_digest=has_digest))
+        entries = self._without_overlong_texts(mended.entries)
+        words, media = self._count(entries)
+        is_media_limited = bool(media) and count_all_media(entries) > self.policy.max_media
+        if is_media_limited:
+            entries = self._limit_media(entries)
+            words, media = self._count(entries)
+        if has_digest:
+            words += self.digest_cost - sum(self.transcript.tokens_of(DIGEST_PLACE.message))
+        if words + media > self.room:
+            return None
+        if has_digest:
+            written = fold(self.transcript, cut.fold, folded, self._digest_room)
+            entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
+            words += sum(self.transcript.tokens_of(written.message)) - self.digest_cost
+        if not self._fits_otherwise(entries, media):
+            return None
+        return Composed(entries, cut, mended, words, media, folded, has_digest, is_media_limited)
+
+    def _mended(self, entries: list[Entry]) -> Mended:
+        how = self.situation
+        mended = mend(entries, is_interrupted=how.is_interrupted, groups_results=how.groups_results)
+        if mended.pending:
+            raise PendingToolCallsError(mended.pending)
+        if all(entry.message.role == "system" for entry in mended.entries):
+            raise EmptyConversationError
+        return mended
+
+    def _count(self, entries: list[Entry]) -> tuple[int, int]:
+        tokens_of = self.transcript.tokens_of
+        counts = [tokens_of(entry.message) for entry in entries]
+        return sum([words for words, _ in counts]), sum([media for _, media in counts])
+
+    def _assemble(self, cut: Cut, head: list[int], *, has_digest: bool) -> list[Entry]:
+        """Return system messages, the digest's place, what else is protected, and everything after the line."""
+        entry = self.transcript.entry
+        systems = [entry(index) for index in head if self.transcript[index].role == "system"]
+        others = [self._shown(index, cut) for index in head if self.transcript[index].role != "system"]
+        place = [DIGEST_PLACE] if has_digest else []
+        return [*systems, *place, *others, *self._tail(cut)]
+
+    def _tail(self, cut: Cut) -> list[Entry]:
+        length = len(self.transcript)
+        if cut.squeeze_chars is not None:
+            return [self._shown(index, cut) for index in range(cut.fold, length)]
+        clip = max(cut.fold, cut.clip)
+        entry, shortened, known = self.transcript.entry, self.shortened, self._short
+        old = [known.get(index) or shortened(index) for index in range(cut.fold, clip)]
+        for index in self.protection.whole:
+            if cut.fold <= index < clip:
+                old[index - cut.fold] = entry(index)
+        return old + [entry(index) for index in range(clip, length)]
+
+    def _shown(self, index: int, cut: Cut) -> Entry:
+        """Return a message in the form that a cut leaves of it."""
+        if cut.squeeze_chars is not None:
+            return self.squeezed(index, cut.squeeze_chars)
+        return self.shortened(index) if index < cut.clip else self.transcript.entry(index)
+
+    def shortened(self, index: int) -> Entry:
+        """Return an old message with its tool output clipped and its media elided."""
+        entry = self.transcript.entry(index)
+        if index in self.protection.whole:
+            return entry
+        if index not in self._short:
+            is_small = self.transcript.weight_of(index) <= self.clip_chars
+            if not is_small or self.transcript.tokens_of(entry.message, is_kept=True)[1]:
+                short = elide_media(clip_outputs(entry.message, self.clip_chars))
+                entry = entry if short is entry.message else self.transcript.kept(entry.saying(short))
+            self._short[index] = entry
+        return self._short[index]
+
+    def squeezed(self, index: int, chars: int) -> Entry:
+        """Return a message with as little as may be left of it; what is protected keeps its own words."""
+        entry = self.transcript.entry(index)
+        if index in self.protection.fixed:
+            return entry
+        message = clip_outputs(entry.message, chars)
+        if index == self.protection.prompt:
+            return entry.saying(elide_media(message, results_only=True))
+        return entry.saying(elide_media(clip_arguments(message, chars)))
+
+    def _limit_media(self, entries: list[Entry]) -> list[Entry]:
+        """Elide the oldest media beyond the most that providers take, half of that at a time."""
+        counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
+        excess = sum(counts.values()) - self.policy.max_media
+        if excess <= 0:
+            return entries
+        batch = max(1, self.policy.max_media // 2)
+        to_elide = -(-excess // batch) * batch
+        limited = list(entries)
+        for index, count in counts.items():
+            if to_elide <= 0:
+                break
+            if entries[index].position not in self.protection.whole:
+                limited[index] = entries[index].saying(elide_media(entries[index].message))
+                to_elide -= count
+        return limited
+
+    def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry]:
+        """Return entries whose texts the provider takes in one piece: outputs are cut, anything else is refused."""
+        longest = self.situation.max_text_chars
+        if longest is None or self.transcript.heaviest <= longest:
+            return entries
+        shorter: list[Entry] = []
+        for entry in entries:
+            message = clip_outputs(entry.message, longest)
+            size = max((len(part.text) for part in message.parts if isinstance(part, Text)), default=0)
+            if size > longest and entry.position is not None:
+                part = self.protection.name_of(entry.position)
+                raise CannotFitError(part, needed=size, limit=longest, unit="characters", breakdown={part: size})
+            shorter.append(entry if message is entry.message else entry.saying(message))
+        return shorter
+
+    def _fits_otherwise(self, entries: list[Entry], media: int) -> bool:
+        """Return whether a view keeps the limits besides tokens."""
+        budget, most = self.situation.budget, self.situation.max_images
+        if media and most is not None and (count := count_all_media(entries)) > most:
+            raise CannotFitError(PROMPT, needed=count, limit=most, unit="images", breakdown={PROMPT: count})
+        if budget.messages and len(entries) > budget.messages:
+            return False
+        if (
+            budget.turns
+            and sum(entry.message.is_prompt for entry in entries if entry.position is not None) > budget.turns
+        ):
+            return False
+        if budget.bytes:
+            return sum(self.transcript.reader.json_bytes(entry.message) for entry in entries) <= budget.bytes
+        return True
