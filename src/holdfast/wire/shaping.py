@@ -6,7 +6,7 @@ Here a message is parted or joined with others; what a target cannot carry is le
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from holdfast.core.conversation.messages import (
     Content,
@@ -22,16 +22,16 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.wire.reading import is_mapping
 
-_SAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_SAFE = r"[^a-zA-Z0-9_-]"
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-@dataclass(slots=True)
 class Shaping:
     """One conversion: what could not be carried over is noted here."""
 
-    target: str
-    noted: dict[str, None] = field(default_factory=dict[str, None])
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.noted: dict[str, None] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Shaping:
 
 def safe_name(name: str) -> str:
     """Return a tool name that every provider accepts."""
-    return _SAFE_NAME.sub("_", name)[:64] or "tool"
+    return re.sub(_NOT_SAFE, "_", name)[:64] or "tool"
 
 
 def hoisted(messages: Iterable[Message]) -> tuple[list[str], list[Message]]:

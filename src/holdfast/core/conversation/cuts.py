@@ -7,8 +7,7 @@ history asks here first.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.core.conversation.messages import Message, Thinking
 
@@ -21,8 +20,7 @@ class Messages(Protocol):
     def __getitem__(self, index: int, /) -> Message: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CutRule:
+class CutRule(NamedTuple):
     """A reason why two neighbouring messages must stay together."""
 
     name: str
@@ -42,13 +40,26 @@ def _is_reasoning_only(message: Message) -> bool:
     return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
 
 
-CALL_AND_RESULT = CutRule("call and result", lambda before, after: _has_call(before) and _has_result(after))
-PARALLEL_BATCH = CutRule(
-    "parallel batch",
-    lambda before, after: (_has_result(before) and _has_result(after)) or (_has_call(before) and _has_call(after)),
-)
-REASONING_WITH_CALL = CutRule("reasoning with its call", lambda before, _after: _is_reasoning_only(before))
-TURN = CutRule("turn", lambda _before, after: not after.is_prompt)
+def _is_call_and_result(before: Message, after: Message) -> bool:
+    return _has_call(before) and _has_result(after)
+
+
+def _is_one_batch(before: Message, after: Message) -> bool:
+    return (_has_result(before) and _has_result(after)) or (_has_call(before) and _has_call(after))
+
+
+def _is_reasoning_for(before: Message, _after: Message) -> bool:
+    return _is_reasoning_only(before)
+
+
+def _is_same_turn(_before: Message, after: Message) -> bool:
+    return not after.is_prompt
+
+
+CALL_AND_RESULT = CutRule("call and result", _is_call_and_result)
+PARALLEL_BATCH = CutRule("parallel batch", _is_one_batch)
+REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_for)
+TURN = CutRule("turn", _is_same_turn)
 
 PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL)
 """What no provider forgives."""

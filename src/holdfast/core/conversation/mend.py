@@ -11,22 +11,21 @@ result, or the caller's word that the turn was interrupted, proves that no resul
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Text, ToolResult, user
-from holdfast.core.conversation.pairing import PLAIN_ID, Pairing, Repair
+from holdfast.core.conversation.pairing import Pairing, Repair, is_plain_id
 from holdfast.core.conversation.view import Entry
 
 OPENING = "[The conversation before this point is not available.]"
 NO_NEW_MESSAGE = "[No new message from the user.]"
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
+class Mended(NamedTuple):
     """A valid view, and what it took."""
 
     entries: list[Entry]
-    repairs: list[Repair] = field(default_factory=list[Repair])
+    repairs: list[Repair]
     pending: tuple[str, ...] = ()
     """Calls at the very end that may still be running."""
 
@@ -68,7 +67,7 @@ def is_sound(entries: Sequence[Entry], *, groups_results: bool = False) -> bool:
         elif open_calls:
             return False
         for call_id in call_ids:
-            if not call_id or call_id in seen or (groups_results and not PLAIN_ID.fullmatch(call_id)):
+            if not call_id or call_id in seen or (groups_results and not is_plain_id(call_id)):
                 return False
             seen.add(call_id)
             open_calls[call_id] = None

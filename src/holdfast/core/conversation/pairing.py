@@ -5,20 +5,18 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.conversation.view import Entry
 
-PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What Anthropic, and those that group results as it does, take as an id."""
-_NOT_PLAIN = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_PLAIN = r"[^a-zA-Z0-9_-]"
+_MAX_ID_CHARS = 64
 INTERRUPTED = "Interrupted by user."
 NO_RESULT = "No result was recorded for this call."
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(NamedTuple):
     """One thing that mending changed."""
 
     position: int | None
@@ -26,12 +24,16 @@ class Repair:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A result and the index of the entry that holds it."""
 
     where: int
     result: ToolResult
+
+
+def is_plain_id(call_id: str) -> bool:
+    """Return whether Anthropic, and those that group results as it does, take this as an id."""
+    return len(call_id) <= _MAX_ID_CHARS and not re.search(_NOT_PLAIN, call_id)
 
 
 class Pairing:
@@ -125,7 +127,7 @@ class Pairing:
     def _is_usable(self, call_id: str) -> bool:
         if not call_id or call_id in self._used_ids:
             return False
-        return not self._groups_results or bool(PLAIN_ID.fullmatch(call_id))
+        return not self._groups_results or is_plain_id(call_id)
 
     def _take(self, index: int, call_id: str) -> _Found | None:
         callers = self._callers[call_id]
@@ -142,7 +144,7 @@ class Pairing:
 
     def _fresh_id(self, call_id: str, position: int | None, ordinal: int) -> str:
         # Letters, digits, underscores and dashes: every provider takes those.
-        stem = _NOT_PLAIN.sub("_", call_id)[:40] or "call"
+        stem = re.sub(_NOT_PLAIN, "_", call_id)[:40] or "call"
         fresh = f"{stem}_{'x' if position is None else position}_{ordinal}"
         while fresh in self._used_ids or fresh in self._callers:
             fresh += "x"

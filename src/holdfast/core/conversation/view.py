@@ -1,12 +1,11 @@
 """What the model will see: messages, each with the position it came from."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One message of a view."""
 
     message: Message
@@ -15,4 +14,4 @@ class Entry:
 
     def saying(self, message: Message) -> "Entry":
         """Return the entry with its message replaced."""
-        return replace(self, message=message)
+        return Entry(message, self.position)

@@ -8,7 +8,6 @@ messages. It is marked as reference: nothing in it is a request, whoever said it
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Counter
@@ -21,28 +20,29 @@ MAX_FILES = 40
 FAILURE_WORDS = ("error", "exception", "traceback", "failed", "failure", "fatal", "denied", "not found")
 FAILURE_CHARS = 500
 """How much of each end of an output is searched for them: tools say it first or last."""
-_FILE_ARGUMENT = re.compile(r'"(?:path|file|file_path|filename|filepath|target_file)"\s*:\s*"([^"\\]{1,200})"')
-_PATH = re.compile(r"(?<![\w/.-])(?:[\w.-]{1,60}/){1,12}[\w.-]{0,60}\w")
+# Patterns are compiled at their first use, and kept by `re`.
+_FILE_ARGUMENT = r'"(?:path|file|file_path|filename|filepath|target_file)"\s*:\s*"([^"\\]{1,200})"'
+_PATH = r"(?<![\w/.-])(?:[\w.-]{1,60}/){1,12}[\w.-]{0,60}\w"
 
 
-@dataclass(slots=True)
 class _Section:
     """Lines under one heading, oldest first."""
 
-    heading: str
-    share: float
-    """How much of the allowance it may take before the others have had theirs."""
-    lines: list[str] = field(default_factory=list[str])
+    def __init__(self, heading: str, share: float) -> None:
+        self.heading = heading
+        self.share = share
+        """How much of the allowance it may take before the others have had theirs."""
+        self.lines: list[str] = []
 
 
-@dataclass(slots=True)
 class _Findings:
-    asked: _Section = field(default_factory=lambda: _Section("The user asked:", 0.35))
-    done: _Section = field(default_factory=lambda: _Section("Done:", 0.25))
-    errors: _Section = field(default_factory=lambda: _Section("Went wrong:", 0.12))
-    answers: _Section = field(default_factory=lambda: _Section("The assistant said:", 0.18))
-    files: _Section = field(default_factory=lambda: _Section("Files:", 0.10))
-    open_ends: _Section = field(default_factory=lambda: _Section("Left open:", 0.10))
+    def __init__(self) -> None:
+        self.asked = _Section("The user asked:", 0.35)
+        self.done = _Section("Done:", 0.25)
+        self.errors = _Section("Went wrong:", 0.12)
+        self.answers = _Section("The assistant said:", 0.18)
+        self.files = _Section("Files:", 0.10)
+        self.open_ends = _Section("Left open:", 0.10)
 
 
 def digest(
@@ -141,8 +141,8 @@ def _size(text: str) -> str:
 
 def _paths(arguments: str) -> Iterator[str]:
     head = arguments[:2_000]
-    named = _FILE_ARGUMENT.findall(head)
-    yield from named or _PATH.findall(head)
+    named = re.findall(_FILE_ARGUMENT, head)
+    yield from named or re.findall(_PATH, head)
 
 
 def _quote(text: str) -> str:

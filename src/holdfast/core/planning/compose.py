@@ -1,6 +1,6 @@
 """What a cut gives: the messages that would be sent, mended, counted, and held against every limit."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.conversation.mend import Mended, mend
 from holdfast.core.conversation.messages import Text, user
@@ -21,8 +21,7 @@ MIN_DIGEST_TOKENS = 64
 DIGEST_PLACE = Entry(user("[digest]", trust="summary"))
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """Where one request's lines stand."""
 
     fold: int = 0
@@ -34,8 +33,7 @@ class Cut:
     """In the last resort, what is left of each output and argument, the newest included."""
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
+class Composed(NamedTuple):
     """The view of a cut."""
 
     entries: list[Entry]

@@ -7,8 +7,7 @@ shrink any more.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.messages import Message
@@ -25,8 +24,7 @@ from holdfast.errors import CannotFitError
 MIN_CLIP_CHARS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A view that can be sent, and what there was before."""
 
     view: Composed
@@ -146,10 +144,10 @@ class Floor:
         tightest = Cut(limit, limit)
         for has_digest, least in ((True, self._composer.clip_chars), (False, MIN_CLIP_CHARS)):
             chars = self._room * CHARS_PER_TOKEN
-            yield replace(tightest, has_digest=has_digest)
+            yield tightest._replace(has_digest=has_digest)
             while chars > least:
                 chars = max(least, chars // 2)
-                yield replace(tightest, has_digest=has_digest, squeeze_chars=chars)
+                yield tightest._replace(has_digest=has_digest, squeeze_chars=chars)
 
     # When nothing can shrink any more.
 

@@ -8,7 +8,7 @@ and its prefix, until it has grown by a step.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
@@ -18,8 +18,7 @@ BYTES_PER_TOKEN = 4
 """About what prose, code and Chinese have alike; a step of digits or hashes is larger in tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """The possible positions of a line, numbered from 0, the beginning."""
 
     transcript: Transcript

@@ -8,7 +8,7 @@ from holdfast.wire.anthropic_messages import MAX_CACHE_MARKS, count_cache_marks
 from holdfast.wire.validate.rules import Payload, Rule, Violation, at, at_most_images, blocks, is_blank, is_not_empty
 
 MAX_IMAGES = 100
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_ID = r"[a-zA-Z0-9_-]+"
 
 
 def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
@@ -52,7 +52,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
         for use in _uses(message):
             if use in seen:
                 yield Violation("unique-id", at(index), f"tool_use id {use!r} is used before")
-            if not isinstance(use, str) or not _ID.fullmatch(use):
+            if not isinstance(use, str) or not re.fullmatch(_ID, use):
                 yield Violation("id", at(index), f"tool_use id {use!r} has other than letters, digits, _ and -")
             seen.add(use)
 

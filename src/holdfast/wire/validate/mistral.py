@@ -14,8 +14,8 @@ FOLLOWERS = {
     "assistant": {"assistant", "user", "tool"},
     "tool": {"assistant", "tool", "user"},
 }
-_ID = re.compile(r"[a-zA-Z0-9]{9}")
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ID = r"[a-zA-Z0-9]{9}"
+_NAME = r"[a-zA-Z0-9_-]{1,64}"
 
 
 def roles_follow_in_order(payload: Payload) -> Iterator[Violation]:
@@ -41,11 +41,11 @@ def ids_and_names_are_plain(payload: Payload) -> Iterator[Violation]:
         if message.get("role") == "tool":
             ids = [str(message.get("tool_call_id"))]
         for call_id in ids:
-            if not _ID.fullmatch(call_id):
+            if not re.fullmatch(_ID, call_id):
                 yield Violation("id", at(index), f"call id {call_id!r} is not nine letters or digits")
         for call in message.get("tool_calls") or ():
             name = call["function"].get("name") if is_mapping(call) and is_mapping(call.get("function")) else None
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
+            if not isinstance(name, str) or not re.fullmatch(_NAME, name):
                 yield Violation("name", at(index, ".tool_calls"), f"{name!r} is not a function name")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.wire.reading import is_list, is_mapping
 
@@ -19,8 +19,7 @@ class Violation:
         return f"{self.where}: {self.problem} [{self.rule}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """What is about to be sent."""
 
     messages: Sequence[Mapping[str, Any]]
