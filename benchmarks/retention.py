@@ -1,0 +1,153 @@
+"""How many of the identifiers an agent needs again are still in view after compaction, with and without a ledger.
+
+    python -m benchmarks.retention FILE.jsonl … [--budget 50000] [--ledger 2000] [--json FILE]
+
+At every tool call of a recording: of the identifiers in its arguments that occurred before, those last seen
+more than 20 messages ago are far demands; the share of them that stands verbatim in the request is printed,
+and the same for the first far use of each. The request is threshold compaction's, with the ledger in place of
+the summary; beside it a ledger of random identifiers, of the most recent and of the most frequent ones.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+from holdfast import counter_for
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.identifiers import argument_text, identifiers
+from holdfast.core.history.ledger import Item, Ledger, pack
+from holdfast.lab.baselines import Sizes, Threshold
+from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
+from holdfast.wire.formats import format_named
+
+FAR = 20
+KINDS = ("none", "random", "recent", "frequent", "ledger")
+
+
+@dataclass(slots=True)
+class Tally:
+    """Demands, and those that were met."""
+
+    far: int = 0
+    far_kept: int = 0
+    first: int = 0
+    first_kept: int = 0
+    seen_far: set[str] = field(default_factory=set[str])
+
+
+def orders(ledger: Ledger, counts: dict[str, int]) -> dict[str, Callable[[], list[Item]]]:
+    ranked = ledger.ranked()
+    return {
+        "none": list,
+        "random": lambda: random.Random(1).sample(ranked, len(ranked)),
+        "recent": lambda: sorted(ranked, key=lambda item: -item.last),
+        "frequent": lambda: sorted(ranked, key=lambda item: (-counts[item.text], -item.last)),
+        "ledger": lambda: ranked,
+    }
+
+
+def play(job: tuple[Session, int, int]) -> dict[str, Any]:
+    session, budget, allowance = job
+    counter, reader = counter_for("gpt-5"), format_named("openai-chat")
+    sizes = Sizes(Transcript(session.messages, reader, counter), STATIC_TOKENS)
+    policy = Threshold()
+    ledger, counts, folded = Ledger(), dict[str, int](), 0
+    packed: dict[str, str] = dict.fromkeys(KINDS, "")
+    tallies = {kind: Tally() for kind in KINDS}
+    last_seen: dict[str, int] = {}
+    for index, entry in enumerate(sizes.transcript.entry(i) for i in range(len(session.messages))):
+        calls = entry.message.calls
+        if calls and index:
+            policy.prepare(session.messages[:index], sizes, budget - allowance)
+            for position in range(folded, policy.start):
+                observed = sizes.transcript.entry(position)
+                ledger.observe(observed)
+                for name in names(observed):
+                    counts[name] = counts.get(name, 0) + 1
+            if policy.start > folded:
+                folded = policy.start
+                packed = {
+                    kind: pack((item.text for item in order()), allowance, counter)
+                    for kind, order in orders(ledger, counts).items()
+                }
+            tail = "\n".join(text_of(sizes.transcript.entry(i)) for i in range(folded, index))
+            wanted = {
+                name for call in calls for name in identifiers(argument_text(call.arguments)) if name in last_seen
+            }
+            judge({name for name in wanted if index - last_seen[name] > FAR}, tail, packed, tallies)
+        for name in names(entry):
+            last_seen[name] = index
+    return {"session": session.name, **{kind: figures(tally) for kind, tally in tallies.items()}}
+
+
+def judge(far: set[str], tail: str, packed: dict[str, str], tallies: dict[str, Tally]) -> None:
+    for kind, tally in tallies.items():
+        for name in far:
+            is_kept = name in tail or name in packed[kind]
+            tally.far += 1
+            tally.far_kept += is_kept
+            if name not in tally.seen_far:
+                tally.seen_far.add(name)
+                tally.first += 1
+                tally.first_kept += is_kept
+
+
+def names(entry: Entry) -> Iterator[str]:
+    yield from identifiers(text_of(entry))
+
+
+def text_of(entry: Entry) -> str:
+    message = entry.message
+    pieces = [message.text, *(result.text for result in message.results)]
+    return "\n".join([*pieces, *(argument_text(call.arguments) for call in message.calls)])
+
+
+def figures(tally: Tally) -> dict[str, float]:
+    return {
+        "far": tally.far_kept / max(1, tally.far),
+        "first": tally.first_kept / max(1, tally.first),
+        "demands": tally.far,
+        "identifiers": tally.first,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--budget", type=int, default=50_000)
+    parser.add_argument("--ledger", type=int, default=2_000, help="tokens the ledger may take")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    sessions = [read_session(json.loads(line)) for path in options.files for line in path.read_text().splitlines()]
+    with Pool() as pool:
+        rows = pool.map(play, [(session, options.budget, options.ledger) for session in sessions], chunksize=1)
+    rows = [row for row in rows if row["ledger"]["demands"]]
+    print(f"{'session':26}{'demands':>8}" + "".join(f"{kind:>20}" for kind in KINDS) + "   (far / first far use)")
+    for row in [*rows, pooled(rows)]:
+        shares = "".join(f"{row[kind]['far']:>13.3f} /{row[kind]['first']:.3f}" for kind in KINDS)
+        print(f"{row['session'][:25]:26}{row['ledger']['demands']:>8.0f}{shares}")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pool: dict[str, Any] = {"session": "all"}
+    for kind in KINDS:
+        demands, first = sum(row[kind]["demands"] for row in rows), sum(row[kind]["identifiers"] for row in rows)
+        pool[kind] = {
+            "far": sum(row[kind]["far"] * row[kind]["demands"] for row in rows) / max(1, demands),
+            "first": sum(row[kind]["first"] * row[kind]["identifiers"] for row in rows) / max(1, first),
+            "demands": demands,
+            "identifiers": first,
+        }
+    return pool
+
+
+if __name__ == "__main__":
+    main()
