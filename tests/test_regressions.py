@@ -109,7 +109,7 @@ def test_a_late_result_stays_with_its_pinned_call() -> None:
 
 def test_the_newest_message_is_not_lost_when_it_is_a_late_result() -> None:
     session = generated_session(300)
-    messages = [*session[:-1], called("late"), *generated_session(60, seed=2)[1:], returned("late", "here it is")]
+    messages = [*session[:-1], called("late"), *generated_session(200, seed=2)[1:], returned("late", "here it is")]
 
     request = govern(messages, budget=8_000, model="gpt-5")
 
@@ -348,6 +348,16 @@ def test_an_equal_list_that_is_written_differently_is_not_taken_for_the_same() -
     assert list(after.messages[1]["content"][0]["input"]) == ["j", "k"]
 
 
+def test_an_equal_list_that_costs_more_is_counted_anew() -> None:
+    def history(value: object) -> list[Any]:
+        return [{"role": "user", "content": [{"type": "zz", "a": [value] * 50}]}]
+
+    before = govern(history(1), budget=16_000, model="gpt-5")
+    after = govern(history(1.0), budget=16_000, model="gpt-5", previous=before)
+
+    assert after.tokens == govern(history(1.0), budget=16_000, model="gpt-5").tokens != before.tokens
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -382,6 +392,12 @@ def test_classification_of_garbage_does_not_crash(body: Any) -> None:
 
 
 def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
-    request = govern([said("a"), answered("b"), said("c")], budget=Budget(1_000, turns=1), model="gpt-5")
+    steps = [message for step in range(40) for message in (called(f"c{step}"), returned(f"c{step}", "word " * 40))]
+    messages = [said("the only task"), *steps, answered("done"), said("and now?")]
 
+    request = govern(messages, budget=2_000, model="gpt-5")
+
+    (folded,) = request.receipt.folded
+    assert folded.stop < len(steps)
+    assert "“the only task”" in str(request.messages[0]["content"])
     assert "not answered yet" not in str(request.messages[0]["content"])

@@ -67,4 +67,7 @@ class Lines(NamedTuple):
         number = max(0, int(self.load(index) / self.step_share))
         while self.position(number) < index:
             number += 1
+        # A unit can carry several lines to its end: the first of them is meant.
+        while number and self.position(number - 1) >= index:
+            number -= 1
         return number
