@@ -401,3 +401,144 @@ def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
     assert folded.stop < len(steps)
     assert "“the only task”" in str(request.messages[0]["content"])
     assert "not answered yet" not in str(request.messages[0]["content"])
+
+
+def test_a_retry_from_the_same_request_knows_how_long_the_longest_text_is() -> None:
+    settings: dict[str, Any] = {"budget": 10**7, "interrupted": True, "model": "gpt-5"}
+    base = [said("a"), called("a")]
+    first = govern(base, **settings)
+    grown = [*base, returned("a", "w " * 600_000), said("x")]
+
+    once, again = (govern(grown, **settings, previous=first).messages for _ in range(2))
+
+    assert len(str(once[2]["content"])) == len(str(again[2]["content"])) <= 1_048_576
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {1, 2}])
+def test_what_stands_behind_a_bad_key_is_looked_at(value: Any) -> None:
+    with pytest.raises(MalformedInputError):
+        govern([{"role": "user", "content": "q", "x": {"\ud800": value}}], budget=1_000)
+
+
+NAMELESS = {"id": "", "type": "custom", "custom": {"name": "", "input": "x"}, "function": None}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "reasoning_details": [{"t": 1}]},
+        {"role": "assistant", "content": " ", "reasoning_details": [{"t": 1}]},
+        {"role": "assistant", "tool_calls": [NAMELESS]},
+    ],
+)
+def test_odd_assistant_messages_are_mended(message: Any) -> None:
+    request = govern([said("q"), message, returned(""), said("z")], budget=1_000, model="gpt-5")
+
+    assert validate(request.messages, "openai") == []
+
+
+def test_a_custom_call_keeps_its_shape_when_it_is_renamed() -> None:
+    call = {"id": "", "type": "custom", "custom": {"name": "f", "input": "x"}}
+
+    request = govern([said("q"), {"role": "assistant", "tool_calls": [call]}, returned(""), said("z")], budget=1_000)
+
+    assert request.messages[1]["tool_calls"] == [
+        {"id": "call_1_0", "type": "custom", "custom": {"name": "f", "input": "x"}}
+    ]
+
+
+TEXT = {"type": "text", "text": "x"}
+MCP_USE = {"type": "mcp_tool_use", "id": "m", "name": "x", "input": {}}
+EMPTY_SEARCH = {"type": "search_result", "source": "u", "title": "t", "content": [{"type": "text", "text": ""}]}
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [{"type": "web_search_tool_result", "tool_use_id": "s", "content": []}, TEXT],
+        [MCP_USE, {"type": "mcp_tool_result", "tool_use_id": "m", "content": []}],
+        [{"type": "document", "source": {"type": []}}],
+        [EMPTY_SEARCH, TEXT],
+    ],
+)
+def test_odd_anthropic_blocks_are_mended_or_left_alone(blocks: list[Any]) -> None:
+    text = {"type": "text", "text": "x"}
+
+    request = anthropic([user(text), model(*blocks), user(text)])
+
+    assert validate(request.messages, "anthropic") == []
+
+
+def test_an_id_of_a_server_tool_that_is_no_text_is_refused_by_its_place() -> None:
+    block = {"type": "server_tool_use", "id": [], "name": "w", "input": {}}
+
+    with pytest.raises(MalformedInputError, match=r"messages\[0\]\.content\[0\]\.id: must be a string, not a list"):
+        anthropic([model(block)])
+
+
+WORDS = "w " * 5_000
+FUNCTION: dict[str, Any] = {"name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "q", "tool_call_id": WORDS},
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": FUNCTION, "extra_content": {"signature": WORDS}}]},
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {**FUNCTION, "parsed_arguments": WORDS}}]},
+        {**called("a"), "weight": WORDS},
+    ],
+)
+def test_fields_in_unlikely_places_are_counted(message: Any) -> None:
+    with pytest.raises(CannotFitError):
+        govern([said("q"), message, returned("a")], budget=1_000, model="gpt-5", pins=[1], interrupted=True)
+
+
+def test_a_field_on_a_tool_message_is_counted() -> None:
+    odd = {**returned("a"), "reasoning_content": WORDS}
+
+    with pytest.raises(CannotFitError):
+        govern([said("q"), called("a"), odd], budget=1_000, model="gpt-5")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text", "text": "x", "data": WORDS},
+        {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "note": WORDS}},
+    ],
+)
+def test_fields_on_unlikely_blocks_are_counted(block: Any) -> None:
+    with pytest.raises(CannotFitError):
+        anthropic([user(block)], budget=1_000)
+
+
+def test_a_pinned_result_stays_however_far_its_call_is() -> None:
+    middle = [message for number in range(700) for message in (said(f"u {number}"), answered("v"))]
+    messages = [said("q"), called("b"), *middle, returned("b", "late result"), said("now")]
+
+    request = govern(messages, budget=600, model="gpt-5", pins=[len(messages) - 2])
+
+    assert returned("b", "late result") in request.messages
+
+
+def test_a_pinned_output_too_long_for_the_provider_is_refused_and_not_cut() -> None:
+    messages = [said("a"), called("a"), returned("a", "w " * 600_000), said("z")]
+
+    with pytest.raises(
+        CannotFitError, match="1,200,000 characters cannot be made to fit 1,048,576: the pinned messages"
+    ):
+        govern(messages, budget=10**7, model="gpt-5", pins=[2])
+
+
+def test_siblings_of_one_request_do_not_lend_each_other_what_only_looks_equal() -> None:
+    base: list[Any] = [user({"type": "text", "text": "q"})]
+    before = anthropic(base)
+
+    def grown(value: object) -> list[Any]:
+        return [*base, model(use("bad id!", input={"a": value})), user(result("bad id!"))]
+
+    anthropic(grown(1), previous=before)
+    sibling = anthropic(grown(True), previous=before)  # noqa: FBT003
+
+    assert sibling.messages[1]["content"][0]["input"]["a"] is True

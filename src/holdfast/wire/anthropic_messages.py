@@ -37,12 +37,16 @@ NAME = "anthropic-messages"
 ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 MAX_CACHE_MARKS = 4
 _FIELDS = frozenset({"role", "content"})
-_BLOCK_FIELDS = frozenset(
-    {
-        "type", "text", "cache_control", "thinking", "signature", "data", "source", "id", "name", "input",
-        "tool_use_id", "content", "is_error",
-    }
-)  # fmt: skip
+_BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
+    "text": frozenset({"type", "text"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+    "image": frozenset({"type", "source"}),
+    "document": frozenset({"type", "source"}),
+    "tool_use": frozenset({"type", "id", "name", "input"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error"}),
+}
+"""The fields that parts stand for, by kind of block; whatever else is there is sent too, and counted as it is."""
 
 
 class AnthropicMessages:
@@ -80,9 +84,7 @@ class AnthropicMessages:
             place.refuse(".role", f"{shown(spelled)} is not a role; use 'user' or 'assistant'{hint}")
         native = _repaired(place.sendable(native), role, place)
         parts = _parts(native.get("content"), TRUST_OF_ROLE[role], place)
-        extras = extra_fields(native, _FIELDS)
-        if is_list(blocks := native.get("content")):
-            extras += "".join(extra_fields(block, _BLOCK_FIELDS) for block in blocks if is_mapping(block))
+        extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
         return Message(role, parts, native, parts, tuple(place.notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
@@ -100,6 +102,19 @@ class AnthropicMessages:
     def json_bytes(self, message: Message) -> int:
         """Return the size of a message as it would be sent."""
         return json_bytes(self.encode(message))
+
+
+def _extras(content: Any) -> str:
+    """Return everything of blocks that is sent and that no part stands for, as JSON text."""
+    if not is_list(content):
+        return ""
+    extras = ""
+    for block in content:
+        kind = str(block.get("type"))
+        extras += extra_fields(block, _BLOCK_FIELDS.get(kind))
+        if kind == "tool_result":
+            extras += _extras(block.get("content"))
+    return extras
 
 
 def _weigh(content: Any) -> tuple[int, bool]:
@@ -126,12 +141,15 @@ def _repaired(native: Mapping[str, Any], role: Role, place: Place) -> Mapping[st
     content = native.get("content")
     if not is_list(content):
         return native
-    mended = [block for raw in content if (block := _repaired_block(raw, role, place)) is not None]
+    uses = {
+        str(block.get("id")) for block in content if is_mapping(block) and str(block.get("type")).endswith("_tool_use")
+    }
+    mended = [block for raw in content if (block := _repaired_block(raw, role, uses, place)) is not None]
     is_same = len(mended) == len(content) and all(new is old for new, old in zip(mended, content, strict=True))
     return native if is_same else {**native, "content": mended}
 
 
-def _repaired_block(block: Any, role: Role, place: Place) -> Any:
+def _repaired_block(block: Any, role: Role, uses: set[str], place: Place) -> Any:
     kind = block.get("type") if is_mapping(block) else None
     if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
         place.notes.append("left out reasoning without a signature")
@@ -139,8 +157,11 @@ def _repaired_block(block: Any, role: Role, place: Place) -> Any:
     if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):
         place.notes.append(f"left out a {kind} in a message of the {role}")
         return None
+    if str(kind).endswith("_tool_result") and str(block.get("tool_use_id")) not in uses:
+        place.notes.append(f"left out a {kind} without its use")
+        return None
     if kind != "tool_use":
-        return block
+        return _without_blank_inside(block, kind, place)
     changes: dict[str, Any] = {}
     if not is_mapping(block.get("input")):
         changes["input"] = {} if block.get("input") is None else {"arguments": block["input"]}
@@ -149,6 +170,23 @@ def _repaired_block(block: Any, role: Role, place: Place) -> Any:
         changes["name"] = "tool"
         place.notes.append("gave a tool_use without a name one")
     return {**block, **changes} if changes else block
+
+
+def _without_blank_inside(block: Any, kind: object, place: Place) -> Any:
+    """Return a block that only its provider understands without empty texts inside it."""
+    inner = block.get("content") if is_mapping(block) and str(kind) not in _BLOCK_FIELDS else None
+    if not is_list(inner) or not any(map(_is_blank_text, inner)):
+        return block
+    place.notes.append("removed an empty text")
+    left = [item for item in inner if not _is_blank_text(item)]
+    return {**block, "content": left} if left or kind != "search_result" else None
+
+
+def _is_blank_text(block: Any) -> bool:
+    if not is_mapping(block) or block.get("type") != "text":
+        return False
+    text = block.get("text")
+    return text is None or (isinstance(text, str) and not text.strip())
 
 
 def _parts(content: object, trust: Trust, place: Place) -> tuple[Part, ...]:
@@ -183,8 +221,11 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: Place, pa
     if kind == "image":
         return Media("image", trust, image_tokens(), block)
     source = block.get("source")
-    if kind == "document" and is_mapping(source) and source.get("type") not in {"text", "content"}:
+    if kind == "document" and is_mapping(source) and str(source.get("type")) not in {"text", "content"}:
         return Media("document", trust, data_tokens(source.get("data")), block)
+    for key in ("id", "tool_use_id"):
+        if key in block:
+            place.text(block[key], f"{path}.{key}")
     return Opaque(kind, place.json(block, path), trust, block)
 
 

@@ -39,10 +39,23 @@ ROLES: Mapping[str, Role] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-REASONING_FIELDS = ("reasoning_content", "reasoning")
-OPAQUE_FIELDS = ("refusal", "audio", "function_call", "reasoning_details")
-_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", *REASONING_FIELDS, *OPAQUE_FIELDS})
-_BLOCK_FIELDS = frozenset({"type", "text", "image_url", "input_audio", "file"})
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
+OPAQUE_FIELDS = ("refusal", "audio", "function_call")
+_FIELDS: Mapping[Role, frozenset[str]] = {
+    "system": frozenset({"role", "content"}),
+    "user": frozenset({"role", "content"}),
+    "assistant": frozenset({"role", "content", "tool_calls", *REASONING_FIELDS, *OPAQUE_FIELDS}),
+    "tool": frozenset({"role", "content", "tool_call_id"}),
+}
+"""The fields that parts stand for, by role; whatever else is there is sent too, and counted as it is."""
+_BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
+    "text": frozenset({"type", "text"}),
+    "image_url": frozenset({"type", "image_url"}),
+    "input_audio": frozenset({"type", "input_audio"}),
+    "file": frozenset({"type", "file"}),
+}
+_CALL_FIELDS = frozenset({"id", "type", "function", "custom", "index"})
+_FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _PLAIN = 2
 """How many fields there are with role and content alone."""
 
@@ -107,10 +120,7 @@ class OpenAIChat:
             parts = (ToolResult("" if call_id is None else place.text(call_id, ".tool_call_id"), content),)
         elif len(native) > 1 + ("content" in native):
             parts = (*_reasoning(native, place), *content, *_other_fields(native, place), *_calls(native, place))
-        extras = extra_fields(native, _FIELDS)
-        if is_list(blocks := native.get("content")):
-            extras += "".join(extra_fields(block, _BLOCK_FIELDS) for block in blocks if is_mapping(block))
-        return Message(role, parts, native, parts, tuple(place.notes), extras)
+        return Message(role, parts, native, parts, tuple(place.notes), _extras(native, role))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a message as JSON: the JSON it came from, changed only where it was edited."""
@@ -145,6 +155,19 @@ class OpenAIChat:
         return json_bytes(self.encode(message))
 
 
+def _extras(native: Mapping[str, Any], role: Role) -> str:
+    """Return everything that is sent and that no part stands for, as JSON text."""
+    extras = extra_fields(native, _FIELDS[role])
+    if is_list(blocks := native.get("content")):
+        extras += "".join(extra_fields(block, _BLOCK_FIELDS.get(str(block["type"]))) for block in blocks)
+    if role == "assistant" and is_list(calls := native.get("tool_calls")):
+        for call in calls:
+            extras += extra_fields(call, _CALL_FIELDS)
+            if is_mapping(function := call.get("function")):
+                extras += extra_fields(function, _FUNCTION_FIELDS)
+    return extras
+
+
 def _weigh_fields(native: Mapping[str, Any]) -> int:
     """Return the size of what an assistant message has besides its content; raise where that is not plain."""
     weight = 0
@@ -155,7 +178,7 @@ def _weigh_fields(native: Mapping[str, Any]) -> int:
             raise TypeError
         weight += len(arguments)
     if len(native) > _PLAIN + ("tool_calls" in native):
-        weight += sum(len("" + (native.get(name) or "")) for name in REASONING_FIELDS)
+        weight += sum(len("" + (native.get(name) or "")) for name in REASONING_FIELDS[:2])
     return weight
 
 
@@ -179,6 +202,12 @@ def _repaired(native: Mapping[str, Any], role: Role, place: Place) -> Mapping[st
 
 
 def _repaired_call(call: Any, place: Place, path: str) -> Any:
+    custom = call.get("custom") if is_mapping(call) and call.get("type") == "custom" else None
+    if is_mapping(custom):
+        if custom.get("name") != "":
+            return call
+        place.notes.append("gave a call without a name one")
+        return {**call, "custom": {**custom, "name": "tool"}}
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
         return call
@@ -219,9 +248,13 @@ def _block(value: object, trust: Trust, place: Place, path: str) -> Content:
 
 
 def _reasoning(native: Mapping[str, Any], place: Place) -> list[Thinking]:
-    return [
-        Thinking(place.text(native[name], f".{name}"), native=name) for name in REASONING_FIELDS if native.get(name)
-    ]
+    found: list[Thinking] = []
+    for name in REASONING_FIELDS:
+        value = native.get(name)
+        if value:
+            text = place.json(value, f".{name}") if name == "reasoning_details" else place.text(value, f".{name}")
+            found.append(Thinking(text, native=name))
+    return found
 
 
 def _other_fields(native: Mapping[str, Any], place: Place) -> list[Opaque]:
@@ -283,15 +316,10 @@ def _content_block(part: Content) -> Mapping[str, Any]:
 
 
 def _call_block(call: ToolCall) -> Mapping[str, Any]:
-    block = call.native if is_mapping(call.native) else None
-    if block is None or "function" not in block:
-        if block is not None and "custom" in block:
-            return {**block, "id": call.id, "custom": {**block["custom"], "input": call.arguments}}
-        return {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-    if not call.is_edited:
+    block: Mapping[str, Any] = call.native if is_mapping(call.native) else {"type": "function"}
+    if call.native is not None and not call.is_edited and ("function" in block or "custom" in block):
         return block
-    return {**block, "id": call.id, "function": {**block["function"], "arguments": call.arguments}}
+    if block.get("type") == "custom" and is_mapping(custom := block.get("custom")):
+        return {**block, "id": call.id, "custom": {**custom, "input": call.arguments}}
+    function = block["function"] if is_mapping(block.get("function")) else {"name": call.name}
+    return {**block, "id": call.id, "function": {**function, "arguments": call.arguments}}

@@ -109,9 +109,9 @@ def check_list(messages: object) -> list[object]:
     raise MalformedInputError("messages", f"must be a list of messages, not {kind_of(messages)}{hint}")
 
 
-def extra_fields(value: Mapping[str, Any], known: frozenset[str]) -> str:
-    """Return fields that no part stands for as JSON text: they are sent, so they count."""
-    if value.keys() <= known:
+def extra_fields(value: Any, known: frozenset[str] | None) -> str:
+    """Return fields that no part stands for as JSON text: they are sent, so they count; None knows all."""
+    if known is None or not is_mapping(value) or value.keys() <= known:
         return ""
     return json.dumps({key: item for key, item in value.items() if key not in known}, ensure_ascii=False)
 

@@ -28,7 +28,7 @@ class NotJsonError(ValueError):
     @property
     def path(self) -> str:
         """How to get to it from the value that was looked at."""
-        path = "".join(reversed(self.steps))
+        path = cleaned_text("".join(reversed(self.steps)))
         return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}…"
 
 
@@ -63,7 +63,8 @@ def _is_clean_object(value: Mapping[object, object], depth: int) -> bool:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise NotJsonError(f"is a key of type {type(key).__name__}; keys are strings")  # noqa: TRY301
-            if not (key.isascii() or is_utf8(key)) or not is_clean(item, depth + 1):
+            is_clean_key = key.isascii() or is_utf8(key)
+            if not is_clean(item, depth + 1) or not is_clean_key:
                 clean = False
     except NotJsonError as error:
         error.steps.append(f".{key}")

@@ -155,7 +155,7 @@ class Transcript:
 
     def _are_same(self, natives: list[object]) -> bool:
         """Return whether the messages that were read are the same objects; equal ones may differ (1 and True)."""
-        known, count = self._natives, min(len(natives), self._length)
+        known, count = self._natives, min(len(natives), len(self._natives))
         return not any(natives[index] is not known[index] for index in self._entries if index < count)
 
     def _sharing(self, natives: list[object]) -> "Transcript":
@@ -165,9 +165,11 @@ class Transcript:
         grown._prompts, grown._systems = self._prompts, self._systems
         grown._entries, grown._variants = self._entries, self._variants
         grown._costs, grown._tokens, grown._lines = self._costs, self._tokens, self._lines
-        grown._length, grown._heaviest = len(self._natives), self._heaviest
+        grown._length = len(self._natives)
         grown._grow(natives[grown._length :])
         grown._length = len(natives)
+        added = (self.weight_of(index) for index in range(self._length, len(natives)))
+        grown._heaviest = max(self._heaviest, max(added, default=0))
         return grown
 
     def _branching(self, natives: list[object]) -> "Transcript":

@@ -1,6 +1,6 @@
 """What a cut gives: the messages that would be sent, mended, counted, and held against every limit."""
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.mend import Mended, mend
 from holdfast.core.conversation.messages import Text, user
@@ -8,7 +8,7 @@ from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.protection import PROMPT, Protection
+from holdfast.core.planning.protection import Protection
 from holdfast.core.planning.receipt import Spans, spans_without
 from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
 from holdfast.core.planning.rules.fold import fold
@@ -179,19 +179,30 @@ class Composer:
             return entries
         shorter: list[Entry] = []
         for entry in entries:
-            message = clip_outputs(entry.message, longest)
-            size = max((len(part.text) for part in message.parts if isinstance(part, Text)), default=0)
+            is_fixed = entry.position in self.protection.fixed
+            message = entry.message if is_fixed else clip_outputs(entry.message, longest)
+            texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
+            size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
             if size > longest and entry.position is not None:
                 part = self.protection.name_of(entry.position)
                 raise CannotFitError(part, needed=size, limit=longest, unit="characters", breakdown={part: size})
             shorter.append(entry if message is entry.message else entry.saying(message))
         return shorter
 
+    def _refuse_images(self, entries: list[Entry], most: int) -> NoReturn:
+        held: dict[str, int] = {}
+        for entry in entries:
+            if entry.position is not None and (count := count_media(entry.message)):
+                name = self.protection.name_of(entry.position)
+                held[name] = held.get(name, 0) + count
+        part = max(held, key=lambda name: held[name])
+        raise CannotFitError(part, needed=sum(held.values()), limit=most, unit="images", breakdown=held)
+
     def _fits_otherwise(self, entries: list[Entry], media: int) -> bool:
         """Return whether a view keeps the limits besides tokens."""
         budget, most = self.situation.budget, self.situation.max_images
-        if media and most is not None and (count := count_all_media(entries)) > most:
-            raise CannotFitError(PROMPT, needed=count, limit=most, unit="images", breakdown={PROMPT: count})
+        if media and most is not None and count_all_media(entries) > most:
+            self._refuse_images(entries, most)
         if budget.messages and len(entries) > budget.messages:
             return False
         if (

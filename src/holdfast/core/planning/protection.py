@@ -6,8 +6,8 @@ from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.messages import Thinking
 from holdfast.core.conversation.transcript import Transcript
 
-FAR = 1_000
-"""How many messages away the other half of an exchange is looked for."""
+FAR = 100_000
+"""How many messages away the other half of an exchange is looked for, where it does not stand beside it."""
 SYSTEM = "the system text"
 TOOLS = "the tool definitions"
 PINS = "the pinned messages"

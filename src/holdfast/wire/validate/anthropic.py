@@ -83,7 +83,7 @@ def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
         uses: set[object] = set()
         for number, block in enumerate(blocks(message)):
             kind = str(block.get("type"))
-            if kind == "server_tool_use":
+            if kind.endswith("_tool_use"):
                 uses.add(block.get("id"))
             elif kind.endswith("_tool_result") and block.get("tool_use_id") not in uses:
                 yield Violation(
