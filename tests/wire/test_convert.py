@@ -257,3 +257,9 @@ def test_system_text_joins_the_messages_where_the_format_has_it_there() -> None:
 def test_silly_system_text_is_refused() -> None:
     with pytest.raises(MalformedInputError, match="system: must be a string or a list of text blocks, not a number"):
         convert([said("x")], source="openai", target="anthropic", system=5)
+
+
+def test_system_text_that_stays_apart_is_mended_or_refused_too() -> None:
+    assert convert([said("x")], source="anthropic", target="anthropic", system="a\ud800").system == "a\ufffd"
+    with pytest.raises(MalformedInputError, match="system"):
+        convert([said("x")], source="anthropic", target="anthropic", system=[{1: 2}])

@@ -186,7 +186,7 @@ def _is_blank_text(block: Any) -> bool:
     if not is_mapping(block) or block.get("type") != "text":
         return False
     text = block.get("text")
-    return text is None or (isinstance(text, str) and not text.strip())
+    return not isinstance(text, str) or not text.strip()
 
 
 def _parts(content: object, trust: Trust, place: Place) -> tuple[Part, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.core.conversation.json_values import cleaned, cleaned_text
+from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.messages import Message, Text
 from holdfast.core.conversation.messages import system as system_message
@@ -23,7 +23,7 @@ from holdfast.wire.anthropic_messages import (
 )
 from holdfast.wire.formats import ALIASES, Format, format_named
 from holdfast.wire.openai_chat import OpenAIChat
-from holdfast.wire.reading import check_list, is_list, is_mapping, kind_of
+from holdfast.wire.reading import Place, check_list, is_list, is_mapping, kind_of
 from holdfast.wire.shaping import (
     Shaping,
     alternating,
@@ -80,7 +80,7 @@ def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system: object
     if not reader.has_system_apart:
         return Converted([*([reader.encode(system_message(opening))] if opening else []), *encoded], None, tuple(notes))
     fewer = without_excess_marks(encoded, MAX_CACHE_MARKS - count_cache_marks(system))
-    return Converted(fewer, None if system is None else cleaned(system), tuple(notes))
+    return Converted(fewer, None if system is None else Place("system").value(system), tuple(notes))
 
 
 def plain_system_text(value: object, depth: int = 0) -> str:

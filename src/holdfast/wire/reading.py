@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeGuard, cast
 
-from holdfast.core.conversation.json_values import NotJsonError, cleaned, is_clean, written
+from holdfast.core.conversation.json_values import Json, NotJsonError, cleaned, is_clean, written
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, ToolResult
 from holdfast.errors import MalformedInputError
 
@@ -64,13 +64,17 @@ class Place:
         self.notes.append("replaced lone surrogates by a replacement character, and NaN or infinity by null")
         return cast("dict[str, Any]", cleaned(native))
 
-    def json(self, value: object, path: str) -> str:
-        """Return a value as JSON text."""
+    def value(self, value: object, path: str = "") -> Json:
+        """Return a value that can be sent, mended where it has to be."""
         try:
             is_clean(value)
-            return json.dumps(cleaned(value), ensure_ascii=False)
         except NotJsonError as error:
             self.refuse(path + error.path, error.problem)
+        return cleaned(value)
+
+    def json(self, value: object, path: str) -> str:
+        """Return a value as JSON text."""
+        return json.dumps(self.value(value, path), ensure_ascii=False)
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:

@@ -73,8 +73,9 @@ class Shaping:
         if part.kind == "refusal":
             return Text(part.text, part.trust)
         source = part.native.get("source") if is_mapping(part.native) else None
-        if is_mapping(source) and source.get("type") == "text" and isinstance(source.get("data"), str):
-            return Text(source["data"], part.trust)
+        words = source.get("data") if is_mapping(source) and source.get("type") == "text" else None
+        if isinstance(words, str) and words.strip():
+            return Text(words, part.trust)
         self.note(f"a block of type {part.kind!r} was left out")
         # What a user showed leaves a trace, so that the prompt does not vanish with it.
         return None if role == "assistant" else Text(f"[{part.kind} not carried over]", part.trust)
