@@ -218,3 +218,17 @@ def test_a_growing_list_keeps_its_prefix_until_a_line_moves(budget: int, loop_st
     weight = sum(len(json.dumps(message)) for message in session[length:])
     step = budget * 0.75 * 3 / 4
     assert 0 < moves <= weight / step + 2
+
+
+@given(sound_chat_histories(max_turns=8), st.data(), st.sampled_from([400, 900, 2_500]))
+def test_pinned_messages_survive_as_the_same_objects(
+    messages: list[dict[str, object]], data: st.DataObject, budget: int
+) -> None:
+    pins = data.draw(st.sets(st.integers(0, len(messages) - 1), max_size=3))
+    request = governed(messages, "openai-chat", budget, pins=pins)
+    assume(request is not None)
+    assert request is not None
+
+    sent = {id(message) for message in request.messages}
+    assert all(id(messages[pin]) in sent for pin in pins)
+    assert pins <= set(request.receipt.kept)
