@@ -4,9 +4,10 @@ They are what a summary loses first and an agent needs again verbatim. Read off 
 a call's arguments and not from their JSON, where escapes make up names that nobody used.
 """
 
-import json
 import re
 from collections.abc import Iterator
+
+from holdfast.core.conversation.json_values import Json, parsed
 
 _PATTERN = (
     r"(?P<mail>[\w.+-]+@[\w-]+\.[\w.-]+\w)"
@@ -31,19 +32,19 @@ def identifiers(text: str) -> Iterator[str]:
 def argument_text(arguments: str) -> str:
     """Return the values of a call's arguments as text; the JSON itself where it cannot be read."""
     try:
-        return "\n".join(_strings(json.loads(arguments or "{}")))
-    except (ValueError, RecursionError):
+        return "\n".join(_strings(parsed(arguments or "{}")))
+    except ValueError:
         return arguments
 
 
-def _strings(value: object) -> Iterator[str]:
+def _strings(value: Json) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
-            yield from _strings(item)  # pyright: ignore[reportUnknownArgumentType]
+        for item in value.values():
+            yield from _strings(item)
     elif isinstance(value, list):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
-            yield from _strings(item)  # pyright: ignore[reportUnknownArgumentType]
+        for item in value:
+            yield from _strings(item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)

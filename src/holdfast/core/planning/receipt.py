@@ -51,7 +51,7 @@ class Receipt:
         yield f"{'budget':10}{_or_dash(self.budget.messages):>10}{self.budget.tokens:>12,}  ({self.budget.source})"
         for name in ("kept", "clipped", "elided"):
             positions: tuple[int, ...] = getattr(self, name)
-            yield from _row(name, spans(positions))
+            yield from _row(name, spans(sorted(positions)))
         yield from _row("folded", self.folded)
         yield from _row("pruned", self.pruned)
         if self.mended:
