@@ -42,3 +42,12 @@ def test_the_size_of_what_was_too_long_to_count_is_called_an_estimate() -> None:
     assert receipt.tokens.provenance == "counted"
     assert "≈" in str(receipt).splitlines()[1]
     assert receipt.tokens_before.total > 100_000
+
+
+def test_positions_are_listed_in_order_even_where_a_late_result_was_moved() -> None:
+    messages = [said("go"), called("a"), said("wait"), returned("a"), said("on")]
+
+    receipt = govern(messages, budget=1_000, model="gpt-5").receipt
+
+    assert receipt.kept == (0, 1, 3, 2, 4)
+    assert "kept               5  #0–#4" in str(receipt).splitlines()
