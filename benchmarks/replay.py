@@ -1,10 +1,12 @@
 """Replays recorded sessions under policies, and prints prefix stability, cost, growth, validity and budget.
 
-    python -m benchmarks.replay FILE.jsonl … --policy default,threshold --budget 16000,100000 [--concat] [--json FILE]
+    python -m benchmarks.replay FILE.jsonl … --policy default,copilot+summary,my.toml --budget 16000,100000 [--concat]
 
-Every policy is shown beside the baselines full, sliding, pair-safe, hysteresis and threshold. Costs are in
-thousands of plain input tokens; "vs threshold" is the ratio to threshold compaction in the same run. With
-billed usage in the recording, the simulator says how far off it is.
+A policy is a preset or a TOML file; with `+summary` behind it a model writes summaries, which are priced and
+say nothing. Every policy is shown beside the baselines full, sliding, pair-safe, hysteresis and threshold.
+Costs are in plain input tokens; "vs threshold" is the ratio to threshold compaction in the same run. A policy
+that weighs prices is played once under each price model, knowing it; its other figures are those under
+the first. With billed usage in the recording, the simulator says how far off it is.
 """
 
 import argparse
@@ -14,9 +16,13 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.planning.cost import PRICES
-from holdfast.lab.baselines import POLICIES
+from holdfast import SettingsError, read_policy
+from holdfast.core.planning.cost import PRICES, Prices
+from holdfast.core.planning.presets import PRESETS, policy_of
+from holdfast.core.planning.rules.deep import FoldDeep
+from holdfast.lab.baselines import POLICIES, ReplayPolicy
 from holdfast.lab.metrics import against_bills, measured
+from holdfast.lab.planned import Planned
 from holdfast.lab.replay import STATIC_TOKENS, Player, Session, concatenated, read_session
 
 BASELINES = ("full", "sliding", "pair-safe", "hysteresis", "threshold")
@@ -26,10 +32,31 @@ def load(paths: list[Path]) -> list[Session]:
     return [read_session(json.loads(line)) for path in paths for line in path.read_text().splitlines() if line]
 
 
+def made(name: str, prices: Prices) -> ReplayPolicy:
+    """Return a policy by its name; raises SettingsError for one that is not known or not right."""
+    if name in POLICIES:
+        return POLICIES[name]()
+    stem, _, option = name.partition("+")
+    policy = read_policy(Path(stem).read_text()) if stem.endswith(".toml") else policy_of(stem)
+    if option not in {"", "summary"}:
+        raise SettingsError("policy", f"{option!r} is not known; write {stem}+summary for one with a summariser")
+    return Planned(policy, has_summariser=bool(option), prices=prices)
+
+
 def play(job: tuple[Session, str, int, int]) -> dict[str, Any]:
     session, policy, budget, static = job
-    turns = list(Player(session, POLICIES[policy](), budget, static).turns())
-    row: dict[str, Any] = {"session": session.name, "policy": policy, "budget": budget, **measured(turns)}
+    first, *others = PRICES.values()
+    player = Player(session, made(policy, first), budget, static)
+    row: dict[str, Any] = {
+        "session": session.name,
+        "policy": policy,
+        "budget": budget,
+        **measured(list(player.turns())),
+    }
+    if isinstance(player.policy, Planned) and isinstance(player.policy.policy.fold, FoldDeep):
+        for prices in others:
+            turns = Player(session, made(policy, prices), budget, static).turns()
+            row[f"M6.{prices.name}.total"] = sum(turn.cost(prices) for turn in turns)
     if policy == "full":
         bills = against_bills(session, list(Player(session, POLICIES["full"](), budget, 0).turns()))
         row |= {f"bills.{name}": value for name, value in (bills or {}).items()}
@@ -48,12 +75,12 @@ def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     names = list(PRICES)
-    head = f"{'session':22}{'budget':>8} {'policy':12}{'hit':>6}{'breaks/100':>11}{'growth':>7}{'invalid':>8}"
+    head = f"{'session':22}{'budget':>8} {'policy':16}{'hit':>6}{'breaks/100':>11}{'growth':>7}{'invalid':>8}"
     lines = [head + f"{'over':>6}{'differ':>7}" + "".join(f"{name:>11}" for name in names) + "  (cost vs threshold)"]
     for row in rows:
         shares = "".join(f"{row[f'M6.{name}.vs_threshold']:>11.2f}" for name in names)
         lines.append(
-            f"{row['session'][:21]:22}{row['budget']:>8,} {row['policy']:12}{row['M5.hit_share']:>6.3f}"
+            f"{row['session'][:21]:22}{row['budget']:>8,} {row['policy']:16}{row['M5.hit_share']:>6.3f}"
             f"{row['M5.breaks_per_100']:>11.1f}{row['M7.growth']:>7.2f}{row['M8.invalid']:>8.0f}{row['M9.over']:>6.0f}"
             f"{row['M14.differences']:>7.0f}{shares}"
         )
@@ -75,9 +102,11 @@ def main() -> None:
     parser.add_argument("--concat", action="store_true", help="play all sessions as one long one")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
-    unknown = sorted(set(options.policy.split(",")) - set(POLICIES))
-    if unknown:
-        parser.error(f"unknown policy {', '.join(unknown)}; choose from {', '.join(POLICIES)}")
+    try:
+        for name in options.policy.split(","):
+            made(name, PRICES["none"])
+    except (SettingsError, OSError) as error:
+        parser.error(f"{error}; presets: {', '.join(PRESETS)}; baselines: {', '.join(POLICIES)}")
     sessions = load(options.files)
     sessions = [concatenated(sessions)] if options.concat else sessions
     policies = [*BASELINES, *(name for name in options.policy.split(",") if name not in BASELINES)]

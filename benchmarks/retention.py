@@ -22,7 +22,7 @@ from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text, identifiers
 from holdfast.core.history.ledger import Item, Ledger, pack
-from holdfast.lab.baselines import Sizes, Threshold
+from holdfast.lab.baselines import Asked, Sizes, Threshold
 from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
 from holdfast.wire.formats import format_named
 
@@ -64,7 +64,7 @@ def play(job: tuple[Session, int, int]) -> dict[str, Any]:
     for index, entry in enumerate(sizes.transcript.entry(i) for i in range(len(session.messages))):
         calls = entry.message.calls
         if calls and index:
-            policy.prepare(session.messages[:index], sizes, budget - allowance)
+            policy.prepare(Asked(session.messages[:index], sizes, budget - allowance))
             for position in range(folded, policy.start):
                 observed = sizes.transcript.entry(position)
                 ledger.observe(observed)

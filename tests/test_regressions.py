@@ -10,12 +10,12 @@ from holdfast import (
     Calibration,
     CannotFitError,
     MalformedInputError,
-    Policy,
     SettingsError,
     classify,
     govern,
     validate,
 )
+from holdfast.core.planning.policy import FloorSettings
 from holdfast.counters.vocabularies import counter_for
 from holdfast.testing.chat import answered, called, returned, said
 from holdfast.testing.sessions import generated_session
@@ -166,8 +166,8 @@ def test_settings_of_the_wrong_kind_are_refused_by_name(settings: dict[str, Any]
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"policy.{next(iter(fields))}"):
-        Policy(**fields)
+    with pytest.raises(SettingsError, match=f"policy.floor.{next(iter(fields))}"):
+        FloorSettings(**fields)
 
 
 @pytest.mark.parametrize("factor", [0, -2, float("nan"), "x", 100])

@@ -3,6 +3,7 @@
 from holdfast.core.conversation.messages import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.policy_file import read_policy
 from holdfast.core.planning.receipt import Receipt
 from holdfast.core.planning.situation import Budget
 from holdfast.counters.vocabularies import counter_for
@@ -48,5 +49,6 @@ __all__ = [
     "convert",
     "counter_for",
     "govern",
+    "read_policy",
     "validate",
 ]

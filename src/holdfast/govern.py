@@ -15,7 +15,8 @@ from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.account import account
 from holdfast.core.planning.floor import Fitted, Floor
-from holdfast.core.planning.policy import Policy, policy_of
+from holdfast.core.planning.policy import FloorSettings, Policy
+from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.receipt import Receipt
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
@@ -84,7 +85,7 @@ def govern(
         max_text_chars=wire.max_text_chars,
         max_images=wire.max_images,
     )
-    rules = policy_of(policy)
+    rules = policy_of(policy).floor
     transcript = _known_transcript(natives, wire, counter, previous)
     fitted = None if transcript is None else _fitted_as_known(transcript, rules, situation)
     if transcript is None or fitted is None:
@@ -125,7 +126,7 @@ def _known_transcript(
     return known.continued(natives)
 
 
-def _fitted_as_known(transcript: Transcript, policy: Policy, situation: Situation) -> Fitted | None:
+def _fitted_as_known(transcript: Transcript, policy: FloorSettings, situation: Situation) -> Fitted | None:
     """Fit a transcript that was read earlier; None if what it would send was changed in place since."""
     fitted = Floor(transcript, policy, situation).fit()
     positions = [entry.position for entry in fitted.view.entries if entry.position is not None]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Budget, CannotFitError, EmptyConversationError, PendingToolCallsError, Policy, Request, govern
+from holdfast import Budget, CannotFitError, EmptyConversationError, PendingToolCallsError, Request, govern, read_policy
 from holdfast.core.planning.receipt import total
 from holdfast.testing.chat import answered, called, returned, said, told
 from holdfast.testing.sessions import generated_session
@@ -267,7 +267,7 @@ def test_a_policy_can_be_given_by_value() -> None:
     messages = generated_session(200)
 
     plain = send(messages, 6_000)
-    spare = send(messages, 6_000, policy=Policy(name="spare", digest_share=0.005))
+    spare = send(messages, 6_000, policy=read_policy("floor.digest_share = 0.005"))
 
     assert spare.receipt.pruned
     assert spare.receipt.folded == ()

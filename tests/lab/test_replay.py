@@ -7,8 +7,10 @@ import pytest
 
 from holdfast import SettingsError
 from holdfast.core.planning.cost import PRICES, Prices, break_even_turns, prices_named, request_cost
+from holdfast.core.planning.presets import PRESETS
 from holdfast.lab.baselines import POLICIES
 from holdfast.lab.metrics import against_bills, growth, measured
+from holdfast.lab.planned import Planned
 from holdfast.lab.replay import Player, Session, Turn, concatenated, read_session
 from holdfast.testing.chat import Json, answered, said
 from holdfast.testing.sessions import generated_session
@@ -69,17 +71,23 @@ def test_sending_everything_only_ever_extends_the_prefix() -> None:
 def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() -> None:
     session = recorded(generated_session(500))
 
-    figures = {
-        name: measured(list(Player(session, POLICIES[name](), 12_000).turns()))
-        for name in ("sliding", "hysteresis", "threshold", "default")
-    }
+    policies = {"sliding": POLICIES["sliding"](), "floor": POLICIES["floor"](), "default": Planned(PRESETS["default"])}
+    figures = {name: measured(list(Player(session, policy, 12_000).turns())) for name, policy in policies.items()}
 
-    assert figures["sliding"]["M5.breaks_per_100"] > 40
-    assert figures["default"]["M5.breaks_per_100"] < 30
-    assert figures["default"]["M5.hit_share"] > figures["sliding"]["M5.hit_share"] + 0.2
-    assert (figures["default"]["M8.invalid"], figures["default"]["M9.over"]) == (0, 0)
-    assert figures["default"]["M14.differences"] == 0
+    assert figures["sliding"]["M5.hit_share"] < figures["floor"]["M5.hit_share"] < figures["default"]["M5.hit_share"]
     assert figures["sliding"]["M8.invalid"] > 0
+    for name in ("floor", "default"):
+        assert (figures[name]["M8.invalid"], figures[name]["M9.over"], figures[name]["M14.differences"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("has_summariser", [False, True])
+def test_every_preset_sends_only_what_is_valid_fits_and_can_be_made_again(name: str, has_summariser: bool) -> None:  # noqa: FBT001
+    policy = Planned(PRESETS[name], has_summariser=has_summariser)
+
+    figures = measured(list(Player(recorded(generated_session(400)), policy, 12_000).turns()))
+
+    assert (figures["M8.invalid"], figures["M9.over"], figures["M14.differences"]) == (0, 0, 0)
 
 
 def test_a_summary_by_a_model_is_priced() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast import Media, Opaque, SettingsError, Text, Thinking, ToolCall, ToolResult
+from holdfast.core.conversation.clip import clip_arguments, clip_outputs
+from holdfast.core.conversation.elide import elide_media
 from holdfast.core.conversation.messages import Message
-from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
-from holdfast.core.planning.rules.media import elide_media
 from holdfast.wire.formats import format_named
 
 CHAT, ANTHROPIC = format_named("openai"), format_named("anthropic")

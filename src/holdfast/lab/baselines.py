@@ -30,7 +30,7 @@ class Prepared:
 class ReplayPolicy(Protocol):
     """Prepares each request of a session in turn."""
 
-    def prepare(self, messages: list[Json], sizes: "Sizes", budget: int) -> Prepared:
+    def prepare(self, asked: "Asked") -> Prepared:
         """Return what would be sent for the conversation so far."""
         ...
 
@@ -58,13 +58,34 @@ class Sizes:
         return start
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that a policy has to prepare."""
+
+    messages: list[Json]
+    """Everything said so far."""
+    sizes: Sizes
+    budget: int
+    idle_seconds: float = 0.0
+    """Since the request before."""
+
+    @property
+    def head(self) -> int:
+        """How many messages at the beginning are system text."""
+        return next((index for index, one in enumerate(self.messages) if one["role"] != "system"), len(self.messages))
+
+    @property
+    def room(self) -> int:
+        """The tokens that other messages may take."""
+        return self.budget - self.sizes.static - self.sizes.between(0, self.head)
+
+
 class Full:
     """Sends everything, whatever the budget."""
 
-    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+    def prepare(self, asked: Asked) -> Prepared:
         """Return all messages."""
-        del sizes, budget
-        return Prepared(messages)
+        return Prepared(asked.messages)
 
 
 @dataclass(slots=True)
@@ -74,10 +95,9 @@ class Sliding:
     is_pair_safe: bool = False
     """Whether the window begins at a user's message, so that no call is parted from its result."""
 
-    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+    def prepare(self, asked: Asked) -> Prepared:
         """Return the window."""
-        head = _system_head(messages)
-        room = budget - sizes.static - sizes.between(0, head)
+        messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room
         start = max(head, sizes.start_within(len(messages), room))
         if self.is_pair_safe:
             while start < len(messages) and messages[start]["role"] != "user":
@@ -92,10 +112,9 @@ class Hysteresis:
     keep_share: float = 0.5
     start: int = 0
 
-    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+    def prepare(self, asked: Asked) -> Prepared:
         """Return everything from the last cut on."""
-        head = _system_head(messages)
-        room = budget - sizes.static - sizes.between(0, head)
+        messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room
         self.start = max(head, self.start)
         if sizes.between(self.start, len(messages)) > room:
             wanted = sizes.start_within(len(messages), int(room * self.keep_share))
@@ -110,10 +129,9 @@ class Threshold:
     keep_share: float = 0.1
     start: int = 0
 
-    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+    def prepare(self, asked: Asked) -> Prepared:
         """Return the summary, if there is one, and everything behind it."""
-        head = _system_head(messages)
-        room = budget - sizes.static - sizes.between(0, head) - SUMMARY_TOKENS
+        messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room - SUMMARY_TOKENS
         self.start = max(head, self.start)
         read = 0
         if sizes.between(self.start, len(messages)) > room:
@@ -131,16 +149,11 @@ class Governed:
     model: str = "gpt-5"
     previous: Request | None = None
 
-    def prepare(self, messages: list[Json], sizes: Sizes, budget: int) -> Prepared:
+    def prepare(self, asked: Asked) -> Prepared:
         """Return the governed request."""
-        self.previous = govern(
-            messages, budget=budget - sizes.static, model=self.model, previous=self.previous, interrupted=True
-        )
+        room = asked.budget - asked.sizes.static
+        self.previous = govern(asked.messages, budget=room, model=self.model, previous=self.previous, interrupted=True)
         return Prepared(self.previous.messages)
-
-
-def _system_head(messages: list[Json]) -> int:
-    return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
 
 
 Maker: TypeAlias = Callable[[], ReplayPolicy]
@@ -150,5 +163,5 @@ POLICIES: Mapping[str, Maker] = {
     "pair-safe": lambda: Sliding(is_pair_safe=True),
     "hysteresis": Hysteresis,
     "threshold": Threshold,
-    "default": Governed,
+    "floor": Governed,
 }

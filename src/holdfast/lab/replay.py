@@ -13,7 +13,8 @@ from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.cost import Prices, request_cost
 from holdfast.counters.vocabularies import counter_for
-from holdfast.lab.baselines import SUMMARY_TOKENS, Governed, Prepared, ReplayPolicy, Sizes
+from holdfast.lab.baselines import SUMMARY_TOKENS, Asked, Governed, Prepared, ReplayPolicy, Sizes
+from holdfast.lab.planned import Planned
 from holdfast.testing.chat import Json
 from holdfast.wire.formats import format_named
 from holdfast.wire.validate.provider import validate
@@ -90,16 +91,15 @@ class Player:
         for index, message in enumerate(messages):
             if message["role"] != "assistant" or index == 0:
                 continue
-            prepared = self.policy.prepare(messages[:index], sizes, self.budget)
             time = self.session.times[index]
             gap = 0.0 if asked_at is None or time is None else time - asked_at
+            asked = Asked(messages[:index], sizes, self.budget, gap)
+            prepared = self.policy.prepare(asked)
             output = sizes.transcript.tokens(index)
-            yield self._turn(prepared, before, output=output, gap=gap, index=index)
+            yield self._turn(prepared, before, asked, output)
             before, asked_at = prepared.messages, time
 
-    def _turn(
-        self, prepared: Prepared, before: Sequence[Mapping[str, object]], *, output: int, gap: float, index: int
-    ) -> Turn:
+    def _turn(self, prepared: Prepared, before: Sequence[Mapping[str, object]], asked: Asked, output: int) -> Turn:
         sent = self.static + sum(map(self._tokens, prepared.messages))
         common = _common(before, prepared.messages)
         shared = (self.static if before else 0) + sum(map(self._tokens, prepared.messages[:common]))
@@ -109,19 +109,21 @@ class Player:
             is_extension=common == len(before),
             output=output,
             summarised=prepared.summarised_tokens,
-            gap_seconds=gap,
+            gap_seconds=asked.idle_seconds,
             is_invalid=bool(validate(prepared.messages, "openai-chat")),
             is_over=sent > self.budget,
-            is_different=index % SAMPLED == 0 and self._differs(prepared, index),
+            is_different=len(asked.messages) % SAMPLED == 0 and self._differs(prepared, asked),
         )
 
-    def _differs(self, prepared: Prepared, index: int) -> bool:
-        """Return whether a policy without a memory gives other bytes when it begins anew."""
-        if not isinstance(self.policy, Governed):
+    def _differs(self, prepared: Prepared, asked: Asked) -> bool:
+        """Return whether one of our policies gives other bytes when it begins anew from what was recorded."""
+        if isinstance(self.policy, Governed):
+            again = Governed().prepare(asked).messages
+        elif isinstance(self.policy, Planned):
+            again = self.policy.again(asked)
+        else:
             return False
-        sizes = Sizes(Transcript([], format_named("openai-chat"), self.counter), self.static)
-        again = Governed().prepare(self.session.messages[:index], sizes, self.budget)
-        return json.dumps(again.messages) != json.dumps(prepared.messages)
+        return json.dumps(again) != json.dumps(prepared.messages)
 
     def _tokens(self, message: Mapping[str, object]) -> int:
         tokens = self._counted.get(id(message))

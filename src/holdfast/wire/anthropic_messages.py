@@ -20,17 +20,15 @@ from holdfast.core.conversation.messages import (
     Trust,
 )
 from holdfast.core.conversation.transcript import Survey
+from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 from holdfast.wire.reading import (
-    MESSAGE_WEIGHT,
     Place,
     extra_fields,
     is_list,
     is_mapping,
     json_bytes,
     shown,
-    utf8_length,
-    weight_of,
 )
 
 NAME = "anthropic-messages"

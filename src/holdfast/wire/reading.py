@@ -9,12 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeGuard, cast
 
 from holdfast.core.conversation.json_values import Json, NotJsonError, cleaned, is_clean, written
-from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, ToolResult
 from holdfast.errors import MalformedInputError
 
-MESSAGE_WEIGHT = 16
-"""Bytes that a message weighs besides its text."""
-BYTES_PER_MEDIA_TOKEN = 3
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "a boolean"),
     ((int, float), "a number"),
@@ -120,26 +116,6 @@ def extra_fields(value: Any, known: frozenset[str] | None) -> str:
     return json.dumps({key: item for key, item in value.items() if key not in known}, ensure_ascii=False)
 
 
-def utf8_length(text: str) -> int:
-    """Return the size of a text in bytes."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
 def json_bytes(value: object) -> int:
     """Return the size of a value as clients send it: compact, in UTF-8."""
     return len(written(value).encode())
-
-
-def weight_of(message: Message) -> int:
-    """Return the size of a decoded message in bytes of text."""
-    return sum(map(_part_weight, message.parts))
-
-
-def _part_weight(part: Part) -> int:
-    if isinstance(part, Media):
-        return part.tokens * BYTES_PER_MEDIA_TOKEN
-    if isinstance(part, ToolResult):
-        return sum(map(_part_weight, part.content))
-    if isinstance(part, Text | Opaque):
-        return utf8_length(part.text)
-    return utf8_length(getattr(part, "arguments", "") or getattr(part, "text", ""))

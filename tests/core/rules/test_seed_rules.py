@@ -292,13 +292,9 @@ def test_a_batch_leaves_whole() -> None:
 
 @pytest.mark.seed("C-37")
 def test_after_refusals_without_a_number_the_target_falls_up_to_a_half() -> None:
-    truncator = BasicTruncator()
-    buffers: list[float] = []
-    for _ in range(4):
-        truncator = truncator.after_refusal(retries=2)
-        buffers.append(truncator.retry_buffer)
+    buffers = [BasicTruncator().after_refusals(refusals).retry_buffer for refusals in range(5)]
 
-    assert buffers == [0.25, 0.5, 0.5, 0.5]
+    assert buffers == [0, 0.25, 0.5, 0.5, 0.5]
 
 
 # CowAgent

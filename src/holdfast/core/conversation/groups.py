@@ -5,6 +5,7 @@ response. By turns: everything from one prompt of the user up to the next.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from holdfast.core.conversation.view import Entry
 
@@ -24,4 +25,4 @@ def exchanges(entries: Sequence[Entry]) -> list[range]:
 def turns(entries: Sequence[Entry]) -> list[range]:
     """Return the turns of a conversation; what stands before the first prompt belongs to none."""
     starts = [index for index, entry in enumerate(entries) if entry.message.is_prompt]
-    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(entries)], strict=True)]
+    return [range(start, stop) for start, stop in pairwise([*starts, len(entries)])]

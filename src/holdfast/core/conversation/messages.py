@@ -23,6 +23,9 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "tool": "tool",
 }
 
+MADE_UP: frozenset[Trust] = frozenset({"summary", "system"})
+"""Who writes in a user's place without being the user."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -186,7 +189,9 @@ class Message:
     def is_prompt(self) -> bool:
         """Whether a person says something here: a user message that is more than tool results."""
         return self.role == "user" and any(
-            (isinstance(part, Text) and not part.is_blank) or isinstance(part, Media | Opaque) for part in self.parts
+            (isinstance(part, Text) and not part.is_blank and part.trust not in MADE_UP)
+            or isinstance(part, Media | Opaque)
+            for part in self.parts
         )
 
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":

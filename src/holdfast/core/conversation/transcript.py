@@ -44,8 +44,16 @@ class Reader(Protocol):
 class Transcript:
     """Provider messages, weighed; decoded and counted when asked for."""
 
-    def __init__(self, natives: Sequence[object], reader: Reader, counter: Counter) -> None:
+    def __init__(
+        self,
+        natives: Sequence[object],
+        reader: Reader,
+        counter: Counter,
+        positions: Sequence[int | None] | None = None,
+    ) -> None:
         self.reader = reader
+        self._positions = positions
+        """What others call the messages by, where that is not their place in this list."""
         self.counter = counter
         self._natives: list[object] = []
         self._offsets: list[int] = [0]
@@ -73,6 +81,11 @@ class Transcript:
         if entry is None:
             entry = self._entries[index] = Entry(self.reader.decode(self._natives[index], index), index)
         return entry
+
+    def told(self, index: int) -> Entry:
+        """Return a message with the position that others know it by."""
+        entry = self.entry(index)
+        return entry if self._positions is None else Entry(entry.message, self._positions[index])
 
     @property
     def weight(self) -> int:

@@ -1,10 +1,14 @@
 """What one agent is shown of a history: a snapshot that later events do not change."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from holdfast.core.conversation.clip import clip_outputs
+from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.messages import Message, Text, assistant, user
 from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.words import turns_in_words
 from holdfast.core.history import events as log
 from holdfast.core.history.scope import Scopes
 from holdfast.core.history.standing import Standing, Version
@@ -20,6 +24,9 @@ class Context:
     version: Version
     scopes: Scopes
     scope: str
+    systems: Sequence[int] = ()
+    """Positions of system messages: they are shown whatever is folded."""
+    pins: frozenset[int] = frozenset()
 
     @property
     def standing(self) -> Standing:
@@ -28,41 +35,107 @@ class Context:
 
     def shown(self) -> list[Entry]:
         """Return the messages that stand, in order, with what replaces those that were folded."""
-        fold = self.standing.fold
-        if fold is None:
-            return list(self._between(self.standing.cleared_at, self.length))
-        head = list(self._between(self.standing.cleared_at, fold.start))
-        tail = list(self._between(max(fold.stop, self.standing.cleared_at), self.length))
-        return [*head, *_replaced(fold, tail)]
+        standing = self.standing
+        shown: list[Entry] = []
+        position, opening = standing.cleared_at, ""
+        for fold in standing.folds:
+            shown += self._formed(position, fold.start)
+            shown += self._in_place_of(fold)
+            position = max(position, fold.stop)
+            opening = "\n\n".join(fold.replacement) if fold.is_merged else ""
+        tail = self._formed(position, self.length)
+        return [*shown, *(_merged(opening, tail) if opening else tail)]
 
     def folded(self) -> list[Entry]:
-        """Return the messages that the last compaction stands for."""
-        fold = self.standing.fold
-        return [] if fold is None else list(self._between(max(fold.start, self.standing.cleared_at), fold.stop))
+        """Return the messages that compactions stand for."""
+        start = self.standing.cleared_at
+        return [entry for fold in self.standing.folds for entry in self.between(max(start, fold.start), fold.stop)]
 
-    def _between(self, start: int, stop: int) -> Iterator[Entry]:
-        for position in range(start, stop):
-            entry = self.entries[position]
-            if not self.version.is_hidden(position) and self._sees(position, entry.message):
-                yield entry
+    def between(self, start: int, stop: int) -> Iterator[Entry]:
+        """Yield the messages of a span as they were said, as far as they stand and are this scope's to see."""
+        for position in range(start, min(stop, self.length)):
+            if self.stands(position):
+                yield self.entries[position]
 
-    def _sees(self, position: int, message: Message) -> bool:
+    def stands(self, position: int) -> bool:
+        """Return whether a message is this scope's to see and no rewind took it out."""
+        return not self.version.is_hidden(position) and self._sees(position)
+
+    def shows(self, position: int) -> Entry:
+        """Return a message in the form in which it is shown: its outputs may have been offloaded."""
+        entry, offloaded = self.entries[position], self.standing.offloaded
+        if offloaded is None or position >= offloaded.line or position in self.pins:
+            return entry
+        shorter = clip_outputs(entry.message, offloaded.max_chars)
+        return entry if shorter is entry.message else entry.saying(shorter)
+
+    def _sees(self, position: int) -> bool:
         scope = self.origins[position].scope
-        return scope == self.scope or self.scopes.sees(self.scope, scope, message)
+        return scope == self.scope or self.scopes.sees(self.scope, scope, self.entries[position].message)
 
+    def _formed(self, start: int, stop: int) -> list[Entry]:
+        """Return the messages of a span in the form in which they are shown."""
+        line = self.standing.text_line
+        shown = [self.shows(position) for position in range(start, min(stop, self.length)) if self.stands(position)]
+        if not start < line:
+            return shown
+        old = bisect_left(shown, line, key=_position)
+        words = {_position(entry): entry for entry in turns_in_words(shown[:old], keep_last=0)}
+        pinned = self._pinned(start, line)
+        whole = {
+            _position(entry): entry
+            for entry in shown[:old]
+            if entry.position in pinned or entry.message.role == "system"
+        }
+        return [*sorted((words | whole).values(), key=_position), *shown[old:]]
 
-def _replaced(fold: log.CompactionCompleted, tail: list[Entry]) -> list[Entry]:
-    """Return what follows the head: the texts of a fold in turns, or merged into the first prompt that stays."""
-    if not fold.is_merged:
-        made = [
-            Entry(assistant(text) if number % 2 else user(text, trust="summary"))
-            for number, text in enumerate(fold.replacement)
+    def _in_place_of(self, fold: log.CompactionCompleted) -> list[Entry]:
+        """Return what stands for a span: its system messages, the texts of the fold, and what is kept of it."""
+        kept = self._kept(fold)
+        systems = [entry for entry in kept if entry.message.role == "system"]
+        others = [entry for entry in kept if entry.message.role != "system"]
+        made = () if fold.is_merged else fold.replacement
+        return [*systems, *_spoken(made), *others]
+
+    def _kept(self, fold: log.CompactionCompleted) -> list[Entry]:
+        start = max(fold.start, self.standing.cleared_at)
+        systems = self.systems[bisect_left(self.systems, start) : bisect_left(self.systems, fold.stop)]
+        wanted = {*systems, *self._pinned(start, fold.stop), *fold.kept}
+        return [
+            self.shows(position)
+            for position in sorted(wanted)
+            if start <= position < fold.stop and self.stands(position)
         ]
-        return [*made, *tail]
+
+    def _pinned(self, start: int, stop: int) -> set[int]:
+        """Return the positions of a span that pins keep; a pin keeps all of its exchange."""
+        pins = [pin for pin in self.pins if start <= pin < stop]
+        return {position for pin in pins for position in range(*unit_around(_Spoken(self.entries), pin))}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """Entries as messages."""
+
+    entries: Sequence[Entry]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int, /) -> Message:
+        return self.entries[index].message
+
+
+def _spoken(texts: Sequence[str]) -> list[Entry]:
+    """Return the texts of a fold as messages, in turns: the user's first."""
+    return [Entry(assistant(text) if number % 2 else user(text, trust="summary")) for number, text in enumerate(texts)]
+
+
+def _merged(opening: str, tail: list[Entry]) -> list[Entry]:
+    """Return what follows a fold with its text before the words of the first prompt, or first of all."""
     first = next((index for index, entry in enumerate(tail) if entry.message.is_prompt), None)
-    opening = "\n\n".join(fold.replacement)
     if first is None:
-        return [Entry(user(opening, trust="summary")), *tail]
+        return [*_spoken((opening,)), *tail]
     merged = tail[first].saying(_with_opening(tail[first].message, opening))
     return [*tail[:first], merged, *tail[first + 1 :]]
 
@@ -74,3 +147,7 @@ def _with_opening(message: Message, opening: str) -> Message:
             parts = (*message.parts[:number], part.rewritten(opening + part.text), *message.parts[number + 1 :])
             return message.with_parts(parts)
     return message.with_parts((Text(opening, "summary", is_edited=True), *message.parts))
+
+
+def _position(entry: Entry) -> int:
+    return -1 if entry.position is None else entry.position

@@ -88,6 +88,8 @@ class CompactionCompleted:
     """Messages before this position stay whole in front of the summary."""
     stop: int = 0
     """Messages from here on stay whole behind it."""
+    kept: tuple[int, ...] = ()
+    """Positions inside the span that stay whole behind the summary, such as the prompt that is being answered."""
     replacement: tuple[str, ...] = ()
     """The texts that stand for the span, in turns: the user's first, then the assistant's, and so on."""
     summary_content: str = ""

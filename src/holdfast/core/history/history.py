@@ -9,10 +9,13 @@ and a version. Replaying the same events gives the same history.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Reader
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
+from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.projection import Projection
 from holdfast.core.history.scope import Scopes
 from holdfast.core.history.standing import Version
 from holdfast.errors import MalformedInputError
@@ -50,9 +53,17 @@ class History:
     entries: list[Entry] = field(default_factory=list[Entry])
     origins: list[log.MessageAppended] = field(default_factory=list[log.MessageAppended])
     """For each message, the event that brought it."""
+    systems: list[int] = field(default_factory=list[int])
+    """Positions of system messages."""
+    prompts: list[int] = field(default_factory=list[int])
+    """Positions of what a user said."""
     facts: Facts = field(default_factory=Facts)
     _versions: list[Version] = field(default_factory=lambda: [Version()])
     _current: int = 0
+    _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
+    _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
+    """By the name of a counter, what each message costs."""
+    _ledgers: dict[str, "_Kept"] = field(default_factory=dict[str, "_Kept"])
 
     @classmethod
     def replay(cls, events: Iterable[log.Event], readers: Callable[[str], Reader]) -> "History":
@@ -71,6 +82,11 @@ class History:
         return self._versions[self._current]
 
     @property
+    def reader(self) -> Reader:
+        """What reads the format in which the newest message came."""
+        return self.readers(self.origins[-1].format if self.origins else "openai-chat")
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether nothing was said since the last turn was interrupted."""
         return 0 < self.facts.interrupted_at == len(self.entries)
@@ -87,7 +103,56 @@ class History:
 
     def context(self, scope: str = log.MAIN) -> Context:
         """Return what an agent of a scope is shown: a snapshot that later events do not change."""
-        return Context(self.entries, self.origins, len(self.entries), self.version, self.scopes, scope)
+        return Context(
+            self.entries,
+            self.origins,
+            len(self.entries),
+            self.version,
+            self.scopes,
+            scope,
+            self.systems,
+            self.facts.pins,
+        )
+
+    def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
+        """Return what an agent is shown, counted; made anew only where the context has changed."""
+        key = scope, counter.name
+        known, context = self._projections.get(key), self.context(scope)
+        grown = known.grown(context) if known else None
+        if grown is None:
+            grown = self._projections[key] = self.seen(context, counter)
+        return grown
+
+    def seen(self, context: Context, counter: Counter) -> Projection:
+        """Return what a context shows, counted."""
+        return Projection(context, self._price(counter))
+
+    def ledger(self, scope: str, stop: int) -> Ledger:
+        """Return the ledger of what stands before a position; it goes on from where it was last asked for."""
+        context = self.context(scope)
+        lineage = context.version.hidden, context.standing.cleared_at, scope
+        kept = self._ledgers.get(scope)
+        if kept is None or kept.lineage != lineage or kept.stop > stop:
+            kept = self._ledgers[scope] = _Kept(lineage, context.standing.cleared_at, Ledger())
+        for entry in context.between(kept.stop, stop):
+            kept.ledger.observe(entry)
+        kept.stop = max(kept.stop, stop)
+        return kept.ledger
+
+    def _price(self, counter: Counter) -> Callable[[Entry], int]:
+        """Return what tells the cost of an entry; what goes out as it was said is counted once."""
+        counted, entries = self._tokens.setdefault(counter.name, {}), self.entries
+
+        def price(entry: Entry) -> int:
+            position = entry.position
+            if position is None or entries[position] is not entry:
+                return sum(message_tokens(entry.message, counter))
+            tokens = counted.get(position)
+            if tokens is None:
+                tokens = counted[position] = sum(message_tokens(entry.message, counter))
+            return tokens
+
+        return price
 
     def append(self, event: log.Event) -> None:
         """Take in what happened next; an event that cannot be true is refused and leaves no trace."""
@@ -110,10 +175,16 @@ class History:
         message = self.readers(event.format).decode(event.native, position)
         self.entries.append(Entry(message, position))
         self.origins.append(event)
+        if message.role == "system":
+            self.systems.append(position)
+        elif message.is_prompt:
+            self.prompts.append(position)
 
     def _note(self, event: log.Event) -> None:
         if isinstance(event, log.DelegationStarted):
             self.scopes.parents[event.scope] = event.parent
+            # Who sees what may have changed.
+            self._projections.clear()
         elif isinstance(event, log.TurnInterrupted):
             self.facts = replace(self.facts, interrupted_at=len(self.entries))
         elif isinstance(event, log.Pinned | log.Unpinned):
@@ -131,6 +202,15 @@ class History:
         pin = frozenset({event.position})
         pins = self.facts.pins | pin if isinstance(event, log.Pinned) else self.facts.pins - pin
         self.facts = replace(self.facts, pins=pins)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A ledger, what it has taken in, and of which version of the past."""
+
+    lineage: tuple[object, ...]
+    stop: int
+    ledger: Ledger
 
 
 def _learned(facts: Facts, event: log.Event) -> Facts:

@@ -15,14 +15,16 @@ from holdfast.errors import MalformedInputError
 class Standing:
     """How one scope's conversation is to be shown."""
 
-    fold: log.CompactionCompleted | None = None
-    """The last compaction; what it stands for is not shown any more."""
+    folds: tuple[log.CompactionCompleted, ...] = ()
+    """The compactions that stand, in the order of their spans; what they stand for is not shown any more."""
     offloaded: log.OutputsOffloaded | None = None
     """The line before which tool outputs are shown as a preview."""
     text_line: int = 0
     """Of turns before this only the words are shown."""
     cleared_at: int = 0
     """Nothing before this is shown."""
+    changed_at: int = 0
+    """How much had been said when this last changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +48,52 @@ class Version:
         match event:
             case log.CompactionCompleted(success=True):
                 _check_span(event, length)
-                return self._with(event.scope, replace(self.of(event.scope), fold=event))
+                standing = replace(self.of(event.scope), folds=_with_fold(self.of(event.scope).folds, event))
             case log.OutputsOffloaded():
-                return self._with(event.scope, replace(self.of(event.scope), offloaded=event))
+                _check_line(event, length)
+                standing = replace(self.of(event.scope), offloaded=event)
             case log.TurnsReducedToText():
-                return self._with(event.scope, replace(self.of(event.scope), text_line=event.line))
+                _check_line(event, length)
+                standing = replace(self.of(event.scope), text_line=event.line)
             case log.ContextCleared():
-                return self._with(event.scope, Standing(cleared_at=length))
+                standing = Standing(cleared_at=length)
             case log.Rewound():
                 return self._rewound(event, length)
             case _:
                 return None
-
-    def _with(self, scope: str, standing: Standing) -> "Version":
-        return replace(self, standings={**self.standings, scope: standing})
+        return replace(self, standings={**self.standings, event.scope: replace(standing, changed_at=length)})
 
     def _rewound(self, event: log.Rewound, length: int) -> "Version":
         """Return the version that goes on from an earlier message: later changes do not stand either."""
         if not 0 <= event.to <= length:
             raise MalformedInputError(event.KIND, f"there is no message {event.to}")
-        standings = {scope: _as_of(standing, event.to) for scope, standing in self.standings.items()}
+        standings = {
+            scope: replace(_as_of(standing, event.to), changed_at=length) for scope, standing in self.standings.items()
+        }
         return Version(standings, (*self.hidden, range(event.to, length)))
 
 
 def _as_of(standing: Standing, position: int) -> Standing:
     """Return a standing without what speaks of messages from a position on."""
-    fold = standing.fold
     return replace(
         standing,
-        fold=None if fold is not None and fold.stop > position else fold,
+        folds=tuple(fold for fold in standing.folds if fold.stop <= position),
         text_line=min(standing.text_line, position),
         cleared_at=standing.cleared_at if standing.cleared_at <= position else 0,
     )
+
+
+def _with_fold(
+    folds: tuple[log.CompactionCompleted, ...], fold: log.CompactionCompleted
+) -> tuple[log.CompactionCompleted, ...]:
+    """Return the folds with one more; those whose span it touches are part of it now."""
+    apart = [other for other in folds if other.stop <= fold.start or fold.stop <= other.start]
+    return tuple(sorted([*apart, fold], key=lambda one: one.start))
+
+
+def _check_line(event: log.OutputsOffloaded | log.TurnsReducedToText, length: int) -> None:
+    if not 0 <= event.line <= length:
+        raise MalformedInputError(event.KIND, f"there is no message {event.line}")
 
 
 def _check_span(event: log.CompactionCompleted, length: int) -> None:

@@ -55,7 +55,7 @@ def account(
         folded=view.folded if view.has_digest else (),
         pruned=() if view.has_digest else view.folded,
         mended=tuple(mended),
-        reasons=tuple(_reasons(situation, view, max_media)),
+        reasons=tuple(reasons_of(situation, view, max_media)),
     )
 
 
@@ -93,7 +93,8 @@ def _scaled(situation: Situation, *, system: int, conversation: int, media: int,
     return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name, counted=sum(counted))
 
 
-def _reasons(situation: Situation, view: Composed, max_media: int) -> Iterator[str]:
+def reasons_of(situation: Situation, view: Composed, max_media: int) -> Iterator[str]:
+    """Yield why a view is not simply everything."""
     if view.cut.fold or view.cut.clip or view.cut.squeeze_chars:
         margin = f", {situation.margin:.0%} of it kept free for the error of the count" if situation.margin else ""
         yield f"the conversation is longer than its budget{margin}"

@@ -2,17 +2,17 @@
 
 from typing import NamedTuple, NoReturn
 
+from holdfast.core.conversation.clip import clip_arguments, clip_outputs
+from holdfast.core.conversation.elide import count_all_media, count_media, elide_media
 from holdfast.core.conversation.mend import Mended, mend
 from holdfast.core.conversation.messages import Text, user
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.policy import FloorSettings
 from holdfast.core.planning.protection import Protection
 from holdfast.core.planning.receipt import Spans, spans_without
-from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
 from holdfast.core.planning.rules.fold import fold
-from holdfast.core.planning.rules.media import count_all_media, count_media, elide_media
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
 
@@ -52,12 +52,12 @@ class Composed(NamedTuple):
 class Composer:
     """Makes views of one transcript in one situation."""
 
-    def __init__(self, transcript: Transcript, policy: Policy, situation: Situation) -> None:
+    def __init__(self, transcript: Transcript, policy: FloorSettings, situation: Situation) -> None:
         self.transcript = transcript
         self.situation = situation
         self.policy = policy
         self.protection = Protection(transcript, situation.pins)
-        self.room = situation.usable_tokens - situation.static_tokens - REPLY_OVERHEAD
+        self.room = situation.room
         """Tokens that the messages may take."""
         self.clip_chars = CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.room * policy.clip_share))
         self._digest_room = min(policy.digest_max_tokens, int(self.room * policy.digest_share))

@@ -16,7 +16,7 @@ from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.compose import CHARS_PER_TOKEN, Composed, Composer, Cut
 from holdfast.core.planning.lines import Lines
-from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.policy import FloorSettings
 from holdfast.core.planning.protection import LAST, PINS, PROMPT, SYSTEM, TOOLS
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError
@@ -37,7 +37,7 @@ class Fitted(NamedTuple):
 class Floor:
     """Fits one transcript into one situation."""
 
-    def __init__(self, transcript: Transcript, policy: Policy, situation: Situation) -> None:
+    def __init__(self, transcript: Transcript, policy: FloorSettings, situation: Situation) -> None:
         self._transcript = transcript
         self._situation = situation
         self._policy = policy

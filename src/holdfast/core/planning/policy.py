@@ -1,55 +1,84 @@
-"""What we want of a request, as data."""
+"""What we want of a conversation, as data: when something is done about its length, what, and what is kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
-from holdfast.errors import SettingsError
+from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
+from holdfast.core.planning.rules.deep import FoldDeep
+from holdfast.core.planning.rules.everything import FixedLimits, FoldEverything
+from holdfast.core.planning.rules.offload import Offload
+from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads
+from holdfast.core.planning.rules.truncator import BasicTruncator
+from holdfast.core.planning.rules.turns import Emergency, HalveTurns
+from holdfast.core.planning.rules.window import FoldMiddle
+from holdfast.core.planning.settings import check_settings, share, whole
 
-MIN_SHARE = 0.001
-MOST = {"clip_min_tokens": 10**6, "clip_zone_steps": 1_000, "digest_max_tokens": 10**6, "max_media": 10**4}
+Apply: TypeAlias = Literal["inline", "background", "deferred"]
+OnFailure: TypeAlias = Literal["marker", "limits", "keep", "trim", "digest"]
+Restore: TypeAlias = Literal["full", "since_summary", "replay", "recent_text"]
+Author: TypeAlias = Literal["cheap_then_primary", "summariser", "session"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How a conversation that is too long is made to fit.
+class FloorSettings:
+    """How a request that would not fit is made to fit, whatever the policy.
 
     Shares are of the room that system text and tools leave to the messages.
     """
 
-    name: str = "default"
-    step_share: float = 1 / 4
+    step_share: float = field(default=1 / 4, metadata=share())
     """Lines move by this much at a time: between two moves a growing list keeps its prefix."""
-    clip_share: float = 1 / 16
+    clip_share: float = field(default=1 / 16, metadata=share())
     """Old tool output is clipped to this size."""
-    clip_min_tokens: int = 100
-    clip_zone_steps: int = 4
+    clip_min_tokens: int = field(default=100, metadata=whole(1, 10**6))
+    clip_zone_steps: int = field(default=4, metadata=whole(1, 1_000))
     """Tool output is clipped this many steps before its message is folded."""
-    digest_share: float = 1 / 10
+    digest_share: float = field(default=1 / 10, metadata=share())
     """The most that a digest of folded messages may take."""
-    digest_max_tokens: int = 2_000
-    max_media: int = 20
+    digest_max_tokens: int = field(default=2_000, metadata=whole(1, 10**6))
+    max_media: int = field(default=20, metadata=whole(1, 10**4))
     """Images beyond this are elided, oldest first; more than 20 have to be small for some providers."""
 
     def __post_init__(self) -> None:
-        for name in ("step_share", "clip_share", "digest_share"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_SHARE <= value < 1:
-                raise SettingsError(f"policy.{name}", f"must lie between {MIN_SHARE} and 1, not {value!r}")
-        for name, most in MOST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise SettingsError(f"policy.{name}", f"must be a whole number from 1 to {most:,}, not {value!r}")
+        check_settings(self, "floor")
 
 
-DEFAULT = Policy()
-POLICIES = {DEFAULT.name: DEFAULT}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a conversation is kept inside a window. Presets are policies; what is None is not done."""
 
+    name: str = "default"
+    fold: FoldDeep | FoldMiddle | FoldEverything | FoldToCheckpoint | HalveTurns | None = field(
+        default_factory=FoldDeep
+    )
+    """When older messages are replaced by a summary, which, and by what."""
+    offload: Offload | None = None
+    """When large settled tool outputs are shown as a preview from then on."""
+    outputs: KeepHeads | KeepEnds | None = None
+    """How old tool output is shown, decided anew for every request."""
+    limits: FixedLimits | None = None
+    """What is sent where no model is there to write summaries."""
+    truncator: BasicTruncator | None = None
+    """What leaves a single request that is still too long."""
+    emergency: Emergency | None = None
+    """What is left after a provider's refusal."""
+    floor: FloorSettings = field(default_factory=FloorSettings)
+    apply: Apply = "background"
+    """Whether a summary is waited for, written meanwhile, or put in place at the next turn."""
+    on_failure: OnFailure = "digest"
+    """What happens where no summary could be had."""
+    author: Author = "cheap_then_primary"
+    """Which model writes summaries: a cheaper one unless the user asks, one of its own, or the session's."""
+    manual_min_messages: int = field(default=2, metadata=whole(1, 10**6))
+    unknown_window: int = field(default=128_000, metadata=whole(1_000, 10**12))
+    """The window of a model nobody knows."""
+    max_retrieved: int | None = field(default=None, metadata=whole(1, 10**9))
+    """How many of the newest messages are looked at; None for all."""
+    max_steps: int | None = field(default=50, metadata=whole(1, 10**6))
+    """How many steps an agent may take in one turn."""
+    restore: Restore = "replay"
+    retention_days: int | None = field(default=None, metadata=whole(1, 10**6))
+    """After how many days a session may be cleaned up; None for never."""
 
-def policy_of(wanted: str | Policy) -> Policy:
-    """Return a policy by its name, or the policy itself."""
-    if isinstance(wanted, Policy):
-        return wanted
-    name = wanted
-    if not isinstance(name, str) or name not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        raise SettingsError("policy", f"{name!r} is not known; choose one of: {known}, or pass a Policy")
-    return POLICIES[name]
+    def __post_init__(self) -> None:
+        check_settings(self, "")

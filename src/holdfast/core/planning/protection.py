@@ -2,8 +2,8 @@
 
 from bisect import bisect_left
 
-from holdfast.core.conversation.cuts import unit_around
-from holdfast.core.conversation.messages import Thinking
+from holdfast.core.conversation.cuts import Messages, unit_around
+from holdfast.core.conversation.messages import Message, Thinking
 from holdfast.core.conversation.transcript import Transcript
 
 FAR = 100_000
@@ -97,19 +97,23 @@ class Protection:
         return found
 
     def _reasoning_before(self, fold: int) -> range:
-        """Return the exchange that holds the open turn's reasoning, if the rest of the turn has none.
+        return range(0) if self.prompt is None else reasoning_exchange(self._transcript, self.prompt, fold)
 
-        With thinking switched on, Anthropic wants the running turn to begin with a reasoning block. Models
-        that do not think between tool calls have only one, at its start: it stays, and the fold takes
-        the steps behind it.
-        """
-        transcript, prompt = self._transcript, self.prompt
-        if prompt is None or fold <= prompt + 1 or fold >= len(transcript):
-            return range(0)
-        if not self._reasons(prompt + 1) or self._reasons(fold):
-            return range(0)
-        nearest = next(index for index in range(fold - 1, prompt, -1) if self._reasons(index))
-        return range(*unit_around(transcript, nearest))
 
-    def _reasons(self, index: int) -> bool:
-        return any(isinstance(part, Thinking) and part.native is not None for part in self._transcript[index].parts)
+def reasoning_exchange(messages: Messages, prompt: int, fold: int) -> range:
+    """Return the exchange that holds the open turn's reasoning, if what follows the fold line has none.
+
+    With thinking switched on, Anthropic wants the running turn to begin with a reasoning block. Models
+    that do not think between tool calls have only one, at its start: it stays, and the fold takes
+    the steps behind it.
+    """
+    if fold <= prompt + 1 or fold >= len(messages):
+        return range(0)
+    if not _reasons(messages[prompt + 1]) or _reasons(messages[fold]):
+        return range(0)
+    nearest = next(index for index in range(fold - 1, prompt, -1) if _reasons(messages[index]))
+    return range(*unit_around(messages, nearest))
+
+
+def _reasons(message: Message) -> bool:
+    return any(isinstance(part, Thinking) and part.native is not None for part in message.parts)

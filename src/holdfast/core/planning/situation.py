@@ -8,7 +8,9 @@ remembers which, because a wrong limit is the first thing to doubt.
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from holdfast.core.conversation.tokens import Calibration, Counter
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Calibration, Counter
+from holdfast.core.history.events import MAIN
+from holdfast.core.planning.cost import Prices
 from holdfast.errors import SettingsError
 
 LimitSource: TypeAlias = Literal["user", "provider", "table", "default"]
@@ -107,6 +109,19 @@ class Situation:
     """The longest text the provider takes in one piece."""
     max_images: int | None = None
     """The most images the provider takes in one request."""
+    scope: str = MAIN
+    """Whose request it is."""
+    window: int | None = None
+    """The model's context window; None where nobody knows it."""
+    prices: Prices | None = None
+    idle_seconds: float = 0.0
+    """Since the last request: a prompt cache forgets."""
+    has_summariser: bool = False
+    """Whether a model is there to write summaries."""
+    has_ready_summary: bool = False
+    """Whether a summary that was begun earlier waits to be applied."""
+    refusals: int = 0
+    """How often in a row the provider has refused this request as too long."""
 
     @property
     def margin(self) -> float:
@@ -119,6 +134,17 @@ class Situation:
     def usable_tokens(self) -> int:
         """The budget in tokens as our counter counts them, margin taken off."""
         return int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+
+    @property
+    def room(self) -> int:
+        """Tokens that the messages may take."""
+        return self.usable_tokens - self.static_tokens - REPLY_OVERHEAD
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the prompt cache has forgotten the last request, so that a rewrite costs nothing extra."""
+        ttl = self.prices.ttl_seconds if self.prices else None
+        return ttl is not None and self.idle_seconds > ttl
 
     @property
     def static_tokens(self) -> int:

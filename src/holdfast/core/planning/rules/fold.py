@@ -16,7 +16,7 @@ def fold(transcript: Transcript, line: int, folded: Spans, allowance_tokens: int
     known = transcript.variants(("digest", allowance_tokens, folded))
     if line not in known:
         text = digest(
-            [transcript.entry(index) for index in _telling(transcript, line, folded)],
+            [transcript.told(index) for index in _telling(transcript, line, folded)],
             allowance_tokens=allowance_tokens,
             counter=transcript.counter,
             message_count=total(folded),

@@ -6,12 +6,14 @@ still working with alone: the last two messages, or the turn that is running.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from holdfast.core.conversation.clip import clip_outputs
 from holdfast.core.conversation.groups import exchanges, turns
 from holdfast.core.conversation.messages import Message, Text, ToolResult
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.rules.clip import clip_outputs
+from holdfast.core.planning.settings import check_settings, whole
 
 
 def content_length(content: str | Mapping[str, object]) -> int:
@@ -32,10 +34,15 @@ def keep_head(content: str | Mapping[str, object], max_chars: int) -> str | Mapp
 class KeepHeads:
     """Keeps the head of long outputs in all but the newest messages."""
 
-    max_chars: int = 2_000
+    RULE: ClassVar[str] = "heads"
+
+    max_chars: int = field(default=2_000, metadata=whole(0, 10**9))
     """0 switches it off."""
-    protect_last: int = 2
+    protect_last: int = field(default=2, metadata=whole(1, 10**9))
     """How many of the newest requests and responses are left alone."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "outputs")
 
     def apply(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries with older outputs cut."""
@@ -70,7 +77,12 @@ def _head(part: Text, max_chars: int) -> Text:
 class KeepEnds:
     """Keeps both ends of long outputs in the turns that are over."""
 
-    max_chars: int = 20_000
+    RULE: ClassVar[str] = "ends"
+
+    max_chars: int = field(default=20_000, metadata=whole(64, 10**9))
+
+    def __post_init__(self) -> None:
+        check_settings(self, "outputs")
 
     def apply(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries with the outputs of historical turns cut."""

@@ -6,11 +6,13 @@ observation, not a change.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import RequestTruncated
+from holdfast.core.planning.settings import check_settings, ratio
 
 FALLBACK_LIMIT = 128_000
 PERFORMED_BY = "BasicTruncator"
@@ -28,23 +30,25 @@ class Truncated:
 class BasicTruncator:
     """Prunes one request to a target below the limit."""
 
-    target_share: float = 0.95
+    target_share: float = field(default=0.95, metadata=ratio(0.01, 1))
     """Of the limit: some headroom is left."""
-    retry_buffer: float = 0.0
+    retry_buffer: float = field(default=0.0, metadata=ratio(0, 0.5))
     """Taken off the target after a provider's refusal."""
 
-    MAX_RETRY_BUFFER = 0.5
+    MAX_RETRY_BUFFER: ClassVar[float] = 0.5
+    MAX_RETRIES: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_settings(self, "truncator")
 
     def limit(self, *, max_prompt_tokens: int | None = None, max_context_window_tokens: int | None = None) -> int:
         """Return the limit that a model's capabilities name, or the fallback."""
         return max_prompt_tokens or max_context_window_tokens or FALLBACK_LIMIT
 
-    def after_refusal(self, *, retries: int) -> "BasicTruncator":
+    def after_refusals(self, refusals: int) -> "BasicTruncator":
         """Return the truncator to try again with when the provider named no limit."""
-        step = self.MAX_RETRY_BUFFER / max(1, retries)
-        return BasicTruncator(
-            target_share=self.target_share, retry_buffer=min(self.MAX_RETRY_BUFFER, self.retry_buffer + step)
-        )
+        step = self.MAX_RETRY_BUFFER / self.MAX_RETRIES
+        return replace(self, retry_buffer=min(self.MAX_RETRY_BUFFER, self.retry_buffer + refusals * step))
 
     def truncate(
         self, entries: Sequence[Entry], *, limit: int, tools_tokens: int, tokens_of: Callable[[Message], int]

@@ -5,12 +5,16 @@ budget, the older half goes again, or, with few turns left, each keeps only what
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from holdfast.core.conversation.clip import clip_outputs, clip_text
 from holdfast.core.conversation.groups import turns
-from holdfast.core.conversation.messages import Message, Part, Text
+from holdfast.core.conversation.messages import Message, Text
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.rules.clip import clip_outputs, clip_text
+from holdfast.core.conversation.words import in_words, turns_in_words
+from holdfast.core.planning.settings import check_settings, whole
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, ReduceToText, Summary
 
 FEW_TURNS = 5
 
@@ -36,19 +40,13 @@ def must_reduce_to_text(entries: Sequence[Entry]) -> bool:
 
 def reduced_to_text(entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries with each complete turn reduced to its first user text and its last reply."""
-    spans = turns(entries)
-    if not spans:
-        return list(entries)
-    kept = list(entries[: spans[0].start])
-    for span in spans[:-1]:
-        kept += _words([entries[index] for index in span])
-    return [*kept, *(entries[index] for index in spans[-1])]
+    return turns_in_words(entries, keep_last=1)
 
 
 def recent_as_text(entries: Sequence[Entry], max_turns: int) -> list[Entry]:
     """Return the newest turns as words alone: what a session is restored with."""
     spans = turns(entries)[-restored_turns(max_turns) :]
-    return [entry for span in spans for entry in _words([entries[index] for index in span])]
+    return [entry for span in spans for entry in in_words([entries[index] for index in span])]
 
 
 def restored_turns(max_turns: int) -> int:
@@ -56,24 +54,37 @@ def restored_turns(max_turns: int) -> int:
     return max(3, max_turns // 6)
 
 
-def _words(turn: Sequence[Entry]) -> list[Entry]:
-    """Return a turn's first user text and the assistant's last reply."""
-    replies = [entry for entry in turn if entry.message.role == "assistant" and entry.message.text.strip()]
-    return [_only_text(entry) for entry in (turn[0], *replies[-1:])]
-
-
-def _only_text(entry: Entry) -> Entry:
-    parts: tuple[Part, ...] = tuple(part for part in entry.message.parts if isinstance(part, Text))
-    return entry if parts == entry.message.parts else entry.saying(entry.message.with_parts(parts))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emergency:
     """What is left after a provider's refusal, before the context is cleared: little of little."""
 
-    max_chars: int = 10_000
+    max_chars: int = field(default=10_000, metadata=whole(64, 10**9))
     """Of each tool result and each user text; the newest prompt is exempt."""
-    max_turns: int = 5
+    max_turns: int = field(default=5, metadata=whole(1, 10**9))
+
+    def __post_init__(self) -> None:
+        check_settings(self, "emergency")
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return what empties the context when even that was refused; prompt and pins stay, and so does the log."""
+        shown, prompt = outlook.shown, outlook.shown.newest_prompt
+        if outlook.situation.refusals <= 1 or len(shown) <= 1:
+            return NOTHING
+        kept = () if prompt is None else (shown.entries[prompt].position or 0,)
+        step = FoldSpan(
+            start=0,
+            stop=shown.position(len(shown)),
+            kept=kept,
+            by="nothing",
+            count=len(shown),
+            trigger="context_limit_retry",
+        )
+        return Proposal(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return nothing: nothing takes the place of a context that was cleared."""
+        del outlook, step, summary
+        return ()
 
     def apply(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
         """Return the newest turns with results and user texts cut, pinned messages whole."""
@@ -105,3 +116,67 @@ def _cut(message: Message, max_chars: int) -> Message:
             for part in shorter.parts
         )
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalveTurns:
+    """Trims the older half of the complete turns at once; a summary of them comes into the first prompt later."""
+
+    RULE: ClassVar[str] = "halve-turns"
+
+    max_turns: int = field(default=20, metadata=whole(1, 10**9))
+    max_tokens: int = field(default=50_000, metadata=whole(64, 10**12))
+    """Of a request, system text and tools included."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "fold")
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return the trim, the reduction to words, or the summary that an earlier trim still lacks."""
+        entries, count = outlook.entries, len(turns(outlook.entries))
+        if outlook.situation.has_ready_summary and self._is_next_turn(outlook):
+            return Proposal(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
+        line = trim_line(entries, self.max_turns)
+        if line:
+            return self._trim(outlook, line, f"{count:,} turns are more than {self.max_turns:,}")
+        limit = min(self.max_tokens, outlook.situation.usable_tokens)
+        if outlook.tokens <= limit:
+            return self._summary(outlook)
+        why = f"{outlook.tokens:,} tokens are more than {limit:,}"
+        if not must_reduce_to_text(entries):
+            return self._trim(outlook, half_line(entries), why)
+        current = turns(entries)[-1].start if count else 0
+        step = ReduceToText(line=outlook.shown.position(current))
+        if not current or step.line <= outlook.shown.context.standing.text_line:
+            return self._summary(outlook)
+        return Proposal(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return the text for the first prompt that stays; nothing as long as there is no summary."""
+        del outlook
+        if summary is None:
+            return ()
+        head = f"[System: Previous conversation summary — {step.count} turns were compacted]"
+        return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
+
+    @staticmethod
+    def _is_next_turn(outlook: Outlook) -> bool:
+        """Return whether the user has said something since the last trim."""
+        prompt, changed_at = outlook.shown.newest_prompt, outlook.shown.context.standing.changed_at
+        return prompt is not None and outlook.shown.position(prompt) >= changed_at
+
+    def _trim(self, outlook: Outlook, line: int, why: str) -> Proposal:
+        gone = sum(span.start < line for span in turns(outlook.entries))
+        step = FoldSpan(start=0, stop=outlook.shown.position(line), by="nothing", count=gone)
+        return Proposal(now=(step,), reasons=(f"{why}: the oldest {gone:,} turns were trimmed",))
+
+    def _summary(self, outlook: Outlook) -> Proposal:
+        """Return the summary of the last trim, if it has none yet, none is being written, and the last did not fail."""
+        folds, facts = outlook.shown.context.standing.folds, outlook.history.facts
+        is_wanted = outlook.situation.has_summariser and not outlook.is_summarising and not facts.failures
+        if not folds or folds[-1].replacement or not is_wanted:
+            return NOTHING
+        fold = folds[-1]
+        count = len(outlook.prompts_between(fold.start, fold.stop))
+        step = FoldSpan(start=fold.start, stop=fold.stop, by="summary", count=count, is_merged=True)
+        return Proposal(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))

@@ -5,11 +5,14 @@ the worst single message. Counted are requests and responses.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from holdfast.core.conversation.groups import exchanges
 from holdfast.core.conversation.messages import Text
 from holdfast.core.conversation.view import Entry
+from holdfast.core.planning.settings import check_settings, whole
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary
 
 MIN_TAIL = 4
 
@@ -61,3 +64,36 @@ def static_marker(count: int) -> str:
 def compacted(summary: str) -> tuple[str, str]:
     """Return the two texts a compaction on the user's word leaves: the user's and the assistant's."""
     return f"[Compacted conversation summary]\n{summary}", "Understood. I have the conversation context."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldMiddle:
+    """Folds what stands between the first run and the newest messages, before the request goes out."""
+
+    RULE: ClassVar[str] = "middle"
+
+    max_messages: int = field(default=40, metadata=whole(0, 10**9))
+    """More requests and responses than this are too many; 0 switches it off."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "fold")
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return the fold of the middle, if there are too many messages."""
+        window = plan_window(outlook.entries, self.max_messages)
+        if window is None:
+            return NOTHING
+        shown = outlook.shown
+        step = FoldSpan(
+            start=shown.position(window.dropped.start),
+            stop=shown.position(window.tail.start),
+            by="summary" if outlook.situation.has_summariser else "marker",
+            count=window.dropped_count,
+        )
+        count = len(exchanges(outlook.entries))
+        return Proposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return the marker; a static one where no summary could be had."""
+        del outlook
+        return (summary_marker(step.count, summary.text) if summary else static_marker(step.count),)

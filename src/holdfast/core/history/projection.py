@@ -1,0 +1,108 @@
+"""What stands of a conversation for one agent, counted, and growing with it.
+
+Deciding about the next request must not cost more the longer a conversation has lasted. So what is shown is
+kept from one request to the next: new messages are put behind it, and only a change of context, such as a
+fold, an undo or a pin, has it made anew. Whichever way it came about, it is the same.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from holdfast.core.conversation.elide import count_media
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.weight import weight_of
+from holdfast.core.history.context import Context
+
+
+class Projection:
+    """Messages as they are shown, with running sums of what they cost."""
+
+    def __init__(self, context: Context, tokens_of: Callable[[Entry], int]) -> None:
+        self.context = context
+        self.entries: list[Entry] = []
+        self.sums: list[int] = [0]
+        """Tokens before each entry, and of all of them."""
+        self.sent = 0
+        """Tokens of the requests that were answered since the context last changed."""
+        self.media = 0
+        """How many images, sounds and documents are among them."""
+        self.longest = 0
+        """The weight of the heaviest of them, in bytes of text: no text in it is longer."""
+        self.newest_prompt: int | None = None
+        """The index of the last thing the user said."""
+        self._tokens_of = tokens_of
+        self._changed_at = context.standing.changed_at
+        for entry in context.shown():
+            self._take(entry)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int, /) -> Message:
+        return self.entries[index].message
+
+    @property
+    def tokens(self) -> int:
+        """What all of it costs."""
+        return self.sums[-1]
+
+    @property
+    def first_free(self) -> int:
+        """The index behind all that stands for folded messages: what follows was said, in this order."""
+        folds = self.context.standing.folds
+        start = len(self.entries)
+        while start > 0 and self._is_behind(self.entries[start - 1], folds[-1].stop if folds else 0):
+            start -= 1
+        return start
+
+    @staticmethod
+    def _is_behind(entry: Entry, stop: int) -> bool:
+        return entry.position is not None and entry.position >= stop
+
+    def position(self, index: int) -> int:
+        """Return where in the history that begins which stands at `index`; the end has a position too."""
+        if index >= len(self.entries):
+            return self.context.length
+        position = self.entries[index].position
+        folds = self.context.standing.folds
+        if position is not None:
+            return next((fold.stop for fold in folds if fold.start <= position < fold.stop), position)
+        made = sum(entry.position is None for entry in self.entries[:index])
+        starts = [fold.start for fold in folds for _ in (() if fold.is_merged else fold.replacement)]
+        return starts[made] if made < len(starts) else self.context.length
+
+    def start_within(self, tokens: int) -> int:
+        """Return the index at which the longest part begins that reaches to the end and costs at most `tokens`."""
+        start = len(self.entries)
+        while start > 0 and self.sums[-1] - self.sums[start - 1] <= tokens:
+            start -= 1
+        return start
+
+    def sizes(self) -> list[int]:
+        """Return what each entry costs."""
+        return [after - before for before, after in pairwise(self.sums)]
+
+    def grown(self, context: Context) -> "Projection | None":
+        """Return this projection with what was said since, or None if it has to be made anew."""
+        if context.version is not self.context.version or context.pins is not self.context.pins:
+            return None
+        folds = context.standing.folds
+        if folds and folds[-1].is_merged and self.newest_prompt is None:
+            return None
+        for position in range(self.context.length, context.length):
+            if context.stands(position):
+                self._take(context.entries[position])
+        self.context = context
+        return self
+
+    def _take(self, entry: Entry) -> None:
+        message = entry.message
+        if message.role == "assistant" and entry.position is not None and entry.position >= self._changed_at:
+            self.sent += self.sums[-1]
+        elif message.role == "user" and entry.position is not None and message.is_prompt:
+            self.newest_prompt = len(self.entries)
+        self.media += count_media(message)
+        self.longest = max(self.longest, weight_of(message))
+        self.entries.append(entry)
+        self.sums.append(self.sums[-1] + self._tokens_of(entry))

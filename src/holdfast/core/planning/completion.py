@@ -1,0 +1,96 @@
+"""How steps become the events that tell of them."""
+
+from dataclasses import replace
+from typing import Protocol
+
+from holdfast.core.history import events as log
+from holdfast.core.history.projection import Projection
+from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Outlook, Proposal, ReduceToText, Summary
+
+
+class FoldRule(Protocol):
+    """Decides when and what to fold, and what takes its place."""
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return what is to be done now and later, and why."""
+        ...
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return the texts that stand for a span, the user's first; `summary` is None where none could be had."""
+        ...
+
+
+def told(step: OffloadOutputs | ReduceToText, scope: str) -> log.Event:
+    """Return the event of a step that needs nobody's help."""
+    if isinstance(step, OffloadOutputs):
+        return log.OutputsOffloaded(line=step.line, max_chars=step.max_chars, scope=scope)
+    return log.TurnsReducedToText(line=step.line, scope=scope)
+
+
+def started(step: FoldSpan, outlook: Outlook) -> log.CompactionStarted:
+    """Return the event that a summary was begun."""
+    situation = outlook.situation
+    return log.CompactionStarted(
+        trigger=step.trigger,
+        stop=step.stop,
+        tokens=log.Breakdown(
+            system_tokens=situation.system_tokens,
+            conversation_tokens=outlook.message_tokens,
+            tool_definitions_tokens=situation.tools_tokens,
+        ),
+        scope=situation.scope,
+    )
+
+
+def completed(
+    step: FoldSpan, rule: FoldRule, outlook: Outlook, summary: Summary | None = None
+) -> log.CompactionCompleted:
+    """Return the event of a fold; a failed one where the replacement would not make anything smaller."""
+    texts = rule.replacement(outlook, step, summary)
+    event = log.CompactionCompleted(
+        success=True,
+        trigger=step.trigger,
+        start=step.start,
+        stop=step.stop,
+        kept=step.kept,
+        replacement=texts,
+        summary_content=summary.text if summary else "\n".join(texts),
+        is_merged=step.is_merged,
+        by_model=summary.by_model if summary else None,
+        usage=summary.usage if summary else None,
+        duration_ms=summary.duration_ms if summary else None,
+        scope=outlook.situation.scope,
+    )
+    before, after = outlook.shown, _after(event, outlook)
+    measured = replace(
+        event,
+        pre_compaction_tokens=before.tokens,
+        post_compaction_tokens=after.tokens,
+        tokens_removed=before.tokens - after.tokens,
+        messages_removed=len(before) - len(after),
+    )
+    if after.tokens < before.tokens or step.is_merged:
+        return measured
+    problem = f"the replacement would be no smaller: {after.tokens:,} tokens instead of {before.tokens:,}"
+    return replace(measured, success=False, error=problem)
+
+
+def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionCompleted:
+    """Return the event of a compaction that came to nothing."""
+    return log.CompactionCompleted(
+        success=False,
+        trigger=step.trigger,
+        start=step.start,
+        stop=step.stop,
+        error=error,
+        pre_compaction_tokens=outlook.shown.tokens,
+        post_compaction_tokens=outlook.shown.tokens,
+        scope=outlook.situation.scope,
+    )
+
+
+def _after(event: log.CompactionCompleted, outlook: Outlook) -> Projection:
+    """Return what would be shown after a fold."""
+    context = outlook.shown.context
+    version = context.version.after(event, context.length)
+    return outlook.history.seen(replace(context, version=version or context.version), outlook.situation.counter)

@@ -1,0 +1,76 @@
+"""The floor under a view: entries that were already chosen and shortened, made valid and made to fit.
+
+The floor works on lists of provider messages and numbers them by their place. Here are the entries of a view
+in that form, and the way back to where they stand in the history.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.pairing import Repair
+from holdfast.core.conversation.transcript import Reader, Survey, Transcript
+from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.weight import MESSAGE_WEIGHT, weight_of
+from holdfast.core.planning.account import reasons_of
+from holdfast.core.planning.floor import Floor
+from holdfast.core.planning.policy import FloorSettings
+from holdfast.core.planning.situation import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class Footed:
+    """Entries that can be sent, and what it took."""
+
+    entries: list[Entry]
+    tokens: int
+    repairs: tuple[Repair, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryReader:
+    """Reads entries as if they were provider messages."""
+
+    reader: Reader
+
+    def survey(self, natives: Sequence[object], start: int) -> Survey:
+        entries = [cast("Entry", native) for native in natives]
+        weights = [MESSAGE_WEIGHT + weight_of(entry.message) for entry in entries]
+        roles = [entry.message.role for entry in entries]
+        prompts = [
+            index
+            for index, entry in enumerate(entries, start)
+            if entry.message.role == "user" and entry.position is not None
+        ]
+        return Survey(weights, prompts, [index for index, role in enumerate(roles, start) if role == "system"])
+
+    def decode(self, native: object, index: int) -> Message:
+        del index
+        return cast("Entry", native).message
+
+    def json_bytes(self, message: Message) -> int:
+        return self.reader.json_bytes(message)
+
+
+def footed(entries: Sequence[Entry], reader: Reader, settings: FloorSettings, situation: Situation) -> Footed:
+    """Return the entries as they can be sent; raises where nothing can shrink any more."""
+    pins = frozenset(index for index, entry in enumerate(entries) if entry.position in situation.pins)
+    positions = [entry.position for entry in entries]
+    transcript = Transcript(entries, _EntryReader(reader), situation.counter, positions)
+    view = Floor(transcript, settings, replace(situation, pins=pins)).fit().view
+
+    def position(index: int | None) -> int | None:
+        return None if index is None else positions[index]
+
+    repairs = tuple(Repair(position(repair.position), repair.what) for repair in view.mended.repairs)
+    back = [
+        entries[entry.position]
+        if entry.position is not None and entry.message is entries[entry.position].message
+        else Entry(entry.message, position(entry.position))
+        for entry in view.entries
+    ]
+    told = tuple(f"floor: {reason}" for reason in reasons_of(situation, view, settings.max_media))
+    mended = (f"floor: mended {len(repairs):,} places so that a provider accepts them",) if repairs else ()
+    return Footed(back, view.words + view.media, repairs, (*told, *mended))

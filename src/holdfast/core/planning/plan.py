@@ -1,0 +1,80 @@
+"""Decides about the next request: what to do, what to send, and why.
+
+Pure: the same history, policy and situation give the same plan. What the plan wants done now the session
+does, records, and plans again; what it wants done later happens beside the conversation.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.core.conversation.tokens import message_tokens
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.history import History
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import NOTHING, Outlook, Proposal, Step
+from holdfast.core.planning.view import View, view_of
+
+MAX_ROUNDS = 3
+"""How often a request is planned at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy chose."""
+
+    view: View
+    """Can be sent as it is, whether the steps are carried out or not."""
+    now: tuple[Step, ...]
+    later: tuple[Step, ...]
+    reasons: tuple[str, ...]
+
+
+def make_plan(history: History, policy: Policy, situation: Situation) -> Plan:
+    """Return what to do about the next request of an agent."""
+    outlook = outlook_of(history, policy, situation)
+    proposal = _proposed(outlook, policy)
+    view = view_of(outlook, policy)
+    return Plan(view, proposal.now, proposal.later, (*proposal.reasons, *view.reasons))
+
+
+def rounds(history: History, policy: Policy, situation: Callable[[], Situation]) -> Iterator[Plan]:
+    """Yield plans until one has nothing left to do; whoever asks carries out each plan's steps before the next.
+
+    The last plan is the one to send. It never has steps: after three rounds the view is what it is.
+    """
+    for number in range(MAX_ROUNDS):
+        plan = make_plan(history, policy, situation())
+        is_last = not plan.now or number == MAX_ROUNDS - 1
+        yield replace(plan, now=()) if is_last else plan
+        if is_last:
+            return
+
+
+def outlook_of(history: History, policy: Policy, situation: Situation) -> Outlook:
+    """Return what the rules of a policy look at."""
+    if history.is_interrupted and not situation.is_interrupted:
+        situation = replace(situation, is_interrupted=True)
+    shown = history.projection(situation.counter, situation.scope)
+    if policy.outputs is None:
+        return Outlook(history, shown, situation, shown.entries[:], shown.tokens)
+    entries = policy.outputs.apply(shown.entries)
+    return Outlook(history, shown, situation, entries, shown.tokens + _difference(shown.entries, entries, situation))
+
+
+def _difference(before: Sequence[Entry], after: Sequence[Entry], situation: Situation) -> int:
+    """Return what a change of some entries has added to their cost."""
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old is not new]
+    counter = situation.counter
+    return sum(
+        sum(message_tokens(new.message, counter)) - sum(message_tokens(old.message, counter)) for old, new in changed
+    )
+
+
+def _proposed(outlook: Outlook, policy: Policy) -> Proposal:
+    """Return what the first rule that wants something wants: cheap before dear, and one break at a time."""
+    for rule in (policy.emergency, policy.offload, policy.fold):
+        proposal = rule.propose(outlook) if rule else NOTHING
+        if proposal is not NOTHING:
+            return proposal
+    return NOTHING

@@ -1,0 +1,82 @@
+"""What the default policy puts in the place of folded messages.
+
+The user's own words as far as they fit, whole; what was done, by a model's summary or read off by rule; and
+the names that are likely to be needed again. All of it is marked as reference: it asks for nothing.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.digest import digest
+from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
+
+WORDS_SHARE, LEDGER_SHARE = 0.25, 0.45
+"""Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
+HORIZON = 64
+"""How many of the newest folded messages a digest is read from."""
+MOST_PROMPTS = 256
+"""How many of the user's messages are looked at, newest first."""
+QUOTED_PROMPTS = 16
+WORDS = "What the user said, to the letter:"
+
+
+def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowance: int) -> str:
+    """Return the text that stands for a span, in at most `allowance` tokens where no model's summary is in it."""
+    counter = outlook.situation.counter
+    prompts = _prompts(outlook, step)
+    whole = _whole(prompts, int(allowance * WORDS_SHARE), outlook)
+    words = "\n".join([WORDS, *(_line(entry) for entry in whole)]) if whole else ""
+    names = outlook.history.ledger(outlook.situation.scope, step.stop).pack(int(allowance * LEDGER_SHARE), counter)
+    taken = sum(counter.count(text) + 2 for text in (words, names) if text)
+    done = _framed(summary.text, step.count) if summary else _digest(outlook, step, prompts, whole, allowance - taken)
+    return "\n\n".join(text for text in (done, words, names) if text)
+
+
+def _framed(text: str, count: int) -> str:
+    return (
+        f"[Summary of {count:,} earlier messages, for reference only. "
+        f"It records what happened and asks for nothing.]\n{text}"
+    )
+
+
+def _digest(outlook: Outlook, step: FoldSpan, prompts: list[Entry], whole: list[Entry], allowance: int) -> str:
+    context, start = outlook.shown.context, max(step.start, step.stop - HORIZON)
+    telling = {entry.position: entry for entry in prompts[:QUOTED_PROMPTS]}
+    telling |= {entry.position: entry for entry in context.between(start, step.stop)}
+    for entry in whole:
+        telling.pop(entry.position, None)
+    entries = [telling[position] for position in sorted(telling, key=lambda position: position or 0)]
+    return digest(
+        entries,
+        allowance_tokens=max(0, allowance),
+        counter=outlook.situation.counter,
+        message_count=step.count,
+        is_continued=bool(step.kept),
+    )
+
+
+def _prompts(outlook: Outlook, step: FoldSpan) -> list[Entry]:
+    """Return what the user said in the span: the first message, then the newest backwards."""
+    standing = [position for position in outlook.prompts_between(step.start, step.stop) if position not in step.kept]
+    chosen = [*standing[-1:], *standing[: MOST_PROMPTS - 1]]
+    return [outlook.history.entries[position] for position in dict.fromkeys(chosen)]
+
+
+def _whole(prompts: list[Entry], allowance: int, outlook: Outlook) -> list[Entry]:
+    """Return the prompts that fit an allowance whole, in the order in which they were said."""
+    chosen = list(_fitting(prompts, allowance, outlook))
+    return sorted(chosen, key=lambda entry: entry.position or 0)
+
+
+def _fitting(prompts: list[Entry], allowance: int, outlook: Outlook) -> Iterator[Entry]:
+    counter = outlook.situation.counter
+    left = allowance - counter.count(WORDS)
+    for entry in prompts:
+        cost = counter.count(_line(entry)) + 1
+        if cost <= left:
+            left -= cost
+            yield entry
+
+
+def _line(entry: Entry) -> str:
+    return f"(#{entry.position}) {entry.message.text}"

@@ -1,0 +1,147 @@
+"""Compaction in the background up to a checkpoint, as Copilot CLI has it.
+
+At one share of the window a summary of everything so far is begun while requests go on; at another the next
+request waits for it. When it is applied, a replacement takes the place of what stood before the boundary:
+the summary, what the user had said, plan, todos and skills; what was said meanwhile follows whole.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from holdfast.core.conversation.cuts import unit_around
+from holdfast.core.planning.rules.truncator import FALLBACK_LIMIT
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.triggers import Move, Pending, TwoLines
+
+REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
+HEAD_SHARE = 0.2
+"""Of the reminder: what comes from the user's first messages; the rest is from the newest."""
+CLIPPED = "...<truncated>..."
+INTRO = "Some of the conversation history has been summarized to free up context."
+MANUAL_INTRO = "The conversation history has been summarized to free up context."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldToCheckpoint:
+    """Folds everything up to where the conversation stood when the summary was begun."""
+
+    RULE: ClassVar[str] = "checkpoint"
+
+    lines: TwoLines = field(default_factory=TwoLines)
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return what the two lines say: start, wait, apply or go on."""
+        situation = outlook.situation
+        if not situation.has_summariser:
+            return NOTHING
+        limit = situation.window or FALLBACK_LIMIT
+        pending = Pending.RUNNING if outlook.is_summarising else Pending.NONE
+        move = self.lines.move(
+            utilisation=outlook.tokens / limit,
+            pending=Pending.COMPLETED if situation.has_ready_summary else pending,
+            messages=sum(entry.message.role != "system" for entry in outlook.entries),
+            was_refused=situation.refusals > 0,
+        )
+        why = (f"{outlook.tokens:,} tokens are {outlook.tokens / limit:.0%} of the window: {move.value}",)
+        if move in {Move.APPLY, Move.WAIT}:
+            return Proposal(now=(AwaitSummary(),), reasons=why)
+        step = self._span(outlook) if move is not Move.CONTINUE else None
+        if step is None:
+            return NOTHING
+        return Proposal(later=(step,), reasons=why) if move is Move.START else Proposal(now=(step,), reasons=why)
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return the message that stands for everything before the boundary."""
+        if summary is None:
+            return ()
+        facts, entries = outlook.history.facts, outlook.history.entries
+        said = [entries[position].message.text for position in reversed(outlook.prompts_between(step.start, step.stop))]
+        return (
+            compacted_history(
+                summary.text,
+                user_messages=said,
+                plan=facts.plan,
+                todos=facts.todos,
+                skills=facts.skills,
+                is_manual=step.trigger == "manual",
+            ),
+        )
+
+    @staticmethod
+    def _span(outlook: Outlook) -> FoldSpan | None:
+        """Return everything so far, the prompt that is being answered and an exchange that is open excepted."""
+        shown = outlook.shown
+        last = len(shown) - 1
+        boundary = unit_around(shown, last)[0] if shown[last].outline.result_ids or shown[last].is_prompt else last + 1
+        prompt = shown.newest_prompt
+        kept = shown.entries[prompt].position if prompt is not None and prompt < boundary else None
+        stop = shown.position(boundary)
+        count = len([entry for entry in shown.entries[:boundary] if entry.message.role != "system"])
+        trigger = "context_limit_retry" if outlook.situation.refusals else "threshold"
+        if not count:
+            return None
+        return FoldSpan(
+            start=0, stop=stop, kept=() if kept is None else (kept,), by="summary", count=count, trigger=trigger
+        )
+
+
+def compacted_history(
+    summary: str,
+    *,
+    user_messages: Sequence[str] = (),
+    plan: str = "",
+    todos: str = "",
+    skills: Mapping[str, str] | None = None,
+    agent_summary: str = "",
+    is_manual: bool = False,
+) -> str:
+    """Return the replacement for everything before a boundary, from whatever of its sources there is."""
+    state = [_tagged("plan", plan), _tagged("todos", todos)]
+    pieces = [
+        MANUAL_INTRO if is_manual else INTRO,
+        _tagged("user_messages", "\n".join(reminder(user_messages))),
+        _tagged("summary", summary),
+        _tagged("current_state", "\n".join(piece for piece in state if piece)),
+        _tagged("invoked_skills", "\n".join(_skills(skills or {}))),
+        _tagged("agent_summary", agent_summary),
+    ]
+    return "\n\n".join(piece for piece in pieces if piece)
+
+
+def reminder(messages: Sequence[str]) -> Iterator[str]:
+    """Yield what the user said, the first and the newest messages, with words for what is left out."""
+    head = messages[: int(REMINDER_MESSAGES * HEAD_SHARE)]
+    tail = messages[len(head) :]
+    omitted = max(0, len(tail) - (REMINDER_MESSAGES - len(head)))
+    tail = tail[omitted:]
+    yield from map(_quoted, _clipped(head, int(REMINDER_CHARS * HEAD_SHARE)))
+    if omitted:
+        yield f"... {omitted} messages omitted ..."
+    newest_first = _clipped(list(reversed(tail)), REMINDER_CHARS - int(REMINDER_CHARS * HEAD_SHARE))
+    yield from map(_quoted, reversed(newest_first))
+
+
+def _clipped(messages: Sequence[str], most: int) -> list[str]:
+    """Return messages in at most `most` characters: the first ones whole, then one that is cut, then nothing."""
+    left: list[str] = []
+    for message in messages:
+        if most <= 0:
+            break
+        left.append(message if len(message) <= most else message[:most] + CLIPPED)
+        most -= len(message)
+    return left
+
+
+def _skills(skills: Mapping[str, str]) -> Iterator[str]:
+    """Yield the skills in the order in which they were called upon, the last with its instructions."""
+    for number, (name, instructions) in enumerate(skills.items(), start=1):
+        yield _tagged(f'skill name="{name}"', instructions if number == len(skills) else "", "skill") or f"- {name}"
+
+
+def _tagged(tag: str, text: str, closing: str | None = None) -> str:
+    return f"<{tag}>\n{text}\n</{closing or tag}>" if text else ""
+
+
+def _quoted(text: str) -> str:
+    return f"<user_message>\n{text}\n</user_message>"

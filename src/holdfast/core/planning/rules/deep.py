@@ -1,0 +1,166 @@
+"""Folds deep and rarely: the rule of the default policy.
+
+With a prompt cache, what costs is not a long prompt but a changed one. So nothing is touched until a line is
+reached; then everything goes but a short tail, in one break of the prefix, and the conversation has the
+whole window to grow into again. Between the two lines a fold waits until the prefix has been read often
+enough to be worth giving up; at the hard line, or when the cache has forgotten it anyway, it waits no longer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from holdfast.core.conversation.cuts import next_cut, unit_around
+from holdfast.core.history.history import History
+from holdfast.core.planning.cost import PRICES, break_even_turns
+from holdfast.core.planning.protection import reasoning_exchange
+from holdfast.core.planning.reference import reference
+from holdfast.core.planning.settings import check_settings, ratio, share, whole
+from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary
+from holdfast.errors import SettingsError
+
+TAIL_PARTS = 4
+"""Where messages, turns or bytes are what there is too much of, one in so many messages stays."""
+ASSUMED_PRICES = PRICES["anthropic"]
+"""What a fold is weighed with where nobody says what tokens cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldDeep:
+    """Shares are of the room that system text and tools leave to the messages."""
+
+    RULE: ClassVar[str] = "deep"
+
+    soft_share: float = field(default=0.8, metadata=share())
+    """From here on a summary is asked for, and a fold is made once it pays."""
+    hard_share: float = field(default=0.95, metadata=share())
+    """Here a fold is made at once."""
+    cold_share: float = field(default=0.6, metadata=share())
+    """From here on a fold is made if the prompt cache has expired anyway."""
+    tail_share: float = field(default=0.05, metadata=share())
+    """What stays of the newest messages."""
+    summary_share: float = field(default=0.06, metadata=share())
+    summary_max_tokens: int = field(default=3_000, metadata=whole(1, 10**6))
+    """What a summary or digest with the user's words and the ledger may take."""
+    min_reuse: float = field(default=30.0, metadata=ratio(0, 10**6))
+    """A fold pays when what it gives up was read this often, at a cache whose reading costs nothing."""
+    min_gain_share: float = field(default=0.2, metadata=share())
+    """A fold that frees less is not made unless the request would not fit otherwise."""
+    min_messages: int = field(default=4, metadata=whole(1, 10**6))
+
+    def __post_init__(self) -> None:
+        check_settings(self, "fold")
+        kept = self.tail_share + self.summary_share
+        for name, above, below in (
+            ("hard_share", self.hard_share, self.soft_share),
+            ("soft_share", self.soft_share, kept + self.min_gain_share),
+            ("cold_share", self.cold_share, kept + self.min_gain_share),
+        ):
+            if above < below:
+                problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
+                raise SettingsError(f"policy.fold.{name}", f"{problem}, not {above:g}")
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return the fold to make now, or the summary to ask for meanwhile."""
+        held, room = outlook.shown.tokens, outlook.situation.room
+        why = self._why(outlook)
+        is_full = outlook.fill >= self.soft_share and outlook.situation.has_summariser
+        if room <= 0 or (why is None and not is_full):
+            return NOTHING
+        step = self._span(outlook, room)
+        if step is None:
+            return NOTHING
+        after = self._left(outlook, step) + self._allowance(outlook, step)
+        if held - after < self._least_gain(outlook):
+            told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
+            return Proposal(reasons=(told,)) if why else NOTHING
+        if why is not None:
+            return Proposal(now=(step,), reasons=(f"{why}; {_price(outlook, after)}",))
+        if outlook.is_summarising:
+            return NOTHING
+        later = replace(step, by="summary")
+        return Proposal(later=(later,), reasons=(f"{_fill(outlook)}: a summary is written meanwhile",))
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return the text that stands for a span: the user's words, what was done, and the names that were used."""
+        return (reference(outlook, step, summary, self._allowance(outlook, step)),)
+
+    def _allowance(self, outlook: Outlook, step: FoldSpan) -> int:
+        """Return what a summary may take: its share, and never more than half of what it stands for."""
+        folded = outlook.shown.tokens - self._left(outlook, step)
+        return min(self.summary_max_tokens, int(outlook.situation.room * self.summary_share), folded // 2)
+
+    def _least_gain(self, outlook: Outlook) -> float:
+        """Return how many tokens a fold has to free: any, where it is not tokens that there are too many of."""
+        is_about_tokens = outlook.fill == outlook.token_fill
+        return self.min_gain_share * outlook.situation.room if is_about_tokens and outlook.fill <= 1 else 1
+
+    @staticmethod
+    def _left(outlook: Outlook, step: FoldSpan) -> int:
+        """Return the tokens of what a fold leaves as it is."""
+        kept = {*step.kept, *outlook.history.facts.pins, *outlook.history.systems}
+        return sum(
+            size
+            for entry, size in zip(outlook.shown.entries, outlook.shown.sizes(), strict=True)
+            if entry.position is not None and (entry.position >= step.stop or entry.position in kept)
+        )
+
+    def _why(self, outlook: Outlook) -> str | None:
+        """Return why a fold is made now, or None if it can wait."""
+        fill, situation = outlook.fill, outlook.situation
+        if fill >= self.hard_share:
+            return _fill(outlook)
+        if situation.is_cold and fill >= self.cold_share:
+            return f"{_fill(outlook)} and the prompt cache has expired, so a new prefix costs nothing extra"
+        reuse = outlook.shown.sent / max(1, outlook.shown.tokens)
+        if fill >= self.soft_share and reuse >= self._wanted_reuse(situation) and not situation.has_summariser:
+            return f"{_fill(outlook)} and its prefix was read {reuse:.0f} times"
+        return None
+
+    def _wanted_reuse(self, situation: Situation) -> float:
+        """Return how often a prefix has to be read before it is given up: never, where reading is no cheaper."""
+        prices = situation.prices or ASSUMED_PRICES
+        return self.min_reuse * (1 - prices.read / prices.write)
+
+    def _span(self, outlook: Outlook, room: int) -> FoldSpan | None:
+        """Return what to fold: everything before a short tail, the prompt that is being answered excepted."""
+        shown = outlook.shown
+        first = shown.first_free
+        last = unit_around(shown, len(shown) - 1)[0] if len(shown) else 0
+        tail = shown.start_within(int(self.tail_share * room))
+        if outlook.fill > outlook.token_fill:
+            tail = max(tail, len(shown) - len(shown) // TAIL_PARTS)
+        cut = min(next_cut(shown, max(first, tail)), last)
+        if cut - first < self.min_messages:
+            return None
+        kept: list[int] = []
+        prompt = shown.newest_prompt
+        if prompt is not None and prompt < cut:
+            kept += _positions(outlook, [*range(*unit_around(shown, prompt)), *reasoning_exchange(shown, prompt, cut)])
+        stop = shown.position(cut)
+        standing = shown.context.standing
+        count = _count(outlook.history, standing.cleared_at, stop)
+        return FoldSpan(start=standing.cleared_at, stop=stop, kept=tuple(sorted({*kept})), by="digest", count=count)
+
+
+def _positions(outlook: Outlook, indices: Sequence[int]) -> list[int]:
+    found = [outlook.shown.entries[index].position for index in indices]
+    return [position for position in found if position is not None]
+
+
+def _count(history: History, start: int, stop: int) -> int:
+    hidden = sum(len(range(max(start, span.start), min(stop, span.stop))) for span in history.version.hidden)
+    return stop - start - hidden
+
+
+def _fill(outlook: Outlook) -> str:
+    return (
+        f"{outlook.shown.tokens:,} tokens in {len(outlook.shown):,} messages are {outlook.fill:.0%} of what may be sent"
+    )
+
+
+def _price(outlook: Outlook, after: int) -> str:
+    prices = outlook.situation.prices or ASSUMED_PRICES
+    turns = break_even_turns(prices, before=outlook.shown.tokens, after=after)
+    return f"folding to about {after:,} pays for itself after {turns:.1f} requests ({prices.name} prices)"

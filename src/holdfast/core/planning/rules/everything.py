@@ -1,0 +1,157 @@
+"""Compresses all that came before, or all that a run has produced, as Inkeep has it.
+
+At half of the window everything before the newest prompt becomes a summary; while an agent works, what it
+has gathered since that prompt becomes one at a share that grows with the window, and the task itself stays.
+Large tool results become artifacts: the summary refers to them, they are not in it. Without a model to write
+summaries there are fixed limits instead.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from holdfast.core.conversation.clip import clip_text
+from holdfast.core.conversation.cuts import unit_around
+from holdfast.core.conversation.messages import Message, ToolCall, ToolResult, user
+from holdfast.core.conversation.view import Entry
+from holdfast.core.planning.settings import check_settings, share, whole
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.triggers import mid_run_fraction
+
+UNKNOWN_WINDOW = 120_000
+MAX_ARTIFACTS = 12
+ARGUMENT_CHARS, PREVIEW_CHARS = 300, 150
+FRAME = "[Summary of the conversation so far, for reference.]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldEverything:
+    """Folds all that came before the newest prompt, or all that was done since."""
+
+    RULE: ClassVar[str] = "everything"
+
+    fraction: float = field(default=0.5, metadata=share())
+    """Of the window: where the conversation is compressed."""
+    artifact_tokens: int = field(default=2_000, metadata=whole(1, 10**9))
+    """A tool result larger than this is referred to by name."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "fold")
+
+    def propose(self, outlook: Outlook) -> Proposal:
+        """Return the compression that is due; it happens before the request goes out."""
+        if not outlook.situation.has_summariser or outlook.history.facts.failures:
+            return NOTHING
+        window = outlook.situation.window or UNKNOWN_WINDOW
+        for part, span in ((self.fraction, self._before_prompt), (mid_run_fraction(window), self._since_prompt)):
+            step = span(outlook) if outlook.tokens >= part * window else None
+            if step is not None:
+                why = f"{outlook.tokens:,} tokens are {part:.0%} of the window or more"
+                return Proposal(now=(step,), reasons=(why,))
+        return NOTHING
+
+    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+        """Return the summary with references to the artifacts of the span."""
+        if summary is None:
+            return ()
+        found = list(artifacts(outlook, step, self.artifact_tokens))[-MAX_ARTIFACTS:]
+        return ("\n".join([FRAME, summary.text, *(["", *map(str, found)] if found else [])]),)
+
+    @staticmethod
+    def _before_prompt(outlook: Outlook) -> FoldSpan | None:
+        prompt = outlook.shown.newest_prompt
+        if prompt is None:
+            return None
+        return _span(outlook, 0, prompt)
+
+    @staticmethod
+    def _since_prompt(outlook: Outlook) -> FoldSpan | None:
+        shown = outlook.shown
+        if shown.newest_prompt is None:
+            return None
+        last = unit_around(shown, len(shown) - 1)[0]
+        return _span(outlook, shown.newest_prompt + 1, last)
+
+
+def _span(outlook: Outlook, first: int, last: int) -> FoldSpan | None:
+    """Return the fold of a part of what is shown, unless there is nothing new in it."""
+    shown = outlook.shown
+    new = [
+        entry for entry in shown.entries[first:last] if entry.position is not None and entry.message.role != "system"
+    ]
+    if not new:
+        return None
+    start = 0 if first == 0 else shown.position(first)
+    return FoldSpan(start=start, stop=shown.position(last), by="summary", count=len(new))
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A tool result that is kept apart, and what stands for it."""
+
+    id: str
+    tool: str
+    arguments: str
+    preview: str
+    tokens: int
+    position: int
+
+    def __str__(self) -> str:
+        description = clip_text(self.arguments, ARGUMENT_CHARS)
+        return f'[Artifact: "{self.tool}" (id: {self.id}) | description: {description} | summary: {self.preview}]'
+
+
+def artifacts(outlook: Outlook, step: FoldSpan, min_tokens: int) -> Iterator[Artifact]:
+    """Yield the large tool results of a span."""
+    calls: dict[str, ToolCall] = {}
+    for entry in outlook.shown.context.between(step.start, step.stop):
+        calls.update({call.id: call for call in entry.message.calls})
+        for result in entry.message.results:
+            tokens = outlook.situation.counter.count(result.text)
+            if tokens > min_tokens:
+                yield _artifact(calls.get(result.call_id), result, tokens, entry.position or 0)
+
+
+def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
+    tool = call.name if call else "tool"
+    digits = hashlib.sha256(result.text.encode()).hexdigest()[:8]
+    preview = " ".join(result.text[: 2 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
+    return Artifact(
+        f"compress_{tool}_{result.call_id}_{digits}", tool, call.arguments if call else "", preview, tokens, position
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLimits:
+    """What is sent where nobody can summarise: the newest messages, and of those before the prompt few tokens."""
+
+    max_messages: int = field(default=50, metadata=whole(1, 10**9))
+    max_tokens: int = field(default=8_000, metadata=whole(1, 10**9))
+    """Of the messages before the newest prompt."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, "limits")
+
+    def apply(self, entries: Sequence[Entry], tokens_of: Callable[[Message], int]) -> list[Entry]:
+        """Return the entries that stay, with a marker for those that went; system messages always stay."""
+        prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
+        spoken = [index for index, entry in enumerate(entries) if entry.message.role != "system"]
+        first = spoken[-self.max_messages] if len(spoken) > self.max_messages else 0
+        left = self.max_tokens
+        start = prompt
+        for index in range(prompt - 1, first - 1, -1):
+            message = entries[index].message
+            if message.role == "system":
+                continue
+            left -= tokens_of(message)
+            if left < 0:
+                break
+            start = index
+        start = max(first, start)
+        gone = sum(index < start for index in spoken)
+        if not gone:
+            return list(entries)
+        systems = [entry for entry in entries[:start] if entry.message.role == "system"]
+        marker = f"[Previous conversation history truncated - {gone} earlier messages]"
+        return [*systems, Entry(user(marker, trust="summary")), *entries[start:]]

@@ -1,0 +1,86 @@
+"""What a setting may be: checked where a rule is made, so that a wrong one is named before it does harm."""
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from types import NoneType, UnionType
+from typing import Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+from holdfast.errors import SettingsError
+
+MIN_SHARE = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the most a number may be."""
+
+    least: float
+    most: float
+    is_open: bool = False
+    """Whether the most itself is too much."""
+
+
+Metadata: TypeAlias = Mapping[str, Bounds]
+
+
+def share(*, least: float = MIN_SHARE) -> Metadata:
+    """Return the bounds of a share of something."""
+    return {"bounds": Bounds(least, 1.0, is_open=True)}
+
+
+def ratio(least: float, most: float) -> Metadata:
+    """Return the bounds of a number."""
+    return {"bounds": Bounds(least, most)}
+
+
+def whole(least: int, most: int) -> Metadata:
+    """Return the bounds of a whole number."""
+    return {"bounds": Bounds(least, most)}
+
+
+def check_settings(settings: object, place: str) -> None:
+    """Refuse a setting of the wrong kind or size, by its name."""
+    kind = type(settings)
+    hints = get_type_hints(kind)
+    for item in fields(cast("type", kind)):
+        value: object = getattr(settings, item.name)
+        name = ".".join(part for part in ("policy", place, item.name) if part)
+        problem = _problem(value, hints[item.name], item)
+        if problem:
+            raise SettingsError(name, f"{problem}, not {value!r}")
+
+
+def kinds_of(hint: object) -> tuple[type, ...]:
+    """Return the classes that a type consists of, None left out."""
+    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return tuple(option for option in options if isinstance(option, type) and option is not NoneType)
+
+
+def _problem(value: object, hint: object, item: "Field[object]") -> str | None:
+    """Return what is wrong with a value, in words."""
+    if value is None and NoneType in get_args(hint):
+        return None
+    if get_origin(hint) is Literal:
+        return None if value in get_args(hint) else f"must be one of {', '.join(map(str, get_args(hint)))}"
+    kinds = kinds_of(hint)
+    if kinds in {(int,), (float,)}:
+        return _problem_with_number(value, item, is_whole=kinds == (int,))
+    if not isinstance(value, kinds):
+        return f"must be {' or '.join(kind.__name__ for kind in kinds)}"
+    return None
+
+
+def _problem_with_number(value: object, item: "Field[object]", *, is_whole: bool) -> str | None:
+    bounds: Bounds | None = item.metadata.get("bounds")
+    is_number = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
+    is_inside = is_number and (
+        bounds is None
+        or (bounds.least <= cast("float", value) <= bounds.most and not (bounds.is_open and value == bounds.most))
+    )
+    if is_inside:
+        return None
+    if bounds is None:
+        return "must be a whole number" if is_whole else "must be a number"
+    if is_whole:
+        return f"must be a whole number from {bounds.least:,} to {bounds.most:,}"
+    return f"must lie between {bounds.least} and {bounds.most:g}"

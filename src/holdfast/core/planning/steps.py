@@ -1,0 +1,131 @@
+"""What there is to do: each step is the twin of the event that will tell of it.
+
+A rule looks at what stands and proposes steps; it touches nothing. What is to be done before the request
+goes out is `now`, what may be done meanwhile is `later`.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.events import Trigger, Usage
+from holdfast.core.history.history import History
+from holdfast.core.history.projection import Projection
+from holdfast.core.planning.situation import Situation
+
+By: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
+"""What takes the place of a span: a model's summary, one made by rule, a word that there was something, nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldSpan:
+    """Replace the messages of a span; becomes `CompactionCompleted`."""
+
+    start: int
+    stop: int
+    """Positions in the history."""
+    by: By
+    count: int
+    """How many messages, as the rule counts them, the replacement stands for."""
+    kept: tuple[int, ...] = ()
+    """Positions inside the span that stay whole."""
+    trigger: Trigger = "threshold"
+    is_merged: bool = False
+    """Whether the text goes into the first prompt that stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadOutputs:
+    """Show tool outputs before a line as a preview; becomes `OutputsOffloaded`."""
+
+    line: int
+    max_chars: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceToText:
+    """Show turns before a line as words alone; becomes `TurnsReducedToText`."""
+
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitSummary:
+    """Wait for the summary that is being written, and apply it."""
+
+
+Step: TypeAlias = FoldSpan | OffloadOutputs | ReduceToText | AwaitSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a model wrote about a span."""
+
+    text: str
+    by_model: str | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a rule looks at: everything that happened, what stands of it, and the circumstances."""
+
+    history: History
+    shown: Projection
+    situation: Situation
+    entries: list[Entry]
+    """What stands, with old tool output shown as the policy wants it."""
+    message_tokens: int
+    """What those cost."""
+
+    @property
+    def tokens(self) -> int:
+        """What a request with all of them would cost, as our counter counts."""
+        return self.message_tokens + self.situation.static_tokens + REPLY_OVERHEAD
+
+    def prompts_between(self, start: int, stop: int) -> list[int]:
+        """Return the positions of what the user said in a span, as far as it stands, newest first."""
+        prompts, stands = self.history.prompts, self.shown.context.stands
+        first, last = bisect_left(prompts, start), bisect_left(prompts, stop)
+        return [position for position in reversed(prompts[first:last]) if stands(position)]
+
+    @property
+    def fill(self) -> float:
+        """How full the budget is: the largest share of any of its limits."""
+        budget, shown = self.situation.budget, self.shown
+        shares = [self.token_fill]
+        if budget.messages:
+            shares.append(len(shown) / budget.messages)
+        if budget.turns:
+            shares.append(sum(entry.message.is_prompt for entry in shown.entries) / budget.turns)
+        if budget.bytes:
+            shares.append(sum(map(self._bytes, shown.entries)) / budget.bytes)
+        return max(shares)
+
+    @property
+    def token_fill(self) -> float:
+        """How much of their room the messages take."""
+        return self.shown.tokens / max(1, self.situation.room)
+
+    def _bytes(self, entry: Entry) -> int:
+        return self.history.reader.json_bytes(entry.message)
+
+    @property
+    def is_summarising(self) -> bool:
+        """Whether a summary is being written."""
+        return self.history.facts.running is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a rule wants done, and why."""
+
+    now: tuple[Step, ...] = ()
+    later: tuple[Step, ...] = ()
+    reasons: tuple[str, ...] = field(default=())
+
+
+NOTHING = Proposal()

@@ -1,0 +1,138 @@
+"""What goes out: what stands, in the form the policy wants, with the floor under it.
+
+The stages have names and an order, also where a policy leaves one empty: whatever shortens a single request
+comes after whatever changes what stands.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from holdfast.core.conversation.mend import is_sound
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.pairing import Repair
+from holdfast.core.conversation.tokens import message_tokens
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.events import RequestTruncated
+from holdfast.core.planning.footing import footed
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.steps import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the model will see, each message with the position it came from."""
+
+    entries: list[Entry]
+    tokens: int
+    """Of the messages, as our counter counts them."""
+    truncated: RequestTruncated | None = None
+    """What the last mile left out of this request."""
+    repairs: tuple[Repair, ...] = ()
+    reasons: tuple[str, ...] = ()
+    is_floored: bool = False
+    """Whether the floor had to change anything."""
+
+
+def view_of(outlook: Outlook, policy: Policy) -> View:
+    """Return a view that can be sent as it is."""
+    view = View(outlook.entries, outlook.message_tokens)
+    for stage in STAGES.values():
+        view = stage(view, outlook, policy)
+    return _with_floor(view, outlook, policy)
+
+
+def _unchanged(view: View, outlook: Outlook, policy: Policy) -> View:
+    del outlook, policy
+    return view
+
+
+def _limited(view: View, outlook: Outlook, policy: Policy) -> View:
+    """Keep fixed limits where no model can summarise, or the last attempt failed."""
+    can_summarise = outlook.situation.has_summariser and not outlook.history.facts.failures
+    if policy.limits is None or can_summarise:
+        return view
+    entries = policy.limits.apply(view.entries, _price(outlook))
+    if len(entries) == len(view.entries):
+        return view
+    return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, LIMITED))
+
+
+def _rescued(view: View, outlook: Outlook, policy: Policy) -> View:
+    """Send little of little after a provider's refusal, where a policy wants that."""
+    if policy.emergency is None or not outlook.situation.refusals:
+        return _limited(view, outlook, policy)
+    entries = policy.emergency.apply(view.entries, outlook.history.facts.pins)
+    return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, RESCUED))
+
+
+def _truncated(view: View, outlook: Outlook, policy: Policy) -> View:
+    """Leave older messages out of a request that is still too long."""
+    situation = outlook.situation
+    if policy.truncator is None:
+        return view
+    truncator = policy.truncator.after_refusals(situation.refusals)
+    limit = min(situation.budget.tokens, situation.window or policy.unknown_window)
+    static = situation.static_tokens
+    if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_sound(view.entries):
+        return view
+    done = truncator.truncate(view.entries, limit=limit, tools_tokens=static, tokens_of=_price(outlook))
+    if done.event is None:
+        return view
+    why = f"{done.event.messages_removed:,} messages were left out of this request to stay below {limit:,} tokens"
+    tokens = done.event.post_truncation_tokens - static
+    return replace(view, entries=done.entries, tokens=tokens, truncated=done.event, reasons=(*view.reasons, why))
+
+
+STAGES: Mapping[str, Callable[[View, Outlook, Policy], View]] = {
+    "attachments": _unchanged,
+    "compaction": _rescued,
+    "truncation": _truncated,
+    "immediate prompt": _unchanged,
+    "file content": _unchanged,
+}
+RESCUED = "the provider refused the request as too long, so only the newest turns are sent, and short"
+LIMITED = "no summary can be had, so only the newest messages are sent"
+
+
+def _with_floor(view: View, outlook: Outlook, policy: Policy) -> View:
+    if _can_be_sent(view, outlook, policy):
+        return view
+    fitted = footed(view.entries, outlook.history.reader, policy.floor, outlook.situation)
+    return replace(
+        view,
+        entries=fitted.entries,
+        tokens=fitted.tokens,
+        repairs=fitted.repairs,
+        reasons=(*view.reasons, *fitted.reasons),
+        is_floored=True,
+    )
+
+
+def _can_be_sent(view: View, outlook: Outlook, policy: Policy) -> bool:
+    """Return whether there is nothing for the floor to do."""
+    situation, entries = outlook.situation, view.entries
+    if not entries or view.tokens > situation.room or outlook.shown.media > policy.floor.max_media:
+        return False
+    budget, longest = situation.budget, situation.max_text_chars
+    if budget.messages or budget.turns or budget.bytes or (longest and outlook.shown.longest > longest):
+        return False
+    first = next((entry.message.role for entry in entries if entry.message.role != "system"), None)
+    is_ended = entries[-1].message.role in {"user", "tool"}
+    return first == "user" and is_ended and is_sound(entries, groups_results=situation.groups_results)
+
+
+def _price(outlook: Outlook) -> Callable[[Message], int]:
+    """Return what tells the cost of a message; what is shown as it stands was counted before."""
+    counter, shown = outlook.situation.counter, outlook.shown
+    known = {id(entry.message): size for entry, size in zip(shown.entries, shown.sizes(), strict=True)}
+
+    def price(message: Message) -> int:
+        size = known.get(id(message))
+        return sum(message_tokens(message, counter)) if size is None else size
+
+    return price
+
+
+def _total(entries: list[Entry], outlook: Outlook) -> int:
+    price = _price(outlook)
+    return sum(price(entry.message) for entry in entries)

@@ -1,0 +1,104 @@
+"""Plays a policy as a session would: its steps are carried out, its summaries are made of nothing, for a price.
+
+No model is called. A summary is a text of fixed length, and what reading the span would have cost is told;
+one that is written in the background is there at the next request.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.planning.completion import completed, started, told
+from holdfast.core.planning.cost import Prices
+from holdfast.core.planning.plan import Plan, make_plan, outlook_of, rounds
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
+from holdfast.counters.vocabularies import counter_for
+from holdfast.lab.baselines import SUMMARY, SUMMARY_TOKENS, Asked, Prepared
+from holdfast.wire.formats import format_named
+
+FORMAT = "openai-chat"
+
+
+@dataclass(slots=True)
+class Planned:
+    """One policy on one growing conversation."""
+
+    policy: Policy
+    model: str = "gpt-5"
+    has_summariser: bool = False
+    """Whether summaries can be had; without, each policy does what it does then."""
+    summary: str = SUMMARY + " x" * SUMMARY_TOKENS
+    prices: Prices | None = None
+    history: History = field(default_factory=lambda: History(format_named))
+    reasons: list[str] = field(default_factory=list[str])
+    _summarised: int = 0
+    _begun: FoldSpan | None = None
+
+    def prepare(self, asked: Asked) -> Prepared:
+        """Return what would be sent for the conversation so far."""
+        for native in asked.messages[len(self.history) :]:
+            self.history.append(log.MessageAppended(format=FORMAT, native=native))
+        self._summarised = 0
+        plan = self._settled(asked)
+        return Prepared([self._encoded(entry) for entry in plan.view.entries], self._summarised)
+
+    def again(self, asked: Asked) -> list[Mapping[str, object]]:
+        """Return what the same log gives when it is read from the beginning."""
+        history = History.replay(self.history.events, format_named)
+        return [self._encoded(entry) for entry in make_plan(history, self.policy, self._situation(asked)).view.entries]
+
+    def _situation(self, asked: Asked) -> Situation:
+        return Situation(
+            budget=Budget(asked.budget),
+            counter=counter_for(self.model),
+            window=asked.budget,
+            tools_tokens=asked.sizes.static,
+            has_summariser=self.has_summariser,
+            has_ready_summary=self._begun is not None,
+            prices=self.prices,
+            idle_seconds=asked.idle_seconds,
+            is_interrupted=True,
+        )
+
+    def _settled(self, asked: Asked) -> Plan:
+        """Return the plan to send, after the steps of those before it were carried out."""
+        last = list(self._rounds(asked))[-1]
+        for step in last.later:
+            if isinstance(step, FoldSpan) and self._begun is None:
+                self.history.append(started(step, outlook_of(self.history, self.policy, self._situation(asked))))
+                self._begun = step
+        return last
+
+    def _rounds(self, asked: Asked) -> Iterator[Plan]:
+        for plan in rounds(self.history, self.policy, lambda: self._situation(asked)):
+            self.reasons += plan.reasons
+            for step in plan.now:
+                self._carry_out(step, self._situation(asked))
+            yield plan
+
+    def _carry_out(self, step: Step, situation: Situation) -> None:
+        if isinstance(step, AwaitSummary):
+            step, self._begun = self._begun or step, None
+        if isinstance(step, FoldSpan):
+            self._fold(step, situation)
+        elif not isinstance(step, AwaitSummary):
+            self.history.append(told(step, situation.scope))
+
+    def _fold(self, step: FoldSpan, situation: Situation) -> None:
+        rule = self.policy.fold or self.policy.emergency
+        if rule is None:
+            return
+        outlook = outlook_of(self.history, self.policy, situation)
+        summary = Summary(self.summary) if step.by == "summary" else None
+        self._summarised += outlook.shown.tokens if summary else 0
+        self.history.append(completed(step, rule, outlook, summary))
+
+    def _encoded(self, entry: Entry) -> Mapping[str, object]:
+        message = entry.message
+        if message.is_untouched and message.native is not None and not message.notes:
+            return message.native
+        return format_named(FORMAT).encode(message)

@@ -1,0 +1,369 @@
+"""What is decided about the next request, whatever happened before."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import (
+    CannotFitError,
+    EmptyConversationError,
+    MalformedInputError,
+    PendingToolCallsError,
+    counter_for,
+    read_policy,
+    validate,
+)
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.planning.completion import completed
+from holdfast.core.planning.cost import PRICES
+from holdfast.core.planning.plan import make_plan, outlook_of, rounds
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Summary
+from holdfast.core.planning.view import View
+from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.histories import chat_histories, sound_chat_histories
+from holdfast.testing.sessions import generated_session
+from holdfast.wire.formats import format_named
+
+COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
+DEFAULT = PRESETS["default"]
+
+
+def spoke(native: Json) -> log.MessageAppended:
+    return log.MessageAppended(format="openai-chat", native=native)
+
+
+def heard(messages: list[Json], *events: log.Event) -> History:
+    return History.replay([*map(spoke, messages), *events], format_named)
+
+
+def situation(budget: int = 16_000, **fields: Any) -> Situation:
+    settings: dict[str, Any] = {"is_interrupted": True, **fields}
+    return Situation(budget=Budget(budget), window=budget, counter=COUNTER, **settings)
+
+
+def settle(history: History, policy: Policy, how: Situation) -> View:
+    """Carry out what needs nobody's help, and return what is sent."""
+    view = None
+    for plan in rounds(history, policy, lambda: how):
+        view = plan.view
+        for step in plan.now:
+            assert isinstance(step, FoldSpan)
+            rule = policy.fold or policy.emergency
+            assert rule is not None
+            history.append(completed(step, rule, outlook_of(history, policy, how)))
+    assert view is not None
+    return view
+
+
+def sent(view: View) -> list[Any]:
+    return [CHAT.encode(entry.message) for entry in view.entries]
+
+
+# What holds for every policy
+
+
+@given(chat_histories(), st.sampled_from(sorted(PRESETS)), st.sampled_from([700, 3_000, 100_000]), st.booleans())
+def test_every_view_is_valid_and_fits_whatever_came_before(
+    messages: list[Json],
+    name: str,
+    budget: int,
+    has_summariser: bool,  # noqa: FBT001
+) -> None:
+    history, how = heard(messages), situation(budget, has_summariser=has_summariser)
+    try:
+        plan = make_plan(history, PRESETS[name], how)
+    except (EmptyConversationError, CannotFitError):
+        return
+
+    assert validate(sent(plan.view), "openai-chat") == []
+    assert plan.view.tokens <= how.room
+
+
+@given(chat_histories(), st.sampled_from(sorted(PRESETS)), st.sampled_from([700, 3_000]))
+def test_the_same_log_gives_the_same_plan(messages: list[Json], name: str, budget: int) -> None:
+    history, how = heard(messages), situation(budget, has_summariser=True)
+    try:
+        plan = make_plan(history, PRESETS[name], how)
+    except (EmptyConversationError, CannotFitError):
+        return
+
+    assert make_plan(history, PRESETS[name], how) == plan
+    assert make_plan(History.replay(history.events, format_named), PRESETS[name], how) == plan
+
+
+@given(sound_chat_histories(), st.sampled_from(sorted(PRESETS)))
+def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages: list[Json], name: str) -> None:
+    view = make_plan(heard(messages), PRESETS[name], situation(1_000_000, has_summariser=True)).view
+
+    assert not view.is_floored
+    assert sent(view) == messages
+
+
+@given(sound_chat_histories(max_turns=12), st.sampled_from(sorted(PRESETS)), st.integers(1_500, 6_000))
+def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(messages: list[Json], name: str, budget: int) -> None:
+    history, how = heard(messages), situation(budget)
+    try:
+        view = settle(history, PRESETS[name], how) if name == "default" else make_plan(history, PRESETS[name], how).view
+    except CannotFitError:
+        return
+
+    prompt = [message for message in messages if message["role"] == "user"][-1]
+    out = sent(view)
+    assert any(str(one["content"]).endswith(str(prompt["content"])) for one in out if one["role"] == "user")
+    assert [one for one in out if one["role"] == "system"] == [one for one in messages if one["role"] == "system"]
+
+
+@given(sound_chat_histories(max_turns=12), st.integers(1_500, 6_000))
+def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
+    messages: list[Json], budget: int
+) -> None:
+    history, how = History(format_named), situation(budget, is_interrupted=False)
+    before: list[Any] = []
+    for native in messages:
+        changes = len(history.events)
+        history.append(spoke(native))
+        if native["role"] not in {"user", "tool"}:
+            continue
+        try:
+            view = settle(history, DEFAULT, how)
+        except PendingToolCallsError:
+            continue
+        except CannotFitError:
+            return
+        out = sent(view)
+        is_changed = any(not isinstance(event, log.MessageAppended) for event in history.events[changes:])
+        assert is_changed or view.is_floored or out[: len(before)] == before
+        before = out
+
+
+def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
+    with pytest.raises(EmptyConversationError):
+        make_plan(History(format_named), DEFAULT, situation())
+
+
+# The default
+
+
+def test_nothing_is_touched_below_the_lines() -> None:
+    messages = generated_session(60)
+
+    plan = make_plan(heard(messages), DEFAULT, situation(100_000))
+
+    assert (plan.now, plan.later, plan.reasons) == ((), (), ())
+    assert sent(plan.view) == [*messages]
+
+
+def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> None:
+    history, how = heard(generated_session(300)), situation(16_000)
+
+    view = settle(history, DEFAULT, how)
+
+    fold = history.events[-1]
+    assert isinstance(fold, log.CompactionCompleted)
+    assert fold.success
+    assert fold.post_compaction_tokens == view.tokens < 0.2 * how.room
+    assert view.entries[0].message.role == "system"
+    assert view.entries[1].message.text.startswith("[Summary of ")
+    assert not view.is_floored
+
+
+def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
+    plan = make_plan(heard(generated_session(300)), DEFAULT, situation(16_000, prices=PRICES["gpt-4o"]))
+
+    assert "of what may be sent; folding to about" in plan.reasons[0]
+    assert "requests (gpt-4o prices)" in plan.reasons[0]
+
+
+def grown_to(share: float, how: Situation) -> History:
+    """Return a conversation whose messages fill this share of their room."""
+    history = History(format_named)
+    for number in range(10_000):
+        history.append(spoke(said(f"question {number} " + "word " * 40)))
+        if history.projection(COUNTER).tokens >= share * how.room:
+            break
+        history.append(spoke(answered(f"answer {number} " + "word " * 40)))
+    return history
+
+
+def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough() -> None:
+    how = situation(16_000)
+    often = grown_to(0.85, how)
+    seldom = heard([said("word " * 13_000), answered("b"), said("c"), answered("d"), said("e")])
+
+    assert 0.8 < seldom.projection(COUNTER).tokens / how.room < 0.95
+    assert make_plan(often, DEFAULT, how).now != ()
+    assert "its prefix was read" in make_plan(often, DEFAULT, how).reasons[0]
+    assert make_plan(seldom, DEFAULT, how).now == ()
+
+
+def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
+    few = heard([*({"role": "user", "content": "w " * 2_000} for _ in range(5)), answered("x"), said("now")])
+
+    assert make_plan(few, DEFAULT, situation(12_000, prices=PRICES["none"])).now != ()
+    assert make_plan(few, DEFAULT, situation(12_000, prices=PRICES["deepseek"])).now == ()
+
+
+def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
+    how = situation(16_000, prices=PRICES["anthropic"])
+    talk = grown_to(0.65, how)
+
+    assert make_plan(talk, DEFAULT, how).now == ()
+    cold = make_plan(talk, DEFAULT, situation(16_000, prices=PRICES["anthropic"], idle_seconds=301))
+    assert "the prompt cache has expired" in cold.reasons[0]
+    assert len(cold.now) == 1
+
+
+def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once() -> None:
+    how = situation(16_000, has_summariser=True)
+    talk = grown_to(0.85, how)
+
+    plan = make_plan(talk, DEFAULT, how)
+    talk.append(log.CompactionStarted(stop=1))
+
+    assert plan.now == ()
+    assert [step.by for step in plan.later if isinstance(step, FoldSpan)] == ["summary"]
+    assert make_plan(talk, DEFAULT, how).later == ()
+
+
+def test_at_the_hard_line_nobody_waits_for_a_summary() -> None:
+    how = situation(16_000, has_summariser=True)
+
+    plan = make_plan(grown_to(0.96, how), DEFAULT, how)
+
+    assert [step.by for step in plan.now if isinstance(step, FoldSpan)] == ["digest"]
+
+
+def test_a_fold_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answered() -> None:
+    steps = [one for n in range(120) for one in (called(f"c{n}"), returned(f"c{n}", f"line {n} " * 60))]
+    messages = [told("be"), said("old"), answered("yes"), said("Find all callers, never edit."), *steps]
+    history = heard(messages)
+
+    out = sent(settle(history, DEFAULT, situation(16_000)))
+
+    assert out[0] == messages[0]
+    assert out[2] == messages[3]
+    assert out[-1] == messages[-1]
+    assert validate(out, "openai-chat") == []
+
+
+def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
+    talk: list[Json] = [said("Always use spaces, never tabs, in src/report/totals.py."), answered("Noted.")]
+    for number in range(200):
+        talk += [said(f"step {number}"), called(f"c{number}"), returned(f"c{number}", "out " * 60), answered("done")]
+    history = heard([*talk, said("now")])
+
+    summary = sent(settle(history, DEFAULT, situation(16_000)))[0]["content"]
+
+    assert "(#0) Always use spaces, never tabs, in src/report/totals.py." in summary
+    assert "for reference only" in summary
+    assert summary.count("Always use spaces") == 1
+
+
+def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
+    history, how = History(format_named), situation(4_000)
+    history.append(spoke(said("The launch code is 7319-ALPHA in config/launch.yaml.")))
+    for number in range(400):
+        history.append(spoke(answered(f"answer {number} " + "word " * 30)))
+        history.append(spoke(said(f"question {number} " + "word " * 30)))
+        settle(history, DEFAULT, how)
+
+    folds = [event for event in history.events if isinstance(event, log.CompactionCompleted)]
+    assert len(folds) > 5
+    assert all("The launch code is 7319-ALPHA in config/launch.yaml." in fold.replacement[0] for fold in folds)
+    assert len(folds[-1].replacement[0]) < 1.5 * len(folds[2].replacement[0])
+
+
+def test_a_fold_that_would_free_too_little_is_not_made() -> None:
+    messages = [said("word " * 14_000), *(one for n in range(6) for one in (answered(f"a{n}"), said(f"q{n}")))]
+    history = heard(messages, log.Pinned(position=0))
+
+    plan = make_plan(history, DEFAULT, situation(16_000, pins=frozenset({0})))
+
+    assert plan.now == ()
+
+
+def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> None:
+    history = heard([said("a"), answered("b"), said("c"), answered("d"), said("e")])
+    outlook = outlook_of(history, PRESETS["co-cli"], situation())
+    step = FoldSpan(start=0, stop=4, by="marker", count=4)
+    rule = PRESETS["co-cli"].fold
+    assert rule is not None
+
+    event = completed(step, rule, outlook, Summary("word " * 100))
+    history.append(event)
+
+    assert not event.success
+    assert event.error is not None
+    assert "no smaller" in event.error
+    assert len(history.projection(COUNTER)) == 5
+
+
+def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_everything() -> None:
+    talk = [said("look"), called("a"), returned("a", "data " * 13_000), answered("seen"), said("and now")]
+    talk += [called("b"), returned("b", "data"), answered("ok"), said("go on")]
+
+    plan = make_plan(heard(talk), DEFAULT, situation(16_000))
+
+    assert plan.now == (OffloadOutputs(line=3, max_chars=2_000),)
+
+
+def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
+    history = heard([one for n in range(30) for one in (said(f"q{n}"), answered(f"a{n}"))][:-1])
+    how = Situation(budget=Budget(100_000, messages=60), counter=COUNTER)
+
+    assert len(make_plan(history, DEFAULT, how).now) == 1
+
+
+def test_a_damaged_history_is_mended_in_every_view() -> None:
+    history = heard([said("a"), called("x"), said("b")])
+
+    view = make_plan(history, DEFAULT, situation(16_000)).view
+
+    assert view.is_floored
+    assert [repair.what for repair in view.repairs] == ["made up a result for call 'x'"]
+    assert "floor: mended 1" in view.reasons[0]
+
+
+MOVES = st.sampled_from(["say", "answer", "undo", "redo", "clear", "rewind", "pin", "plan"])
+
+
+@given(st.lists(MOVES, max_size=40))
+def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: list[str]) -> None:
+    history, how = History(format_named), situation(2_000)
+    for number, move in enumerate(moves):
+        made: dict[str, list[log.Event]] = {
+            "say": [spoke(said(f"question {number} " + "word " * 50))],
+            "answer": [spoke(called(f"c{number}")), spoke(returned(f"c{number}", "out " * 50)), spoke(answered("ok"))],
+            "undo": [log.ChangeUndone()],
+            "redo": [log.ChangeRedone()],
+            "clear": [log.ContextCleared()],
+            "rewind": [log.Rewound(to=max(0, len(history) - 3))],
+            "pin": [log.Pinned(position=max(0, len(history) - 2))],
+        }
+        for event in made.get(move, []):
+            try:
+                history.append(event)
+            except MalformedInputError:
+                break
+        if move == "plan":
+            try:
+                view = settle(history, DEFAULT, how)
+            except (EmptyConversationError, CannotFitError):
+                continue
+            assert validate(sent(view), "openai-chat") == []
+            assert view.tokens <= how.room
+
+
+def test_settings_of_the_default_can_be_changed_in_words() -> None:
+    policy = read_policy("[fold]\nhard_share = 0.9\nsoft_share = 0.9\ntail_share = 0.3")
+    history, how = heard(generated_session(300)), situation(16_000)
+
+    view = settle(history, policy, how)
+
+    assert 0.2 * how.room < view.tokens < 0.45 * how.room

@@ -1,0 +1,82 @@
+"""Policies written down."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast import Policy, SettingsError, read_policy
+from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
+from holdfast.core.planning.rules.deep import FoldDeep
+from holdfast.core.planning.rules.outputs import KeepEnds
+from holdfast.core.planning.triggers import TwoLines
+
+
+def test_an_empty_document_is_the_default_under_another_name() -> None:
+    assert read_policy("") == replace(PRESETS["default"], name="custom")
+
+
+@pytest.mark.seed("A-41", "A-42", "D-22")
+def test_a_document_changes_what_it_names_and_nothing_else() -> None:
+    text = """
+        base = "co-cli"
+        name = "mine"
+        outputs = { max_chars = 500 }
+        [fold]
+        max_messages = 80
+    """
+
+    policy = read_policy(text)
+
+    expected = PRESETS["co-cli"]
+    assert policy.outputs == replace(expected.outputs, max_chars=500)  # pyright: ignore[reportArgumentType]
+    assert replace(policy, name="co-cli", outputs=expected.outputs, fold=expected.fold) == expected
+
+
+def test_another_rule_can_be_taken_and_one_can_be_left_out() -> None:
+    policy = read_policy('base = "copilot"\ntruncator = false\n[fold]\nrule = "deep"\nsoft_share = 0.7')
+
+    assert policy.fold == FoldDeep(soft_share=0.7)
+    assert policy.truncator is None
+    assert read_policy('outputs.rule = "ends"').outputs == KeepEnds()
+
+
+@pytest.mark.seed("C-21")
+def test_tables_inside_tables_are_read() -> None:
+    policy = read_policy('base = "copilot"\n[fold.lines]\nbackground = 0.6')
+
+    assert policy.fold == FoldToCheckpoint(lines=TwoLines(background=0.6))
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "problem"),
+    [
+        ("fold = ", "policy", "is not TOML"),
+        ('base = "acme"', "policy", "'acme' is not known; choose one of: default, co-cli, inkeep, copilot, cowagent"),
+        ("[fold]\nsoft_shar = 0.7", "policy.fold.soft_shar", "is not a setting; did you mean 'soft_share'?"),
+        ("zzz = 1", "policy.zzz", "is not a setting; there are: name, fold, offload"),
+        ('[fold]\nrule = "magic"', "policy.fold.rule", "'magic' is not known; choose one of: deep, middle"),
+        ("[fold]\nsoft_share = 1.5", "policy.fold.soft_share", "must lie between 0.001 and 1, not 1.5"),
+        ('[fold]\nmin_messages = "4"', "policy.fold.min_messages", "must be a whole number from 1 to 1,000,000"),
+        ("[fold]\nhard_share = 0.5", "policy.fold.hard_share", "must be at least 0.8"),
+        ("[fold]\ntail_share = 0.7", "policy.fold.soft_share", "must be at least 0.96"),
+        ("fold = 3", "policy.fold", "must be a table of settings, or false, not 3"),
+        ('apply = "soon"', "policy.apply", "must be one of inline, background, deferred, not 'soon'"),
+        ("name = 7", "policy.name", "must be str, not 7"),
+        ("floor = false", "policy.floor", "must be FloorSettings, not None"),
+        ("max_steps = 0", "policy.max_steps", "must be a whole number from 1"),
+        ("[floor]\nmax_media = true", "policy.floor.max_media", "must be a whole number from 1 to 10,000, not True"),
+        ('base = "copilot"\n[fold.lines]\nexhausted = 0.5', "thresholds", "0.8 must lie below 0.5"),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_named(text: str, setting: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        read_policy(text)
+
+    assert refusal.value.setting == setting
+    assert problem in str(refusal.value)
+
+
+def test_a_policy_made_in_code_is_checked_too() -> None:
+    with pytest.raises(SettingsError, match=r"policy\.unknown_window: must be a whole number from 1,000"):
+        Policy(unknown_window=5)

@@ -1,0 +1,436 @@
+"""Each preset does what its system does, to the letter, request by request."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import counter_for, read_policy
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.history import events as log
+from holdfast.core.planning.plan import make_plan
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.rules.checkpoint import compacted_history, reminder
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.steps import AwaitSummary, FoldSpan, ReduceToText
+from holdfast.core.planning.view import STAGES
+from holdfast.lab.baselines import Asked, Sizes
+from holdfast.lab.planned import Planned
+from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.wire.formats import format_named
+
+COUNTER = counter_for("gpt-5")
+CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))
+
+
+def played(policy: Policy, *, summary: str | None = "It went well.") -> Planned:
+    return Planned(policy, has_summariser=summary is not None, summary=summary or "")
+
+
+def ask(player: Planned, messages: list[Json], window: int = 1_000_000) -> list[Any]:
+    sizes = Sizes(Transcript([], format_named("openai-chat"), COUNTER), 0)
+    return list(player.prepare(Asked(messages, sizes, window)).messages)
+
+
+def situation(window: int = 1_000_000, **fields: Any) -> Situation:
+    settings: dict[str, Any] = {"has_summariser": True, **fields}
+    return Situation(budget=Budget(window), window=window, counter=COUNTER, **settings)
+
+
+def recorded(messages: list[Json]) -> Planned:
+    player = played(COPILOT)
+    for native in messages:
+        player.history.append(log.MessageAppended(format="openai-chat", native=native))
+    return player
+
+
+def worked(number: int, output: str = "ok") -> list[Json]:
+    return [said(f"q{number}"), called(f"c{number}"), returned(f"c{number}", output), answered(f"a{number}")]
+
+
+def chatted(turns: int, more: str = "") -> list[Json]:
+    return [message for number in range(turns) for message in (said(f"q{number}{more}"), answered(f"a{number}{more}"))]
+
+
+# co-cli
+
+
+@pytest.mark.seed("A-2", "A-17", "A-18", "A-20", "A-21", "A-22")
+def test_co_cli_keeps_the_first_run_and_the_newest_twenty_around_one_marker() -> None:
+    player, talk = played(CO_CLI), [*chatted(20), said("q20")]
+
+    assert ask(player, talk[:-1][:39]) == talk[:39]
+    sent = ask(player, talk)
+
+    assert sent == [*talk[:2], said("[Summary of 19 earlier messages]\nIt went well."), *talk[-20:]]
+
+
+@pytest.mark.seed("A-23")
+def test_co_cli_puts_a_static_marker_where_no_summary_can_be_had() -> None:
+    talk = [*chatted(20), said("q20")]
+
+    sent = ask(played(CO_CLI, summary=None), talk)
+
+    marker = "[Earlier conversation trimmed — 19 messages removed to stay within context budget]"
+    assert sent == [*talk[:2], said(marker), *talk[-20:]]
+
+
+@pytest.mark.seed("A-18", "A-21")
+def test_co_cli_folds_its_own_marker_the_next_time() -> None:
+    player, talk = played(CO_CLI), [*chatted(20), said("q20")]
+    ask(player, talk)
+    for number in range(20, 30):
+        talk += [answered(f"a{number}"), said(f"q{number + 1}")]
+
+    sent = ask(player, talk)
+
+    assert sent == [*talk[:2], said("[Summary of 21 earlier messages]\nIt went well."), *talk[-20:]]
+
+
+@pytest.mark.seed("A-2", "A-9", "A-10", "A-11", "A-15")
+def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_whole() -> None:
+    talk = [*worked(0, "x" * 2_001), *worked(1, "y" * 3_000)[:3]]
+    player = played(CO_CLI)
+
+    sent = ask(player, talk)
+
+    assert sent[2]["content"] == "x" * 2_000 + "\n[…truncated, 2001 chars total]"
+    assert sent[-1] == talk[-1]
+    assert player.history.entries[2].message.results[0].text == "x" * 2_001
+
+
+@pytest.mark.seed("A-18", "A-20")
+def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
+    talk = [*chatted(9), *(message for number in range(7) for message in worked(number))][:-1]
+    player = played(read_policy('base = "co-cli"\nfold.max_messages = 42'))
+
+    sent = ask(player, talk)
+
+    assert talk[-21] == returned("c1", "ok")
+    assert sent == [*talk[:2], said("[Summary of 22 earlier messages]\nIt went well."), *talk[-20:]]
+    assert any(reason.startswith("floor: mended") for reason in player.reasons)
+
+
+# Inkeep
+
+
+@pytest.mark.seed("B-2", "B-4", "B-5", "B-9", "B-14")
+def test_inkeep_compresses_everything_before_the_prompt_at_half_of_the_window() -> None:
+    talk = [told("be"), *chatted(30), said("now")]
+    tokens = sum(recorded(talk).history.projection(COUNTER).sizes()) + 3
+    player = played(INKEEP)
+
+    assert ask(player, talk, window=2 * tokens + 1) == talk
+    assert ask(player, talk, window=2 * tokens) == [
+        talk[0], said("[Summary of the conversation so far, for reference.]\nIt went well."), said("now"),
+    ]  # fmt: skip
+
+
+@pytest.mark.seed("B-5", "B-15")
+def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
+    steps = [message for number in range(6) for message in worked(number, "data " * 300)[1:3]]
+    player = played(INKEEP)
+
+    sent = ask(player, [said("analyse this"), *steps], window=2_600)
+
+    assert [message["role"] for message in sent] == ["user", "user", "assistant", "tool"]
+    assert sent[0] == said("analyse this")
+    assert sent[1]["content"].startswith("[Summary of the conversation so far, for reference.]\nIt went well.")
+    assert sent[2:] == steps[-2:]
+
+
+@pytest.mark.seed("B-10", "B-16")
+def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -> None:
+    large = "word " * 2_500
+    talk = [*worked(0, large), *worked(1, "small"), said("now")]
+
+    sent = ask(played(INKEEP), talk, window=4_000)
+
+    text = sent[0]["content"]
+    assert text.count("[Artifact:") == 1
+    assert '[Artifact: "read_file" (id: compress_read_file_c0_' in text
+    assert len(text) < 1_000
+
+
+@pytest.mark.seed("B-2", "B-6", "B-12")
+def test_inkeep_without_a_summariser_sends_the_newest_fifty_messages() -> None:
+    talk = [told("be"), *chatted(40), said("now")]
+
+    sent = ask(played(INKEEP, summary=None), talk)
+
+    marker = said("[Previous conversation history truncated - 31 earlier messages]")
+    assert sent == [talk[0], marker, *talk[-50:]]
+
+
+@pytest.mark.seed("B-7", "B-12")
+def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earlier_messages() -> None:
+    talk = [said("a"), answered("b " * 5_000), said("c"), answered("d " * 5_000), said("now")]
+
+    sent = ask(played(INKEEP, summary=None), talk)
+
+    assert [message["content"][:3] for message in sent] == ["[Pr", "c", "d d", "now"]
+
+
+@pytest.mark.seed("B-12")
+def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
+    player = recorded([*chatted(40), said("now")])
+    player.history.append(log.CompactionCompleted(success=False, error="timeout"))
+
+    view = make_plan(player.history, INKEEP, situation()).view
+
+    assert len(view.entries) == 51
+    assert "no summary can be had" in view.reasons[0]
+
+
+@pytest.mark.seed("B-17", "B-19", "B-20", "B-21")
+def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> None:
+    player = recorded([said("task")])
+    for scope, secret in (("d1", "one"), ("d2", "two")):
+        player.history.append(log.DelegationStarted(scope=scope, agent=scope))
+        for native in (called(scope), returned(scope, secret), answered(f"done {secret}")):
+            player.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
+    player.history.append(log.MessageAppended(format="openai-chat", native=said("go on"), scope="d1"))
+
+    view = make_plan(player.history, INKEEP, situation(scope="d1")).view
+
+    assert [entry.position for entry in view.entries] == [0, 1, 2, 3, 7]
+
+
+# Copilot CLI
+
+
+def filled(share: float, *, turns: int = 4) -> tuple[list[Json], int]:
+    """Return a conversation and the window of which it fills this share."""
+    talk = [told("be"), *chatted(turns, " and so on" * 20), said("now")]
+    return talk, int((recorded(talk).history.projection(COUNTER).tokens + 3) / share)
+
+
+@pytest.mark.seed("C-14", "C-18", "C-19", "C-21")
+def test_copilot_starts_a_summary_in_the_background_at_eighty_percent() -> None:
+    talk, window = filled(0.81)
+    early = make_plan(recorded(talk).history, COPILOT, situation(int(window * 1.1)))
+    due = make_plan(recorded(talk).history, COPILOT, situation(window))
+
+    assert (early.now, early.later) == ((), ())
+    assert due.now == ()
+    assert due.later == (FoldSpan(start=0, stop=9, by="summary", count=8),)
+
+
+@pytest.mark.seed("C-14")
+def test_copilot_counts_tool_definitions() -> None:
+    talk, window = filled(0.5)
+
+    plan = make_plan(recorded(talk).history, COPILOT, situation(window, tools_tokens=int(window * 0.35)))
+
+    assert len(plan.later) == 1
+
+
+@pytest.mark.seed("C-16", "C-20")
+def test_copilot_starts_and_waits_at_ninety_five_percent_and_after_a_refusal() -> None:
+    talk, window = filled(0.96)
+    full = make_plan(recorded(talk).history, COPILOT, situation(window))
+    refused = make_plan(recorded(talk).history, COPILOT, situation(window * 9, refusals=1))
+
+    assert full.now == (FoldSpan(start=0, stop=9, by="summary", count=8),)
+    assert refused.now == (FoldSpan(start=0, stop=9, by="summary", count=8, trigger="context_limit_retry"),)
+
+
+@pytest.mark.seed("C-15", "C-16", "C-17")
+def test_copilot_applies_what_is_ready_and_waits_for_what_is_running_only_when_it_must() -> None:
+    talk, window = filled(0.96)
+    player = recorded(talk)
+    player.history.append(log.CompactionStarted(stop=9))
+
+    ready = make_plan(player.history, COPILOT, situation(window * 9, has_ready_summary=True))
+    running = make_plan(player.history, COPILOT, situation(int(window * 1.1)))
+    exhausted = make_plan(player.history, COPILOT, situation(window))
+
+    assert (ready.now, running.now, exhausted.now) == ((AwaitSummary(),), (), (AwaitSummary(),))
+    assert running.later == ()
+
+
+@pytest.mark.seed("C-13d", "C-39", "C-41")
+def test_copilot_replaces_everything_before_the_boundary_and_keeps_what_came_after() -> None:
+    talk, window = filled(0.85)
+    player = played(COPILOT)
+
+    assert ask(player, talk, window) == talk
+    talk += [answered("a"), said("later")]
+    sent = ask(player, talk, window)
+
+    assert sent[0] == talk[0]
+    assert sent[1]["content"].startswith("Some of the conversation history has been summarized")
+    assert "<summary>\nIt went well.\n</summary>" in sent[1]["content"]
+    assert sent[2:] == [said("now"), answered("a"), said("later")]
+
+
+@pytest.mark.seed("C-41")
+def test_copilot_moves_the_boundary_before_an_exchange_that_is_open() -> None:
+    talk = [*chatted(4, " and so on" * 20), said("now"), called("x", "y"), returned("x"), returned("y")]
+    window = int((recorded(talk).history.projection(COUNTER).tokens + 3) / 0.85)
+
+    plan = make_plan(recorded(talk).history, COPILOT, situation(window))
+
+    assert plan.later == (FoldSpan(start=0, stop=9, kept=(8,), by="summary", count=9),)
+
+
+@pytest.mark.seed("C-1", "C-22")
+def test_the_stages_of_a_request_have_names_and_an_order() -> None:
+    assert list(STAGES) == ["attachments", "compaction", "truncation", "immediate prompt", "file content"]
+
+
+@pytest.mark.seed("C-22", "C-26", "C-32", "C-35")
+def test_copilot_truncates_a_single_request_and_the_history_stays_whole() -> None:
+    talk, window = filled(1.5, turns=40)
+    player = recorded(talk)
+
+    plan = make_plan(player.history, COPILOT, situation(window, has_summariser=False))
+
+    assert plan.view.truncated is not None
+    assert plan.view.truncated.performed_by == "BasicTruncator"
+    assert plan.view.truncated.messages_removed == len(talk) - len(plan.view.entries) > 0
+    assert not plan.view.is_floored
+    assert len(player.history) == len(talk)
+
+
+@pytest.mark.seed("C-37", "C-38")
+def test_copilot_prunes_harder_after_each_refusal() -> None:
+    talk, window = filled(0.9, turns=40)
+    sizes = [
+        make_plan(
+            recorded(talk).history, COPILOT, situation(window, has_summariser=False, refusals=refusals)
+        ).view.tokens
+        for refusals in range(4)
+    ]
+
+    assert sizes[0] > sizes[1] > sizes[2] == sizes[3]
+    assert sizes[2] <= window * 0.95 * 0.5
+
+
+@pytest.mark.seed("C-39")
+def test_a_replacement_is_built_from_whatever_there_is() -> None:
+    text = compacted_history(
+        "S", user_messages=["one", "two"], plan="P", todos="T", skills={"old": "x", "new": "do it"}, agent_summary="A"
+    )
+
+    assert text == (
+        "Some of the conversation history has been summarized to free up context.\n\n"
+        "<user_messages>\n<user_message>\none\n</user_message>\n<user_message>\ntwo\n</user_message>\n"
+        "</user_messages>\n\n"
+        "<summary>\nS\n</summary>\n\n"
+        "<current_state>\n<plan>\nP\n</plan>\n<todos>\nT\n</todos>\n</current_state>\n\n"
+        '<invoked_skills>\n- old\n<skill name="new">\ndo it\n</skill>\n</invoked_skills>\n\n'
+        "<agent_summary>\nA\n</agent_summary>"
+    )
+    assert compacted_history("S", is_manual=True) == (
+        "The conversation history has been summarized to free up context.\n\n<summary>\nS\n</summary>"
+    )
+
+
+@pytest.mark.seed("C-40")
+def test_only_the_reminder_of_the_users_words_is_clipped() -> None:
+    many = list(reminder([f"m{number}" for number in range(30)]))
+    long = list(reminder(["x" * 50_000]))
+
+    assert len(many) == 21
+    assert many[4] == "... 10 messages omitted ..."
+    assert (many[3], many[5]) == ("<user_message>\nm3\n</user_message>", "<user_message>\nm14\n</user_message>")
+    assert long == ["<user_message>\n" + "x" * 6_000 + "...<truncated>...\n</user_message>"]
+
+
+# CowAgent
+
+
+@pytest.mark.seed("D-3", "D-5", "D-9", "D-12")
+def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_the_next_turn() -> None:
+    talk = [message for number in range(20) for message in worked(number)]
+    player = played(COWAGENT)
+
+    assert ask(player, talk[:-1]) == talk[:-1]
+    talk.append(said("now"))
+    assert ask(player, talk) == talk[40:]
+    talk += [called("x"), returned("x")]
+    assert ask(player, talk) == talk[40:]
+    talk += [answered("sure"), said("next")]
+    sent = ask(player, talk)
+
+    assert sent[0]["content"].endswith("\n\n---\n\nq10")
+    assert sent[1:] == talk[41:]
+
+
+@pytest.mark.seed("D-11")
+def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
+    talk = [*(message for number in range(20) for message in worked(number)), said("now")]
+    player = played(COWAGENT)
+
+    ask(player, talk)
+    sent = ask(player, [*talk, answered("sure"), said("next")])
+
+    assert sent[0] == said(
+        "[System: Previous conversation summary — 10 turns were compacted]\n\nIt went well.\n\n"
+        "The recent conversation continues below.\n\n---\n\nq10"
+    )
+
+
+@pytest.mark.seed("D-4", "D-13")
+def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> None:
+    talk = [*worked(0, "data " * 3_000), *worked(1, "data " * 3_000), said("now"), called("x"), returned("x")]
+    history = recorded(talk).history
+
+    plan = make_plan(history, COWAGENT, situation(6_000))
+    sent = ask(played(COWAGENT), talk, window=6_000)
+
+    assert plan.now == (ReduceToText(line=8),)
+    assert sent == [said("q0"), answered("a0"), said("q1"), answered("a1"), *talk[8:]]
+
+
+@pytest.mark.seed("D-14")
+def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_more() -> None:
+    talk = [*(message for number in range(6) for message in worked(number, "data " * 900)), said("now")]
+
+    sent = ask(played(COWAGENT), talk, window=4_500)
+
+    assert sent == talk[12:]
+
+
+@pytest.mark.seed("D-8", "D-4")
+def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
+    talk = [*worked(0, "data " * 20_000), said("now")]
+
+    sent = ask(played(COWAGENT), talk, window=6_000)
+
+    assert len(sent) == 5
+    assert len(sent[2]["content"]) <= 20_000
+
+
+@pytest.mark.seed("D-15")
+def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two() -> None:
+    talk = [told("be"), *(message for number in range(9) for message in worked(number, "x" * 12_000)), said("now")]
+    player = recorded(talk)
+    player.history.append(log.Pinned(position=1))
+
+    once = make_plan(player.history, COWAGENT, situation(refusals=1))
+    twice = make_plan(player.history, COWAGENT, situation(refusals=2))
+
+    assert sum(entry.message.is_prompt for entry in once.view.entries) == 6
+    assert all(len(result.text) <= 10_000 for entry in once.view.entries for result in entry.message.results)
+    assert twice.now == (FoldSpan(start=0, stop=38, kept=(37,), by="nothing", count=38, trigger="context_limit_retry"),)
+
+
+# All of them
+
+
+@pytest.mark.seed("A-42", "B-13", "C-21", "C-23", "D-4", "D-5", "D-6", "D-19")
+def test_the_presets_have_their_systems_numbers() -> None:
+    numbers = {
+        name: (policy.unknown_window, policy.max_steps, policy.restore, policy.retention_days)
+        for name, policy in PRESETS.items()
+    }
+
+    assert numbers == {
+        "default": (128_000, 50, "replay", None),
+        "co-cli": (128_000, None, "full", None),
+        "inkeep": (120_000, None, "since_summary", None),
+        "copilot": (128_000, None, "replay", None),
+        "cowagent": (50_000, 15, "recent_text", 30),
+    }

@@ -1,0 +1,119 @@
+"""What stands of a conversation is the same however it came about."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import MalformedInputError, counter_for
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.projection import Projection
+from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.wire.formats import format_named
+
+COUNTER = counter_for("gpt-5")
+SCOPES = st.sampled_from([log.MAIN, "d1", "d2"])
+POSITIONS = st.integers(0, 12)
+MESSAGES: list[Json] = [
+    said("a question"), answered("an answer"), called("a"), returned("a", "x" * 400), told("be brief"), said("more"),
+]  # fmt: skip
+
+
+def spoke(native: Json, scope: str = log.MAIN) -> log.MessageAppended:
+    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
+
+
+def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> log.Event:
+    return log.CompactionCompleted(
+        success=True, start=start, stop=start + length, kept=(kept,), replacement=("then", "yes"), scope=scope,
+        is_merged=is_merged,
+    )  # fmt: skip
+
+
+EVENTS: st.SearchStrategy[log.Event] = st.one_of(
+    st.builds(spoke, st.sampled_from(MESSAGES), SCOPES),
+    st.builds(spoke, st.sampled_from(MESSAGES)),
+    st.builds(fold, POSITIONS, POSITIONS, POSITIONS, SCOPES, is_merged=st.booleans()),
+    st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
+    st.builds(log.TurnsReducedToText, line=POSITIONS),
+    st.builds(log.Rewound, to=POSITIONS),
+    st.builds(log.Pinned, position=POSITIONS),
+    st.builds(log.Unpinned, position=POSITIONS),
+    st.builds(log.DelegationStarted, scope=SCOPES, agent=st.just("x"), parent=SCOPES),
+    st.sampled_from([log.ContextCleared(), log.ChangeUndone(), log.ChangeRedone(), log.TurnInterrupted()]),
+)
+
+
+def state(seen: Projection) -> tuple[object, ...]:
+    return seen.entries, seen.sums, seen.sent, seen.media, seen.longest, seen.newest_prompt
+
+
+@given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=40), SCOPES)
+def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Event, bool]], scope: str) -> None:
+    live = History(format_named)
+    for event, is_asked in events:
+        try:
+            live.append(event)
+        except MalformedInputError:
+            continue
+        if is_asked:
+            live.projection(COUNTER, scope)
+
+    replayed = History.replay(live.events, format_named)
+
+    assert state(live.projection(COUNTER, scope)) == state(replayed.projection(COUNTER, scope))
+
+
+def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:
+    history = History.replay([spoke(said("a")), spoke(answered("b"))], format_named)
+    before = history.projection(COUNTER)
+
+    history.append(spoke(said("c")))
+    after = history.projection(COUNTER)
+
+    assert after is before
+    assert [entry.message.text for entry in after.entries] == ["a", "b", "c"]
+    assert after.newest_prompt == 2
+
+
+def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_belong_to() -> None:
+    talk = [told("be"), said("a"), called("x"), returned("x", "y"), answered("done"), said("b")]
+    folded = log.CompactionCompleted(success=True, start=0, stop=5, replacement=("so far",))
+    history = History.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
+
+    shown = [(entry.position, entry.message.role) for entry in history.projection(COUNTER).entries]
+
+    assert shown == [(0, "system"), (None, "user"), (2, "assistant"), (3, "tool"), (5, "user")]
+
+
+def test_two_folds_of_different_spans_stand_side_by_side() -> None:
+    talk = [said("a"), answered("b"), said("c"), called("x"), returned("x", "y"), answered("d")]
+    early = log.CompactionCompleted(success=True, start=0, stop=2, replacement=("before",))
+    late = log.CompactionCompleted(success=True, start=3, stop=5, replacement=("gathered",))
+    history = History.replay([*map(spoke, talk), early, late], format_named)
+
+    assert [entry.message.text for entry in history.projection(COUNTER).entries] == ["before", "c", "gathered", "d"]
+
+
+def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_previews() -> None:
+    talk = [said("a"), called("x"), returned("x", "y" * 500), answered("b"), said("c"), called("z")]
+    talk.append(returned("z", "z" * 500))
+    lines = [log.OutputsOffloaded(line=7, max_chars=100), log.TurnsReducedToText(line=4)]
+    history = History.replay([*map(spoke, talk), *lines], format_named)
+
+    shown = history.projection(COUNTER).entries
+
+    assert [(entry.position, entry.message.text) for entry in shown] == [(0, "a"), (3, "b"), (4, "c"), (5, ""), (6, "")]
+    assert len(shown[-1].message.results[0].text) <= 100
+    assert history.entries[6].message.results[0].text == "z" * 500
+
+
+def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -> None:
+    history = History.replay([spoke(said("see src/a.py")), spoke(said("see src/b.py"))], format_named)
+
+    first = history.ledger(log.MAIN, 1)
+    assert history.ledger(log.MAIN, 2) is first
+    history.append(log.Rewound(to=1))
+    anew = history.ledger(log.MAIN, 2)
+
+    assert "src/b.py" in first.pack(200, COUNTER)
+    assert "src/b.py" not in anew.pack(200, COUNTER)
