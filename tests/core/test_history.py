@@ -108,7 +108,7 @@ def test_a_rewind_hides_what_followed_and_a_fold_that_spoke_of_it() -> None:
     assert texts(told) == ["x", "2", "2b"]
 
 
-@pytest.mark.seed("C-33", "C-32")
+@pytest.mark.seed("C-33", "C-32", "C-56")
 def test_observations_change_nothing() -> None:
     usage = log.UsageMeasured(token_limit=100, current_tokens=50, messages_length=4)
     cut = log.RequestTruncated(
@@ -184,6 +184,14 @@ def results(told: History, scope: str) -> list[str]:
     return [result.text for entry in told.context(scope).shown() for result in entry.message.results]
 
 
+@pytest.mark.seed("B-1", "D-1", "D-3")
+def test_what_was_said_done_and_exchanged_between_agents_is_all_part_of_a_history() -> None:
+    roles = [entry.message.role for entry in history(*DELEGATED).context().shown()]
+
+    assert set(roles) == {"user", "assistant", "tool"}
+    assert len(roles) == sum(isinstance(event, log.MessageAppended) for event in DELEGATED)
+
+
 @pytest.mark.seed("B-18", "B-22")
 def test_the_main_agent_sees_all_delegated_results() -> None:
     assert results(history(*DELEGATED), log.MAIN) == ["top result", "d1 result", "d2 result"]
@@ -250,6 +258,46 @@ def test_fields_are_written_in_their_spelling() -> None:
             "provenance": "counted",
         },
     }
+
+
+@pytest.mark.seed("C-44", "C-46", "C-47")
+def test_a_compaction_is_written_down_with_all_that_rebuilds_what_it_left() -> None:
+    begun = log.CompactionStarted(
+        trigger="manual", stop=2, custom_instructions="mind the tests",
+        tokens=log.Breakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
+    )  # fmt: skip
+    ended = log.CompactionCompleted(
+        success=True, trigger="manual", stop=3, kept=(2,), replacement=("Summary so far.",), summary_content="so far",
+        by_model="m", pre_compaction_tokens=9, post_compaction_tokens=4, tokens_removed=5, messages_removed=2,
+        checkpoint_number=1, checkpoint_path="checkpoints/001-x.md", request_id="r", duration_ms=7,
+        usage=log.Usage(input_tokens=8, output_tokens=2),
+    )  # fmt: skip
+    live = history(*TALK, begun, ended)
+
+    records = json.loads(json.dumps([to_record(event) for event in (begun, ended)]))
+    replayed = history(*TALK, *map(from_record, records))
+
+    assert records[0]["data"]["tokens"] == {"systemTokens": 1, "conversationTokens": 2, "toolDefinitionsTokens": 3}
+    assert records[1]["data"]["checkpointPath"] == "checkpoints/001-x.md"
+    assert replayed.events == live.events
+    assert texts(replayed) == texts(live) == ["Summary so far.", "two", "2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "problem"),
+    [
+        ("session.rewound", {"to": "3"}, r"session\.rewound\.to: must be int, not '3'"),
+        ("session.rewound", {"to": True}, r"session\.rewound\.to: must be int, not True"),
+        ("message.appended", {"format": "x", "native": []}, r"native: must be Mapping"),
+        ("session.compaction_complete", {"success": True, "replacement": [1]}, r"replacement: must be tuple"),
+        ("session.compaction_start", {"stop": 1, "trigger": "whim"}, r"trigger: must be one of threshold, manual"),
+        ("session.compaction_complete", {"success": False, "usage": 5}, r"usage: must be"),
+        ("session.compaction_complete", {"success": False, "usage": {"inputTokens": "5"}}, r"inputTokens: must be int"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_named(kind: str, data: dict[str, Any], problem: str) -> None:
+    with pytest.raises(MalformedInputError, match=problem):
+        from_record({"type": kind, "schema": 1, "data": data})
 
 
 def test_a_kind_nobody_knows_and_a_newer_schema_are_kept_as_they_are() -> None:

@@ -6,13 +6,15 @@ import pytest
 
 from holdfast import counter_for, read_policy
 from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.planning.plan import make_plan
+from holdfast.core.planning.completion import completed
+from holdfast.core.planning.plan import make_plan, outlook_of, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.rules.checkpoint import compacted_history, reminder
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, FoldSpan, ReduceToText
+from holdfast.core.planning.steps import AwaitSummary, FoldSpan, ReduceToText, Summary
 from holdfast.core.planning.view import STAGES
 from holdfast.lab.baselines import Asked, Sizes
 from holdfast.lab.planned import Planned
@@ -417,7 +419,111 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
     assert twice.now == (FoldSpan(start=0, stop=38, kept=(37,), by="nothing", count=38, trigger="context_limit_retry"),)
 
 
+# On the user's word
+
+
+def asked_for(policy: Policy, messages: list[Json]) -> list[Any]:
+    """Return what is sent after a compaction that the user asked for."""
+    player, how = recorded(messages), situation()
+    outlook = outlook_of(player.history, policy, how)
+    assert policy.fold is not None
+    step = policy.fold.manual(outlook)
+    assert step is not None
+    player.history.append(completed(step, policy.fold, outlook, Summary("It went well.")))
+    return [format_named("openai-chat").encode(entry.message) for entry in player.history.projection(COUNTER).entries]
+
+
+LONG = [message for number in range(6) for message in worked(number, "data " * 100)]
+
+
+@pytest.mark.seed("A-8", "A-39")
+def test_a_compaction_by_hand_leaves_exactly_two_messages_in_co_cli() -> None:
+    assert asked_for(CO_CLI, LONG) == [
+        said("[Compacted conversation summary]\nIt went well."),
+        answered("Understood. I have the conversation context."),
+    ]
+
+
+def test_a_compaction_by_hand_folds_everything_in_inkeep_and_copilot() -> None:
+    assert asked_for(INKEEP, [told("be"), *LONG]) == [
+        told("be"), said("[Summary of the conversation so far, for reference.]\nIt went well."),
+    ]  # fmt: skip
+    text = asked_for(COPILOT, LONG)[0]["content"]
+    assert text.startswith("The conversation history has been summarized to free up context.")
+
+
+def test_a_compaction_by_hand_leaves_the_last_two_turns_in_cowagent() -> None:
+    sent = asked_for(COWAGENT, LONG)
+
+    assert sent[0]["content"].startswith("[System: Previous conversation summary — 4 turns were compacted]")
+    assert sent[0]["content"].endswith("q4")
+    assert sent[1:] == LONG[17:]
+
+
+def test_a_compaction_by_hand_needs_no_line_to_be_reached_in_the_default() -> None:
+    long = [*LONG, said("now"), called("x"), returned("x", "y " * 60_000)]
+
+    sent = asked_for(PRESETS["default"], long)
+
+    assert "It went well." in sent[0]["content"]
+    assert sent[-3:] == long[-3:]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.seed("A-40", "C-57")
+def test_there_is_nothing_to_compact_where_nothing_was_said(name: str) -> None:
+    fold = PRESETS[name].fold
+    assert fold is not None
+
+    assert fold.manual(outlook_of(recorded([]).history, PRESETS[name], situation())) is None
+
+
 # All of them
+
+
+@pytest.mark.seed("B-3")
+def test_no_more_than_ten_thousand_messages_are_looked_at_and_summaries_are_never_left_out() -> None:
+    limits = INKEEP.limits
+    assert limits is not None
+    talk = [told("be"), said("[summary]"), *chatted(5_001)]
+    entries = recorded(talk).history.projection(COUNTER).entries
+    made = [entries[0], Entry(entries[1].message), *entries[2:]]
+
+    kept = limits.retrieved(made)
+
+    assert kept == [*made[:2], *made[-10_000:]]
+
+
+@pytest.mark.seed("A-33", "A-34", "A-35", "A-36")
+@pytest.mark.parametrize("name", PRESETS)
+def test_calls_that_an_interrupt_left_open_are_answered_for_in_the_next_request(name: str) -> None:
+    player = recorded([said("go"), called("a", "b"), returned("a")])
+    player.history.append(log.TurnInterrupted())
+
+    view = make_plan(player.history, PRESETS[name], situation()).view
+    sent = [format_named("openai-chat").encode(entry.message) for entry in view.entries]
+
+    assert sent == [said("go"), called("a", "b"), returned("a"), returned("b", "Interrupted by user.")]
+
+
+@pytest.mark.seed("B-8", "C-13c", "C-34", "C-48")
+def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_after_a_fold() -> None:
+    player, how = recorded([told("be brief"), *LONG, said("now")]), situation(tools_tokens=700, system_tokens=90)
+
+    before = usage_of(make_plan(player.history, COPILOT, how), how)
+    outlook = outlook_of(player.history, COPILOT, how)
+    step = FoldSpan(start=0, stop=25, by="summary", count=24)
+    assert COPILOT.fold is not None
+    player.history.append(completed(step, COPILOT.fold, outlook, Summary("It went well.")))
+    after = usage_of(make_plan(player.history, COPILOT, how), how)
+
+    assert before.tokens.tool_definitions_tokens == after.tokens.tool_definitions_tokens == 700
+    assert before.tokens.system_tokens == after.tokens.system_tokens == 96
+    assert before.current_tokens == 796 + before.tokens.conversation_tokens
+    assert after.tokens.conversation_tokens < before.tokens.conversation_tokens / 2
+    assert (before.messages_length, after.messages_length) == (26, 3)
+    assert (before.is_initial, after.is_initial) == (False, True)
+    assert (before.token_limit, before.provenance) == (1_000_000, "counted")
 
 
 @pytest.mark.seed("A-42", "B-13", "C-21", "C-23", "D-4", "D-5", "D-6", "D-19")

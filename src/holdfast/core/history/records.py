@@ -7,7 +7,9 @@ nobody knows is kept as it is, and records of earlier schemas are brought up to 
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TypeAlias, cast, get_args
+from functools import cache
+from types import UnionType
+from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast.core.history.events import Breakdown, Event, Unknown, Usage
 from holdfast.errors import MalformedInputError
@@ -60,15 +62,18 @@ def _written(value: object) -> Record:
 
 def _read(kind: type[Event], name: str, values: Mapping[str, object]) -> Event:
     given: dict[str, object] = {}
+    hints = _hints(kind)
     for item in fields(kind):
         key = _camel(item.name)
         if key not in values:
             continue
         content = values[key]
         if item.name in _NESTED and isinstance(content, Mapping):
-            content = _nested(_NESTED[item.name], cast("Mapping[str, object]", content))
+            content = _nested(_NESTED[item.name], f"{name}.{key}", cast("Mapping[str, object]", content))
         elif isinstance(content, list):
             content = _frozen(cast("list[object]", content))
+        if not _fits(content, hints[item.name]):
+            raise MalformedInputError(f"{name}.{key}", f"must be {_named(hints[item.name])}, not {content!r:.60}")
         given[item.name] = content
     try:
         return kind(**given)  # pyright: ignore[reportArgumentType]
@@ -76,8 +81,41 @@ def _read(kind: type[Event], name: str, values: Mapping[str, object]) -> Event:
         raise MalformedInputError(name, f"a field is missing: {error}") from error
 
 
-def _nested(kind: type[Usage | Breakdown], values: Mapping[str, object]) -> Usage | Breakdown:
+@cache
+def _hints(kind: type[Event]) -> Mapping[str, object]:
+    return get_type_hints(kind)
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Return whether a value is of the kind that a field has."""
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        return any(_fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)
+        items = cast("tuple[object, ...]", value)
+        return isinstance(value, tuple) and all(
+            _fits(item, inner[0] if inner[-1] is ... else inner[number % len(inner)])
+            for number, item in enumerate(items)
+        )
+    kind = get_origin(hint) or hint
+    if kind in {int, float} and isinstance(value, bool):
+        return False
+    return isinstance(value, cast("type", kind))
+
+
+def _named(hint: object) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    return getattr(hint, "__name__", None) or str(hint).replace("collections.abc.", "")
+
+
+def _nested(kind: type[Usage | Breakdown], place: str, values: Mapping[str, object]) -> Usage | Breakdown:
     known = {item.name: values[_camel(item.name)] for item in fields(kind) if _camel(item.name) in values}
+    for field_name, value in known.items():
+        if not _fits(value, int):
+            raise MalformedInputError(f"{place}.{_camel(field_name)}", f"must be int, not {value!r:.60}")
     return kind(**known)  # pyright: ignore[reportArgumentType]
 
 

@@ -15,6 +15,10 @@ class FoldRule(Protocol):
         """Return what is to be done now and later, and why."""
         ...
 
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return what the user's own word folds, whatever the lines say; None where there is nothing to fold."""
+        ...
+
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the texts that stand for a span, the user's first; `summary` is None where none could be had."""
         ...

@@ -7,8 +7,9 @@ does, records, and plans again; what it wants done later happens beside the conv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.conversation.tokens import message_tokens
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, message_tokens
 from holdfast.core.conversation.view import Entry
+from holdfast.core.history.events import Breakdown, UsageMeasured
 from holdfast.core.history.history import History
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
@@ -36,6 +37,25 @@ def make_plan(history: History, policy: Policy, situation: Situation) -> Plan:
     proposal = _proposed(outlook, policy)
     view = view_of(outlook, policy)
     return Plan(view, proposal.now, proposal.later, (*proposal.reasons, *view.reasons))
+
+
+def usage_of(plan: Plan, situation: Situation) -> UsageMeasured:
+    """Return how full the context is with a plan's view: what a meter shows."""
+    entries, factor = plan.view.entries, situation.calibration.factor
+    systems = sum(
+        sum(message_tokens(entry.message, situation.counter)) for entry in entries if entry.message.role == "system"
+    )
+    parts = (situation.system_tokens + systems, plan.view.tokens - systems + REPLY_OVERHEAD, situation.tools_tokens)
+    scaled = [-int(-part * factor // 1) for part in parts]
+    is_counted = situation.counter.provenance == "counted"
+    return UsageMeasured(
+        token_limit=situation.budget.tokens,
+        current_tokens=sum(scaled),
+        messages_length=len(entries),
+        tokens=Breakdown(system_tokens=scaled[0], conversation_tokens=scaled[1], tool_definitions_tokens=scaled[2]),
+        is_initial=all(entry.message.role != "assistant" for entry in entries),
+        provenance="calibrated" if situation.calibration.samples else "counted" if is_counted else "estimated",
+    )
 
 
 def rounds(history: History, policy: Policy, situation: Callable[[], Situation]) -> Iterator[Plan]:

@@ -72,8 +72,6 @@ class Policy:
     manual_min_messages: int = field(default=2, metadata=whole(1, 10**6))
     unknown_window: int = field(default=128_000, metadata=whole(1_000, 10**12))
     """The window of a model nobody knows."""
-    max_retrieved: int | None = field(default=None, metadata=whole(1, 10**9))
-    """How many of the newest messages are looked at; None for all."""
     max_steps: int | None = field(default=50, metadata=whole(1, 10**6))
     """How many steps an agent may take in one turn."""
     restore: Restore = "replay"

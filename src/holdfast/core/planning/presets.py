@@ -26,12 +26,11 @@ CO_CLI = Policy(
 INKEEP = Policy(
     name="inkeep",
     fold=FoldEverything(fraction=0.5),
-    limits=FixedLimits(max_messages=50, max_tokens=8_000),
+    limits=FixedLimits(max_messages=50, max_tokens=8_000, max_retrieved=10_000),
     apply="inline",
     on_failure="limits",
     author="summariser",
     unknown_window=120_000,
-    max_retrieved=10_000,
     max_steps=None,
     restore="since_summary",
 )

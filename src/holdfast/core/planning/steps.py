@@ -129,3 +129,12 @@ class Proposal:
 
 
 NOTHING = Proposal()
+
+
+def fold_of_all(outlook: Outlook) -> FoldSpan | None:
+    """Return the fold of everything that was said, on the user's word; None where nothing was."""
+    shown = outlook.shown
+    said = [entry for entry in shown.entries if entry.position is not None and entry.message.role != "system"]
+    if not said:
+        return None
+    return FoldSpan(start=0, stop=shown.position(len(shown)), by="summary", count=len(said), trigger="manual")

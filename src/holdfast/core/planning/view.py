@@ -49,12 +49,15 @@ def _unchanged(view: View, outlook: Outlook, policy: Policy) -> View:
 def _limited(view: View, outlook: Outlook, policy: Policy) -> View:
     """Keep fixed limits where no model can summarise, or the last attempt failed."""
     can_summarise = outlook.situation.has_summariser and not outlook.history.facts.failures
-    if policy.limits is None or can_summarise:
+    if policy.limits is None:
         return view
-    entries = policy.limits.apply(view.entries, _price(outlook))
+    if can_summarise:
+        entries, why = policy.limits.retrieved(view.entries), RETRIEVED
+    else:
+        entries, why = policy.limits.apply(view.entries, _price(outlook)), LIMITED
     if len(entries) == len(view.entries):
         return view
-    return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, LIMITED))
+    return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, why))
 
 
 def _rescued(view: View, outlook: Outlook, policy: Policy) -> View:
@@ -91,6 +94,7 @@ STAGES: Mapping[str, Callable[[View, Outlook, Policy], View]] = {
     "file content": _unchanged,
 }
 RESCUED = "the provider refused the request as too long, so only the newest turns are sent, and short"
+RETRIEVED = "only the newest messages were retrieved"
 LIMITED = "no summary can be had, so only the newest messages are sent"
 
 

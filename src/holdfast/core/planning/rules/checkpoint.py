@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.planning.rules.truncator import FALLBACK_LIMIT
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import Move, Pending, TwoLines
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
@@ -50,6 +50,10 @@ class FoldToCheckpoint:
         if step is None:
             return NOTHING
         return Proposal(later=(step,), reasons=why) if move is Move.START else Proposal(now=(step,), reasons=why)
+
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return the fold of everything so far."""
+        return fold_of_all(outlook)
 
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the message that stands for everything before the boundary."""

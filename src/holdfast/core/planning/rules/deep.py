@@ -82,6 +82,12 @@ class FoldDeep:
         later = replace(step, by="summary")
         return Proposal(later=(later,), reasons=(f"{_fill(outlook)}: a summary is written meanwhile",))
 
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return the fold that the hard line would make, as far as there is anything to fold."""
+        step = self._span(outlook, outlook.situation.room, least=1)
+        by = "summary" if outlook.situation.has_summariser else "digest"
+        return replace(step, by=by, trigger="manual") if step else None
+
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text that stands for a span: the user's words, what was done, and the names that were used."""
         return (reference(outlook, step, summary, self._allowance(outlook, step)),)
@@ -123,7 +129,7 @@ class FoldDeep:
         prices = situation.prices or ASSUMED_PRICES
         return self.min_reuse * (1 - prices.read / prices.write)
 
-    def _span(self, outlook: Outlook, room: int) -> FoldSpan | None:
+    def _span(self, outlook: Outlook, room: int, least: int | None = None) -> FoldSpan | None:
         """Return what to fold: everything before a short tail, the prompt that is being answered excepted."""
         shown = outlook.shown
         first = shown.first_free
@@ -132,7 +138,7 @@ class FoldDeep:
         if outlook.fill > outlook.token_fill:
             tail = max(tail, len(shown) - len(shown) // TAIL_PARTS)
         cut = min(next_cut(shown, max(first, tail)), last)
-        if cut - first < self.min_messages:
+        if cut - first < (self.min_messages if least is None else least):
             return None
         kept: list[int] = []
         prompt = shown.newest_prompt

@@ -16,7 +16,7 @@ from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.messages import Message, ToolCall, ToolResult, user
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.settings import check_settings, share, whole
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import mid_run_fraction
 
 UNKNOWN_WINDOW = 120_000
@@ -50,6 +50,10 @@ class FoldEverything:
                 why = f"{outlook.tokens:,} tokens are {part:.0%} of the window or more"
                 return Proposal(now=(step,), reasons=(why,))
         return NOTHING
+
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return the fold of everything."""
+        return fold_of_all(outlook)
 
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the summary with references to the artifacts of the span."""
@@ -129,9 +133,20 @@ class FixedLimits:
     max_messages: int = field(default=50, metadata=whole(1, 10**9))
     max_tokens: int = field(default=8_000, metadata=whole(1, 10**9))
     """Of the messages before the newest prompt."""
+    max_retrieved: int = field(default=10_000, metadata=whole(1, 10**9))
+    """How many of the newest messages are looked at where summaries can be had."""
 
     def __post_init__(self) -> None:
         check_settings(self, "limits")
+
+    def retrieved(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the newest messages, and system messages and summaries wherever they stand."""
+        start = max(0, len(entries) - self.max_retrieved)
+        return [
+            entry
+            for index, entry in enumerate(entries)
+            if index >= start or entry.position is None or entry.message.role == "system"
+        ]
 
     def apply(self, entries: Sequence[Entry], tokens_of: Callable[[Message], int]) -> list[Entry]:
         """Return the entries that stay, with a marker for those that went; system messages always stay."""

@@ -17,6 +17,8 @@ from holdfast.core.planning.settings import check_settings, whole
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, ReduceToText, Summary
 
 FEW_TURNS = 5
+KEPT_TURNS = 2
+"""What stays when the user asks for a compaction."""
 
 
 def trim_line(entries: Sequence[Entry], max_turns: int) -> int:
@@ -80,6 +82,10 @@ class Emergency:
             trigger="context_limit_retry",
         )
         return Proposal(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
+
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return nothing: nobody asks for an emergency."""
+        del outlook
 
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return nothing: nothing takes the place of a context that was cleared."""
@@ -150,6 +156,14 @@ class HalveTurns:
         if not current or step.line <= outlook.shown.context.standing.text_line:
             return self._summary(outlook)
         return Proposal(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
+
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return the fold of all turns but the last two."""
+        spans = turns(outlook.entries)[:-KEPT_TURNS]
+        if not spans:
+            return None
+        stop = outlook.shown.position(spans[-1].stop)
+        return FoldSpan(start=0, stop=stop, by="summary", count=len(spans), trigger="manual", is_merged=True)
 
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text for the first prompt that stays; nothing as long as there is no summary."""

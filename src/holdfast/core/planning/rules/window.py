@@ -12,7 +12,7 @@ from holdfast.core.conversation.groups import exchanges
 from holdfast.core.conversation.messages import Text
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.settings import check_settings, whole
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 
 MIN_TAIL = 4
 
@@ -93,7 +93,13 @@ class FoldMiddle:
         count = len(exchanges(outlook.entries))
         return Proposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
 
+    def manual(self, outlook: Outlook) -> FoldSpan | None:
+        """Return the fold of everything: two messages take its place."""
+        return fold_of_all(outlook)
+
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the marker; a static one where no summary could be had."""
         del outlook
+        if step.trigger == "manual" and summary:
+            return compacted(summary.text)
         return (summary_marker(step.count, summary.text) if summary else static_marker(step.count),)
