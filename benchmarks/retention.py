@@ -17,10 +17,11 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
+from benchmarks.demands import demanded
 from holdfast import counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.identifiers import argument_text, identifiers
+from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import Item, Ledger, pack
 from holdfast.lab.baselines import Asked, Sizes, Threshold
 from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
@@ -47,7 +48,7 @@ def orders(ledger: Ledger, counts: dict[str, int]) -> dict[str, Callable[[], lis
         "none": list,
         "random": lambda: random.Random(1).sample(ranked, len(ranked)),
         "recent": lambda: sorted(ranked, key=lambda item: -item.last),
-        "frequent": lambda: sorted(ranked, key=lambda item: (-counts[item.text], -item.last)),
+        "frequent": lambda: sorted(ranked, key=lambda item: (-counts.get(item.text, 0), -item.last)),
         "ledger": lambda: ranked,
     }
 
@@ -77,9 +78,7 @@ def play(job: tuple[Session, int, int]) -> dict[str, Any]:
                     for kind, order in orders(ledger, counts).items()
                 }
             tail = "\n".join(text_of(sizes.transcript.entry(i)) for i in range(folded, index))
-            wanted = {
-                name for call in calls for name in identifiers(argument_text(call.arguments)) if name in last_seen
-            }
+            wanted = {name for call in calls for name in demanded(argument_text(call.arguments)) if name in last_seen}
             judge({name for name in wanted if index - last_seen[name] > FAR}, tail, packed, tallies)
         for name in names(entry):
             last_seen[name] = index
@@ -99,7 +98,7 @@ def judge(far: set[str], tail: str, packed: dict[str, str], tallies: dict[str, T
 
 
 def names(entry: Entry) -> Iterator[str]:
-    yield from identifiers(text_of(entry))
+    yield from demanded(text_of(entry))
 
 
 def text_of(entry: Entry) -> str:

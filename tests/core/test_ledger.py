@@ -1,10 +1,7 @@
-"""Identifiers, and the ledger that ranks them."""
-
-import pytest
+"""The ledger that ranks identifiers."""
 
 from holdfast import counter_for
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.identifiers import argument_text, identifiers
 from holdfast.core.history.ledger import HEADING, Ledger, pack
 from holdfast.testing.chat import Json, answered, called, returned, said
 from holdfast.wire.formats import format_named
@@ -17,28 +14,6 @@ def ledger(*messages: Json) -> Ledger:
     for index, native in enumerate(messages):
         kept.observe(Entry(reader.decode(native, index), index))
     return kept
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("open src/core/a_file.py, then ./run.sh", ["src/core/a_file.py", "./run.sh"]),
-        ("mail ann@example.org about 20251115", ["ann@example.org", "20251115"]),
-        ("commit 3f9a2c1 broke parseConfig and HttpServer", ["3f9a2c1", "parseConfig", "HttpServer"]),
-        ("set max_retry_count for order HATHAT5", ["max_retry_count", "HATHAT5"]),
-        ("see README.md. It is 12 pages", ["README.md"]),
-        ("nothing to see here", []),
-    ],
-)
-def test_identifiers_are_read_off_by_rule(text: str, found: list[str]) -> None:
-    assert list(identifiers(text)) == found
-
-
-def test_arguments_are_read_as_values_and_not_as_json() -> None:
-    text = argument_text('{"text": "one\\nTwo\\nThree", "deep": [{"path": "a/b.py"}], "line": 1234, "on": true}')
-
-    assert text == "one\nTwo\nThree\na/b.py\n1234"
-    assert argument_text("not json") == "not json"
 
 
 def test_what_was_said_outranks_what_only_stood_in_an_output() -> None:

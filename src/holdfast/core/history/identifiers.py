@@ -1,14 +1,19 @@
 """The names a conversation turns on: paths, ids, hashes, addresses, long numbers, names in code.
 
 They are what a summary loses first and an agent needs again verbatim. Read off by rule, from the values of
-a call's arguments and not from their JSON, where escapes make up names that nobody used.
+a call's arguments and not from their JSON, where escapes make up names that nobody used. No name crosses a
+space, so a text is cut into runs first, and the rule is asked once for each run that comes up: of ten runs
+in a tool's output nine have been seen before.
 """
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from holdfast.core.conversation.json_values import Json, parsed
 
+# Scripts that are written without spaces end a run: 请看src/a.py names src/a.py.
+_RUN = r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}"
 _PATTERN = (
     r"(?P<mail>[\w.+-]+@[\w-]+\.[\w.-]+\w)"
     r"|(?P<path>(?:~?/|\.{1,2}/|[\w@.-]+/)[\w@.+-]+(?:/[\w@.+-]+)*)"
@@ -19,22 +24,49 @@ _PATTERN = (
     r"|(?P<number>\b\d{4,}\b)"
 )
 MIN_CHARS, MAX_CHARS = 4, 200
+MAX_RUN_CHARS = 400
+"""Longer runs are data, encoded or minified; the rule would also take the square of their length to read."""
+KNOWN_RUNS = 1 << 16
 
 
 def identifiers(text: str) -> Iterator[str]:
     """Yield the identifiers of a text, in order and as often as they stand there."""
-    for match in re.finditer(_PATTERN, text):
-        found = match.group().rstrip(".-,")
-        if MIN_CHARS <= len(found) <= MAX_CHARS:
-            yield found
+    for run in re.findall(_RUN, text):
+        if len(run) <= MAX_RUN_CHARS:
+            yield from _names(run)
+
+
+def distinct_identifiers(text: str) -> set[str]:
+    """Return the identifiers of a text, each once."""
+    found: set[str] = set()
+    for run in set(re.findall(_RUN, text)):
+        if len(run) <= MAX_RUN_CHARS:
+            found.update(_names(run))
+    return found
+
+
+@lru_cache(maxsize=KNOWN_RUNS)
+def _names(run: str) -> tuple[str, ...]:
+    found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, run))
+    return tuple(name for name in found if MIN_CHARS <= len(name) <= MAX_CHARS)
 
 
 def argument_text(arguments: str) -> str:
     """Return the values of a call's arguments as text; the JSON itself where it cannot be read."""
+    return value_text(argument_value(arguments))
+
+
+def argument_value(arguments: str) -> Json:
+    """Return a call's arguments as a value; their text where it is no JSON."""
     try:
-        return "\n".join(_strings(parsed(arguments or "{}")))
+        return parsed(arguments or "{}")
     except ValueError:
         return arguments
+
+
+def value_text(value: Json) -> str:
+    """Return the strings and numbers of a value, one a line."""
+    return "\n".join(_strings(value))
 
 
 def _strings(value: Json) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from holdfast.core.conversation.messages import Text, ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.identifiers import argument_text, identifiers
+from holdfast.core.history.identifiers import argument_text, distinct_identifiers
 
 SAID, RETURNED = 3.0, 0.2
 """What a use counts for: by a person or the model, in words or in a call; and in a tool's output."""
@@ -52,11 +52,11 @@ class Ledger:
         used: dict[str, float] = {}
         for part in entry.message.parts:
             if isinstance(part, ToolCall):
-                _note(used, identifiers(argument_text(part.arguments)), SAID)
+                _note(used, distinct_identifiers(argument_text(part.arguments)), SAID)
             elif isinstance(part, ToolResult):
-                _note(used, identifiers(part.text), RETURNED)
+                _note(used, distinct_identifiers(part.text), RETURNED)
             elif isinstance(part, Text):
-                _note(used, identifiers(part.text), SAID)
+                _note(used, distinct_identifiers(part.text), SAID)
         for text, weight in used.items():
             known = self._items.get(text)
             if known is None:

@@ -1,0 +1,26 @@
+"""What counts as an identifier when demands are measured.
+
+A copy on purpose: the ledger may learn to read texts better, and the figure must not move with it.
+"""
+
+import re
+from collections.abc import Iterator
+
+_PATTERN = (
+    r"(?P<mail>[\w.+-]+@[\w-]+\.[\w.-]+\w)"
+    r"|(?P<path>(?:~?/|\.{1,2}/|[\w@.-]+/)[\w@.+-]+(?:/[\w@.+-]+)*)"
+    r"|(?P<file>\b[\w-]+\.[A-Za-z]{1,5}\b)"
+    r"|(?P<hash>\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b)"
+    r"|(?P<name>\b(?:[a-z]+[a-z0-9]*(?:[A-Z][a-z0-9]*)+|(?:[A-Z][a-z0-9]+){2,}|[A-Za-z]+(?:_[A-Za-z0-9]+)+)\b)"
+    r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
+    r"|(?P<number>\b\d{4,}\b)"
+)
+MIN_CHARS, MAX_CHARS = 4, 200
+
+
+def demanded(text: str) -> Iterator[str]:
+    """Yield the identifiers of a text, in order and as often as they stand there."""
+    for match in re.finditer(_PATTERN, text):
+        found = match.group().rstrip(".-,")
+        if MIN_CHARS <= len(found) <= MAX_CHARS:
+            yield found

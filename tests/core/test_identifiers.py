@@ -1,0 +1,53 @@
+"""What counts as an identifier."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.history import identifiers as rule
+from holdfast.core.history.identifiers import argument_text, distinct_identifiers, identifiers
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("open src/core/a_file.py, then ./run.sh", ["src/core/a_file.py", "./run.sh"]),
+        ("mail ann@example.org about 20251115", ["ann@example.org", "20251115"]),
+        ("commit 3f9a2c1 broke parseConfig and HttpServer", ["3f9a2c1", "parseConfig", "HttpServer"]),
+        ("set max_retry_count for order HATHAT5", ["max_retry_count", "HATHAT5"]),
+        ("see README.md. It is 12 pages", ["README.md"]),
+        ("请修改src/a.py里的parseConfig，然后运行", ["src/a.py", "parseConfig"]),
+        ("in Übersicht/datei_1.md steht „fooBar“", ["Übersicht/datei_1.md", "fooBar"]),
+        ("nothing to see here", []),
+    ],
+)
+def test_identifiers_are_read_off_by_rule(text: str, found: list[str]) -> None:
+    assert list(identifiers(text)) == found
+
+
+@given(st.text(alphabet="aB1_./@-+~ é\n\"',", max_size=80))
+def test_reading_run_by_run_finds_what_the_rule_finds_in_the_whole_text(text: str) -> None:
+    whole = [match.group().rstrip(".-,") for match in re.finditer(rule._PATTERN, text)]
+    found = [name for name in whole if rule.MIN_CHARS <= len(name) <= rule.MAX_CHARS]
+
+    assert list(identifiers(text)) == found
+    assert distinct_identifiers(text) == set(found)
+
+
+def test_a_long_run_of_data_is_no_name_and_takes_no_time() -> None:
+    began = time.process_time()
+
+    found = list(identifiers("a1" * 200_000 + " src/a.py"))
+
+    assert found == ["src/a.py"]
+    assert time.process_time() - began < 1
+
+
+def test_arguments_are_read_as_values_and_not_as_json() -> None:
+    text = argument_text('{"text": "one\\nTwo\\nThree", "deep": [{"path": "a/b.py"}], "line": 1234, "on": true}')
+
+    assert text == "one\nTwo\nThree\na/b.py\n1234"
+    assert argument_text("not json") == "not json"
