@@ -5,20 +5,21 @@
 At every tool call of a recording: of the identifiers in its arguments that occurred before, those last seen
 more than 20 messages ago are far demands; the share of them that stands verbatim in the request is printed,
 and the same for the first far use of each. The request is threshold compaction's, with the ledger in place of
-the summary; beside it a ledger of random identifiers, of the most recent and of the most frequent ones.
+the summary; beside it ledgers of random identifiers, of the most recent and of the most frequent ones. None
+repeats what stands in the part that stays.
 """
 
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 from benchmarks.demands import demanded
-from holdfast import counter_for
+from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text
@@ -42,14 +43,20 @@ class Tally:
     seen_far: set[str] = field(default_factory=set[str])
 
 
-def orders(ledger: Ledger, counts: dict[str, int]) -> dict[str, Callable[[], list[Item]]]:
-    ranked = ledger.ranked()
+def ledgers(ledger: Ledger, counts: dict[str, int], allowance: int, counter: Counter, tail: str) -> dict[str, str]:
+    """Return what stands for the folded messages, by kind."""
+    # By name, so that the draw does not depend on how the ledger ranks.
+    items = sorted(ledger.ranked(), key=lambda item: item.text)
+
+    def of(order: list[Item]) -> str:
+        return pack((item.text for item in order), allowance, counter, beside=tail)
+
     return {
-        "none": list,
-        "random": lambda: random.Random(1).sample(ranked, len(ranked)),
-        "recent": lambda: sorted(ranked, key=lambda item: -item.last),
-        "frequent": lambda: sorted(ranked, key=lambda item: (-counts.get(item.text, 0), -item.last)),
-        "ledger": lambda: ranked,
+        "none": "",
+        "random": of(random.Random(1).sample(items, len(items))),
+        "recent": of(sorted(items, key=lambda item: -item.last)),
+        "frequent": of(sorted(items, key=lambda item: (-counts.get(item.text, 0), -item.last))),
+        "ledger": ledger.pack(allowance, counter, beside=tail),
     }
 
 
@@ -71,13 +78,10 @@ def play(job: tuple[Session, int, int]) -> dict[str, Any]:
                 ledger.observe(observed)
                 for name in names(observed):
                     counts[name] = counts.get(name, 0) + 1
-            if policy.start > folded:
-                folded = policy.start
-                packed = {
-                    kind: pack((item.text for item in order()), allowance, counter)
-                    for kind, order in orders(ledger, counts).items()
-                }
+            is_new_fold, folded = policy.start > folded, policy.start
             tail = "\n".join(text_of(sizes.transcript.entry(i)) for i in range(folded, index))
+            if is_new_fold:
+                packed = ledgers(ledger, counts, allowance, counter, tail)
             wanted = {name for call in calls for name in demanded(argument_text(call.arguments)) if name in last_seen}
             judge({name for name in wanted if index - last_seen[name] > FAR}, tail, packed, tallies)
         for name in names(entry):

@@ -1,0 +1,162 @@
+"""The identifiers a conversation has used, ranked by how likely they are to be needed again.
+
+What the model says it will say again; what was said lately, and often, all the more. What only stood in a
+tool's output is seldom asked for. A use counts for half after some time, all uses alike, so the order of two
+names changes only when one of them is used: each keeps a rank that time does not touch, and the best are
+found without looking at the clock. Packing takes the likeliest per token, verbatim, and no name that stands
+inside another.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from math import log2
+from typing import NamedTuple
+
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.history.identifiers import MIN_CHARS, distinct_identifiers
+
+SAID, ASKED, RETURNED = 3.0, 1.0, 0.2
+"""What a use counts for: by the model, in words or in a call; by a person, who pastes much and whose own words are
+kept anyway; and in a tool's output."""
+REPEAT_POWER = 1.5
+"""Two uses count for more than one, but not for twice as much."""
+HALF_LIFE = 150
+"""After how many messages a use counts for half."""
+NUMBER_SHARE = 0.3
+"""Numbers are everywhere and seldom needed again."""
+MOST_KEPT, MOST_HELD = 20_000, 30_000
+"""Past the second, all but the best of the first are forgotten."""
+LEAST_COST_TOKENS = 2
+"""Few names are a single token: an allowance has no use for more candidates than it has room for."""
+HEADING = "Identifiers used so far, most likely needed first:"
+
+
+class Item(NamedTuple):
+    """An identifier, and where it came from."""
+
+    rank: float
+    """Higher is likelier needed again per token; comparable within one ledger, whatever the time."""
+    text: str
+    first: int
+    last: int
+    """The positions of its first and last use."""
+
+
+class Names:
+    """Identifiers with their uses; grows by the names of one message at a time."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, Item] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def use(self, weights: Mapping[str, float], position: int) -> None:
+        """Take in the names of one message, each with what its use counts for."""
+        items = self._items
+        for text, weight in weights.items():
+            known, prior = items.get(text), _prior(text)
+            if known is None:
+                items[text] = Item(log2(weight) + position / HALF_LIFE + prior, text, position, position)
+            else:
+                last = max(position, known.last)
+                faded = 2.0 ** (REPEAT_POWER * (known.rank - prior - last / HALF_LIFE))
+                score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
+                items[text] = Item(score + last / HALF_LIFE + prior, text, known.first, last)
+        if len(items) > MOST_HELD:
+            self._items = {item.text: item for item in self.ranked(MOST_KEPT)}
+
+    def ranked(self, limit: int | None = None) -> list[Item]:
+        """Return the identifiers, or the best of them, those most likely needed again first."""
+        items = self._items.values()
+        if limit is not None and 0 < limit < len(items):
+            # Numbers sort several times faster than items, and few items are left to be sorted then.
+            least = sorted(item.rank for item in items)[-limit]
+            items = [item for item in items if item.rank >= least]
+        return sorted(items, reverse=True)[:limit]
+
+    def pack(self, allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+        """Return as many identifiers as fit, verbatim, leaving out those that stand beside it anyway."""
+        priced: list[tuple[float, str, int]] = []
+        for item in self.ranked(max(0, allowance_tokens // LEAST_COST_TOKENS)):
+            cost = max(1, counter.count(f" {item.text}"))
+            priced.append((item.rank + log2(_guessed_cost(item.text) / cost), item.text, cost))
+        priced.sort(reverse=True)
+        return _packed(((text, cost) for _, text, cost in priced), allowance_tokens, counter, beside)
+
+
+def pack(texts: Iterable[str], allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+    """Return texts on one line, under a heading, as far as they fit an allowance; empty where not one does.
+
+    One that stands inside another is not repeated, nor one that stands in the text `beside`.
+    """
+    return _packed(((text, counter.count(f" {text}")) for text in texts), allowance_tokens, counter, beside)
+
+
+def _packed(priced: Iterable[tuple[str, int]], allowance_tokens: int, counter: Counter, beside: str) -> str:
+    left = allowance_tokens - counter.count(HEADING) - 2
+    seen = distinct_identifiers(beside)
+    chosen: dict[str, int] = {}
+    beginnings: dict[str, list[str]] = {}
+    line = ""
+    for text, cost in priced:
+        if left < LEAST_COST_TOKENS:
+            break
+        if text in seen or _stands_in(text, line):
+            continue
+        inside = _inside(text, beginnings, chosen)
+        if cost - sum(chosen[short] for short in inside) > left:
+            continue
+        left += sum(chosen.pop(short) for short in inside) - cost
+        chosen[text] = cost
+        beginnings.setdefault(text[:MIN_CHARS], []).append(text)
+        line = " ".join(chosen) if inside else f"{line} {text}"
+    return _fitted(HEADING, list(chosen), allowance_tokens, counter)
+
+
+def _inside(text: str, beginnings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
+    """Return the chosen texts that stand inside another, found by their beginnings."""
+    found: set[str] = set()
+    for at in range(len(text) - MIN_CHARS + 1):
+        for short in beginnings.get(text[at : at + MIN_CHARS], ()):
+            if short in chosen and _stands_at(at, short, text):
+                found.add(short)
+    return found
+
+
+def _stands_in(short: str, text: str) -> bool:
+    """Return whether a name can be read in a text: `view` in `login_view.py`, but not `page_1` in `page_10`."""
+    at = text.find(short)
+    while at >= 0 and not _stands_at(at, short, text):
+        at = text.find(short, at + 1)
+    return at >= 0
+
+
+def _stands_at(at: int, short: str, text: str) -> bool:
+    return text.startswith(short, at) and _is_edge(text, at) and _is_edge(text, at + len(short))
+
+
+def _is_edge(text: str, at: int) -> bool:
+    """Return whether a word begins or ends here: at a separator, or at a capital after a small letter."""
+    if not 0 < at < len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    return not (before.isalnum() and after.isalnum()) or (after.isupper() and not before.isupper())
+
+
+def _fitted(heading: str, texts: list[str], allowance_tokens: int, counter: Counter) -> str:
+    """Return a heading and texts on a line below it; a few less where together they cost more than one by one."""
+    while texts:
+        whole = f"{heading}\n{' '.join(texts)}"
+        if counter.count(whole) <= allowance_tokens:
+            return whole
+        texts = texts[:-1]
+    return ""
+
+
+def _prior(text: str) -> float:
+    share = NUMBER_SHARE if text.isdigit() else 1.0
+    return log2(share / _guessed_cost(text))
+
+
+def _guessed_cost(text: str) -> float:
+    return 1 + len(text) / 4

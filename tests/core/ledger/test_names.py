@@ -1,0 +1,83 @@
+"""The identifiers of a ledger: ranked, bounded, packed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import counter_for
+from holdfast.core.history.ledger import HEADING, Ledger, names, pack
+from holdfast.core.history.ledger.names import Names
+from holdfast.testing.chat import answered, called, returned, said
+
+COUNTER = counter_for("gpt-5")
+LedgerOf = Callable[..., Ledger]
+
+
+def test_what_was_said_outranks_what_only_stood_in_an_output(ledger: LedgerOf) -> None:
+    kept = ledger(
+        said("fix parseConfig"), called("a", arguments={"path": "src/a.py"}), returned("a", "otherName someThing")
+    )
+
+    assert [item.text for item in kept.ranked()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
+
+
+def test_recent_and_frequent_uses_outrank_old_ones(ledger: LedgerOf) -> None:
+    filler = [answered("fine")] * 400
+    kept = ledger(said("oldName1"), said("useTwice"), *filler, said("newName1"), said("useTwice"))
+
+    assert [item[1:] for item in kept.ranked()] == [("useTwice", 1, 403), ("newName1", 402, 402), ("oldName1", 0, 0)]
+
+
+def test_the_best_are_the_beginning_of_all(ledger: LedgerOf) -> None:
+    kept = ledger(*(said(f"name{number % 70}Of{number % 30}") for number in range(300)))
+
+    assert [kept.ranked(limit) for limit in (0, 1, 50, 999)] == [kept.ranked()[:limit] for limit in (0, 1, 50, 999)]
+
+
+def test_a_ledger_keeps_to_its_allowance_and_repeats_nothing_that_stands_inside_another() -> None:
+    paths = ["login_view.py", "src/app/handlers/login_view.py", "login_view", "handlers/login_view.py"]
+    modules = [f"module_{number}" for number in range(500)]
+
+    text = pack([*paths, *modules], 200, COUNTER)
+
+    assert text.startswith(f"{HEADING}\nsrc/app/handlers/login_view.py module_0 module_1 module_2 ")
+    assert COUNTER.count(text) <= 200
+    assert pack(modules, 5, COUNTER) == ""
+
+
+def test_a_name_that_merely_begins_like_another_is_kept() -> None:
+    assert pack(["page_1", "page_10", "page_1.py"], 100, COUNTER) == f"{HEADING}\npage_10 page_1.py"
+
+
+def test_what_stands_beside_the_ledger_is_left_out_of_it(ledger: LedgerOf) -> None:
+    kept = ledger(said("firstName secondName thirdName"))
+
+    assert kept.pack(100, COUNTER, beside="see firstName, and thirdNames") == f"{HEADING}\nthirdName secondName"
+
+
+@pytest.mark.parametrize("allowance", [-1, 0, 5, 20, 200])
+def test_a_pack_never_costs_more_than_its_allowance(ledger: LedgerOf, allowance: int) -> None:
+    kept = ledger(*(said(f"src/module_{number}/näme{number}Ünique.py") for number in range(200)))
+
+    assert COUNTER.count(kept.pack(allowance, COUNTER)) <= max(0, allowance)
+
+
+def test_of_too_many_names_the_best_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "MOST_KEPT", 20)
+    monkeypatch.setattr(names, "MOST_HELD", 30)
+    kept = Names()
+
+    kept.use({"usedOften": 3.0, "usedOnce": 0.2}, 0)
+    for position in range(1, 500):
+        kept.use({f"name{position}": 0.2, "usedOften": 3.0}, position)
+        assert len(kept) <= 30
+
+    held = {item.text for item in kept.ranked()}
+    assert {"usedOften", "name499"} <= held
+    assert "usedOnce" not in held
+
+
+def test_the_same_messages_give_the_same_ledger(ledger: LedgerOf) -> None:
+    messages = [said("aName bName"), returned("x", "cName dName")]
+
+    assert ledger(*messages).pack(100, COUNTER) == ledger(*messages).pack(100, COUNTER)
