@@ -5,8 +5,9 @@
 At every tool call of a recording: of the identifiers in its arguments that occurred before, those last seen
 more than 20 messages ago are far demands; the share of them that stands verbatim in the request is printed,
 and the same for the first far use of each. The request is threshold compaction's, with the ledger in place of
-the summary; beside it ledgers of random identifiers, of the most recent and of the most frequent ones. None
-repeats what stands in the part that stays.
+the summary: its identifiers alone (names), and all of it, files, commands and wishes included (whole); beside
+them ledgers of random identifiers, of the most recent and of the most frequent ones. None repeats what stands
+in the part that stays.
 """
 
 import argparse
@@ -23,13 +24,18 @@ from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text
+<<<<<<< HEAD
 from holdfast.core.history.ledger import Item, Ledger, pack
 from holdfast.lab.baselines import Asked, Sizes, Threshold
+=======
+from holdfast.core.history.ledger import Item, Ledger, pack, render
+from holdfast.lab.baselines import Sizes, Threshold
+>>>>>>> 29a566c (history: keep files, commands and wishes in the ledger)
 from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
 from holdfast.wire.formats import format_named
 
 FAR = 20
-KINDS = ("none", "random", "recent", "frequent", "ledger")
+KINDS = ("none", "random", "recent", "frequent", "names", "whole")
 
 
 @dataclass(slots=True)
@@ -56,7 +62,8 @@ def ledgers(ledger: Ledger, counts: dict[str, int], allowance: int, counter: Cou
         "random": of(random.Random(1).sample(items, len(items))),
         "recent": of(sorted(items, key=lambda item: -item.last)),
         "frequent": of(sorted(items, key=lambda item: (-counts.get(item.text, 0), -item.last))),
-        "ledger": ledger.pack(allowance, counter, beside=tail),
+        "names": ledger.pack(allowance, counter, beside=tail),
+        "whole": render(ledger, allowance, counter, beside=tail),
     }
 
 
@@ -130,11 +137,11 @@ def main() -> None:
     sessions = [read_session(json.loads(line)) for path in options.files for line in path.read_text().splitlines()]
     with Pool() as pool:
         rows = pool.map(play, [(session, options.budget, options.ledger) for session in sessions], chunksize=1)
-    rows = [row for row in rows if row["ledger"]["demands"]]
+    rows = [row for row in rows if row["whole"]["demands"]]
     print(f"{'session':26}{'demands':>8}" + "".join(f"{kind:>20}" for kind in KINDS) + "   (far / first far use)")
     for row in [*rows, pooled(rows)]:
         shares = "".join(f"{row[kind]['far']:>13.3f} /{row[kind]['first']:.3f}" for kind in KINDS)
-        print(f"{row['session'][:25]:26}{row['ledger']['demands']:>8.0f}{shares}")
+        print(f"{row['session'][:25]:26}{row['whole']['demands']:>8.0f}{shares}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

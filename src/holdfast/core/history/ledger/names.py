@@ -14,9 +14,9 @@ from typing import NamedTuple
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.identifiers import MIN_CHARS, distinct_identifiers
 
-SAID, ASKED, RETURNED = 3.0, 1.0, 0.2
-"""What a use counts for: by the model, in words or in a call; by a person, who pastes much and whose own words are
-kept anyway; and in a tool's output."""
+TOUCHED, SAID, ASKED, RETURNED = 6.0, 3.0, 1.0, 0.2
+"""What a use counts for: as the file a call is about; by the model, in words or in a call; by a person, who pastes
+much and whose own words are kept anyway; and in a tool's output."""
 REPEAT_POWER = 1.5
 """Two uses count for more than one, but not for twice as much."""
 HALF_LIFE = 150

@@ -1,0 +1,74 @@
+"""The whole ledger as a text a model can read.
+
+What the user laid down first, then what was decided, the files, the commands, what went wrong, what was looked
+for; each line with the position it came from. These have a share of the allowance each; the identifiers take
+what is left, none that stands in a line above, and where they leave any, there is more of the rest.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.history.ledger.files import File
+from holdfast.core.history.ledger.ledger import Ledger
+from holdfast.core.history.ledger.wishes import Wish
+from holdfast.core.history.ledger.work import Error
+from holdfast.core.history.sections import Section, packed
+
+FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
+Record = TypeVar("Record")
+MOST_LINES = 60
+"""How many lines of a kind are looked at: more never fit."""
+
+
+def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+    """Return the ledger in at most `allowance_tokens`; empty if not even its frame fits.
+
+    `beside` is the text that stays in view next to it: no identifier is listed that stands there.
+    """
+    room = allowance_tokens - counter.count(FRAME) - 1
+    if room < 0:
+        return ""
+    sections = _sections(ledger)
+    shares = "\n".join([FRAME, *packed(sections, room, counter, is_second_round=False)])
+    left = allowance_tokens - counter.count(shares) - 1
+    names = ledger.pack(left, counter, beside=f"{shares}\n{beside}")
+    lines = packed(sections, room - counter.count(names) - 1, counter, shared_room=room)
+    return "\n".join([FRAME, *lines, *([names] if names else [])])
+
+
+def _sections(ledger: Ledger) -> list[Section]:
+    wishes = list(ledger.wishes)
+    constraints = _newest_first([wish for wish in wishes if wish.kind == "constraint"])
+    decisions = _newest_first([wish for wish in wishes if wish.kind == "decision"])
+    return [
+        _section("The user asked to keep to:", 0.05, sorted(constraints, key=_is_settled)),
+        _section("Decided:", 0.02, sorted(decisions, key=_is_settled)),
+        _section("Files:", 0.04, sorted(_newest_first(ledger.files), key=_is_unwritten)),
+        _section("Commands:", 0.02, _newest_first(ledger.commands)),
+        _section("Went wrong:", 0.02, sorted(_newest_first(ledger.errors), key=_is_resolved)),
+        _section("Searches:", 0.01, _newest_first(ledger.searches)),
+    ]
+
+
+def _section(heading: str, share: float, records: Iterable[object]) -> Section:
+    """Return a section of records, the most important first."""
+    lines = [str(record) for record in islice(records, MOST_LINES)]
+    return Section(heading, share, lines, range(len(lines)))
+
+
+def _newest_first(records: Iterable[Record]) -> list[Record]:
+    return list(records)[::-1]
+
+
+def _is_settled(wish: Wish) -> bool:
+    return wish.status != "active"
+
+
+def _is_unwritten(file: File) -> tuple[bool, bool]:
+    return file.wrote is None, file.read is None
+
+
+def _is_resolved(error: Error) -> bool:
+    return error.is_resolved

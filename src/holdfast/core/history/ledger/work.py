@@ -1,0 +1,203 @@
+"""What was done and how it ended: commands, searches, and what went wrong.
+
+A tool says that it failed by a flag, by an exit code, or in words at the beginning of a line near either end
+of its output; a file that is merely about errors is not an error. The same attempt going well later resolves
+the error it made before.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from holdfast.core.conversation.messages import ToolResult
+from holdfast.core.history.ledger.calls import Call, Kind, one_line
+
+MOST_RECORDS = 500
+"""Of each kind; the oldest go first."""
+MOST_SOURCES = 4
+ENDS_CHARS = 500
+"""How much of each end of an output is searched for failure: tools say it first or last."""
+BRIEF_CHARS = 80
+"""How much of a command or an error is shown."""
+_CHANGE_OF_DIRECTORY = r"^cd \S+ (?:&&|;) "
+_EXIT_CODE = r"(?i)\b(?:exit(?:ed)?(?: with)?(?: (?:code|status))?|return ?code)[:= ]{1,3}(-?\d{1,5})\b"
+_FAILURE_WORDS = (
+    "error", "exception", "traceback", "fail", "fatal", "panic", "abort", "denied", "not found", "no such", "err!",
+    "e  ", "cannot ", "could not ", "unknown option", "fehler", "erreur", "错误", "エラー",
+)  # fmt: skip
+"""One of them stands in every failure told in words; looked for first, because that is cheap."""
+_FAILURE = (
+    r"(?im)^\W{0,6}(?:error|fatal|exception|traceback|failed|failure|panic|aborted|permission denied|access denied"
+    r"|npm err!|e {2,}\w|fehler|erreur|错误|エラー|no such file|file not found|not found|cannot |could not "
+    r"|unknown option)|^.{0,200}?(?:\b\w*(?:Error|Exception)\b ?:|: (?:command )?not found\s*$"
+    r"|no such file or directory|permission denied|\b[1-9]\d* (?:failed|failures?|errors?)\b)"
+)
+_FAILURE_OF_A_READ = (
+    r"(?i)\W{0,6}(?:error|fatal|enoent|eacces|traceback|fehler|erreur|错误|no such file|file not found|not found"
+    r"|cannot |could not |failed to |permission denied|access denied"
+    r"|.{0,200}?no such file or directory|.{0,200}?does not exist)"
+)
+# Their exit code 1 is an answer: nothing found, or not the same.
+_COMPARING = r"\b(?:[ef]?grep|rg|ag|diff|cmp|pgrep|test)\b"
+_NOTHING_FOUND = (
+    r"(?i)\W{0,3}(?:no (?:match|result|file|hit)|nothing found|0 (?:match|result|hit)|keine |没有|aucun|ning[uú]n)"
+)
+
+Record = TypeVar("Record")
+
+
+class Outcome(NamedTuple):
+    """How a call ended."""
+
+    is_ok: bool
+    exit_code: int | None = None
+    line: str = ""
+    """What went wrong: the output from its first line about it."""
+
+    def __str__(self) -> str:
+        if self.is_ok:
+            return "ok"
+        return "failed" if self.exit_code is None else f"exit {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that was run, and how it ended the last time."""
+
+    text: str
+    outcome: Outcome
+    sources: tuple[int, ...]
+    """The positions of its first and its latest results."""
+    runs: int = 1
+
+    def __str__(self) -> str:
+        times = f", {self.runs} runs" if self.runs > 1 else ""
+        return f"{_brief(self.text)}: {self.outcome}{times} #{self.sources[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was looked for, where, and how many lines came back."""
+
+    pattern: str
+    where: str
+    hits: int
+    sources: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = f" in {self.where}" if self.where else ""
+        return f"{self.pattern}{place}: {self.hits:,} hits #{self.sources[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong, and whether the same attempt went well later."""
+
+    call: str
+    tool: str
+    line: str
+    sources: tuple[int, ...]
+    is_resolved: bool = False
+
+    def __str__(self) -> str:
+        end = " (resolved)" if self.is_resolved else ""
+        return f"{_brief(self.call, BRIEF_CHARS // 2)}: {one_line(self.line, BRIEF_CHARS)}{end} #{self.sources[-1]}"
+
+
+class Work:
+    """Commands, searches and errors, each kind the latest last; grows by one result at a time."""
+
+    def __init__(self) -> None:
+        self._commands: dict[tuple[str, ...], Command] = {}
+        self._searches: dict[tuple[str, ...], Search] = {}
+        self._errors: dict[tuple[str, ...], Error] = {}
+
+    @property
+    def commands(self) -> Iterator[Command]:
+        """The commands that were run."""
+        return iter(self._commands.values())
+
+    @property
+    def searches(self) -> Iterator[Search]:
+        """The searches that were made."""
+        return iter(self._searches.values())
+
+    @property
+    def errors(self) -> Iterator[Error]:
+        """What went wrong."""
+        return iter(self._errors.values())
+
+    def settle(self, call: Call, outcome: Outcome, output: str, position: int) -> None:
+        """Take in how a call ended."""
+        if call.kind == "command":
+            ran = self._commands.get(call.key)
+            sources = with_source(ran.sources if ran else (), position)
+            _keep(self._commands, call.key, Command(call.subject, outcome, sources, ran.runs + 1 if ran else 1))
+        elif call.kind == "search" and outcome.is_ok:
+            made = self._searches.get(call.key)
+            sources = with_source(made.sources if made else (), position)
+            _keep(self._searches, call.key, Search(call.subject, call.where, _hits(output), sources))
+        failed = self._errors.get(call.key)
+        if not outcome.is_ok:
+            sources = with_source(failed.sources if failed else (), position)
+            name = call.subject if call.kind == "command" else call.label
+            _keep(self._errors, call.key, Error(name, call.tool, outcome.line, sources))
+        elif failed:
+            self._errors[call.key] = replace(failed, is_resolved=True)
+
+
+def outcome_of(call: Call | None, result: ToolResult) -> Outcome:
+    """Return how a call ended, from what its tool gave back."""
+    text, kind = result.text, call.kind if call else "command"
+    tail = max(0, len(text) - ENDS_CHARS)
+    ends = ((0, text[:ENDS_CHARS]), (tail, text[tail:] if tail else ""))
+    code = None if kind == "file" else _exit_code(ends)
+    trouble = _trouble(ends, kind)
+    if code == 1 and trouble is None and call and re.search(_COMPARING, call.subject):
+        return Outcome(is_ok=True, exit_code=code)
+    if result.is_error or code or (code is None and trouble is not None):
+        start = text.rfind("\n", 0, trouble or 0) + 1
+        return Outcome(is_ok=False, exit_code=code or None, line=one_line(text[start : start + 320]))
+    return Outcome(is_ok=True, exit_code=code)
+
+
+def with_source(sources: tuple[int, ...], position: int) -> tuple[int, ...]:
+    """Return positions and one more; of many the first and the latest."""
+    return (*sources, position) if len(sources) < MOST_SOURCES else (sources[0], *sources[2:], position)
+
+
+def _brief(command: str, max_chars: int = BRIEF_CHARS) -> str:
+    """Return a command without the way to its directory, shortened."""
+    return one_line(re.sub(_CHANGE_OF_DIRECTORY, "", command), max_chars)
+
+
+def _exit_code(ends: tuple[tuple[int, str], ...]) -> int | None:
+    for _, end in reversed(ends):
+        if ("exit" in end or "code" in end) and (found := re.findall(_EXIT_CODE, end)):
+            return int(found[-1])
+    return None
+
+
+def _trouble(ends: tuple[tuple[int, str], ...], kind: Kind) -> int | None:
+    """Return where an output speaks of failure."""
+    if kind != "command":
+        return 0 if re.match(_FAILURE_OF_A_READ, ends[0][1]) else None
+    for start, end in ends:
+        lower = end.lower()
+        if any(word in lower for word in _FAILURE_WORDS) and (found := re.search(_FAILURE, end)):
+            return start + found.start()
+    return None
+
+
+def _hits(output: str) -> int:
+    if re.match(_NOTHING_FOUND, output):
+        return 0
+    return sum(not line.isspace() for line in output.splitlines() if line)
+
+
+def _keep(records: dict[tuple[str, ...], Record], key: tuple[str, ...], record: Record) -> None:
+    records.pop(key, None)
+    records[key] = record
+    if len(records) > MOST_RECORDS:
+        del records[next(iter(records))]
