@@ -69,3 +69,23 @@ def test_it_is_empty_where_not_even_its_frame_fits() -> None:
 
 def test_the_same_messages_give_the_same_digest() -> None:
     assert summary(generated_session(200)) == summary(generated_session(200))
+
+
+def test_a_file_about_errors_did_not_go_wrong() -> None:
+    messages = [
+        called("a", arguments={"path": "src/errors.py"}),
+        returned("a", "class ParseError(Exception):\n    '''Parsing failed.'''"),
+    ]
+
+    assert summary(messages).splitlines()[1:] == [
+        "Done:",
+        '- (#1) read_file {"path": "src/errors.py"}: 2 lines',
+        "Files:",
+        "- src/errors.py",
+    ]
+
+
+def test_a_line_that_does_not_fit_makes_room_for_one_that_does() -> None:
+    messages = [said("Fix it."), said("Now the docs."), said("word " * 200)]
+
+    assert summary(messages, 60).splitlines()[1:] == ["The user asked:", "- (#0) “Fix it.”", "- (#1) “Now the docs.”"]
