@@ -27,6 +27,7 @@ MOST_KEPT, MOST_HELD = 20_000, 30_000
 """Past the second, all but the best of the first are forgotten."""
 LEAST_COST_TOKENS = 2
 """Few names are a single token: an allowance has no use for more candidates than it has room for."""
+ENDING_CHARS = (MIN_CHARS, 2 * MIN_CHARS)
 HEADING = "Identifiers used so far, most likely needed first:"
 
 
@@ -96,31 +97,34 @@ def _packed(priced: Iterable[tuple[str, int]], allowance_tokens: int, counter: C
     left = allowance_tokens - counter.count(HEADING) - 2
     seen = distinct_identifiers(beside)
     chosen: dict[str, int] = {}
-    beginnings: dict[str, list[str]] = {}
+    endings: dict[str, list[str]] = {}
     line = ""
     for text, cost in priced:
         if left < LEAST_COST_TOKENS:
             break
         if text in seen or _stands_in(text, line):
             continue
-        inside = _inside(text, beginnings, chosen)
+        inside = _inside(text, endings, chosen)
         if cost - sum(chosen[short] for short in inside) > left:
             continue
         left += sum(chosen.pop(short) for short in inside) - cost
         chosen[text] = cost
-        beginnings.setdefault(text[:MIN_CHARS], []).append(text)
+        endings.setdefault(_ending(text), []).append(text)
         line = " ".join(chosen) if inside else f"{line} {text}"
     return _fitted(HEADING, list(chosen), allowance_tokens, counter)
 
 
-def _inside(text: str, beginnings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
-    """Return the chosen texts that stand inside another, found by their beginnings."""
-    found: set[str] = set()
-    for at in range(len(text) - MIN_CHARS + 1):
-        for short in beginnings.get(text[at : at + MIN_CHARS], ()):
-            if short in chosen and _stands_at(at, short, text):
-                found.add(short)
-    return found
+def _inside(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
+    """Return the chosen texts that stand inside another."""
+    ends = {text[at : at + chars] for chars in ENDING_CHARS for at in range(len(text) - chars + 1)}
+    found = (short for end in endings.keys() & ends for short in endings[end])
+    return {short for short in found if short in chosen and _stands_in(short, text)}
+
+
+def _ending(text: str) -> str:
+    """Return the end of a text by which it is found; paths begin alike, and end in different names."""
+    short, long = ENDING_CHARS
+    return text[-long:] if len(text) >= long else text[-short:]
 
 
 def _stands_in(short: str, text: str) -> bool:
