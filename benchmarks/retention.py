@@ -24,13 +24,8 @@ from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text
-<<<<<<< HEAD
-from holdfast.core.history.ledger import Item, Ledger, pack
-from holdfast.lab.baselines import Asked, Sizes, Threshold
-=======
 from holdfast.core.history.ledger import Item, Ledger, pack, render
-from holdfast.lab.baselines import Sizes, Threshold
->>>>>>> 29a566c (history: keep files, commands and wishes in the ledger)
+from holdfast.lab.baselines import Asked, Sizes, Threshold
 from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
 from holdfast.wire.formats import format_named
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.digest import digest
+from holdfast.core.history.identifiers import argument_text
+from holdfast.core.history.ledger import render
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 
-WORDS_SHARE, LEDGER_SHARE = 0.25, 0.45
+WORDS_SHARE, LEDGER_SHARE = 0.25, 0.55
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
 HORIZON = 64
 """How many of the newest folded messages a digest is read from."""
@@ -26,10 +28,20 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
     prompts = _prompts(outlook, step)
     whole = _whole(prompts, int(allowance * WORDS_SHARE), outlook)
     words = "\n".join([WORDS, *(_line(entry) for entry in whole)]) if whole else ""
-    names = outlook.history.ledger(outlook.situation.scope, step.stop).pack(int(allowance * LEDGER_SHARE), counter)
+    ledger = outlook.history.ledger(outlook.situation.scope, step.stop)
+    names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside="\n".join([words, *_tail(outlook, step)]))
     taken = sum(counter.count(text) + 2 for text in (words, names) if text)
     done = _framed(summary.text, step.count) if summary else _digest(outlook, step, prompts, whole, allowance - taken)
     return "\n\n".join(text for text in (done, words, names) if text)
+
+
+def _tail(outlook: Outlook, step: FoldSpan) -> Iterator[str]:
+    """Yield the texts that stay in view behind the fold."""
+    for entry in outlook.shown.context.between(step.stop, outlook.shown.context.length):
+        message = entry.message
+        yield message.text
+        yield from (result.text for result in message.results)
+        yield from (argument_text(call.arguments) for call in message.calls)
 
 
 def _framed(text: str, count: int) -> str:
