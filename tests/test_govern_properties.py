@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
+from holdfast.core.conversation.batching import GROUPED
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.view import Entry
@@ -127,8 +128,8 @@ def test_mending_anthropic_messages_twice_is_mending_once(messages: list[dict[st
     reader = format_named("anthropic-messages")
     entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
 
-    once = mend(entries, is_interrupted=True, groups_results=True)
-    twice = mend(once.entries, is_interrupted=True, groups_results=True)
+    once = mend(entries, is_interrupted=True, batching=GROUPED)
+    twice = mend(once.entries, is_interrupted=True, batching=GROUPED)
 
     assert twice.entries == once.entries
     assert twice.repairs == []

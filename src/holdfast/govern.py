@@ -22,7 +22,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire.anthropic_messages import MAX_CACHE_MARKS, count_cache_marks, without_excess_marks
+from holdfast.wire.anthropic_messages import count_cache_marks, without_excess_marks
 from holdfast.wire.formats import Format, format_named
 from holdfast.wire.reading import Place, check_list
 
@@ -71,8 +71,9 @@ def govern(
     repairs: list[Repair] = []
     system = _sendable_system(system, repairs)
     marks = count_cache_marks(system) + count_cache_marks(tools)
-    if wire.groups_results and marks > MAX_CACHE_MARKS:
-        raise SettingsError("system", f"with the tools it carries {marks} cache marks; {MAX_CACHE_MARKS} are the most")
+    if wire.max_cache_marks is not None and marks > wire.max_cache_marks:
+        most = wire.max_cache_marks
+        raise SettingsError("system", f"with the tools it carries {marks} cache marks; {most} are the most")
     situation = Situation(
         budget=budget_for(model, budget),
         counter=counter,
@@ -81,7 +82,7 @@ def govern(
         tools_tokens=_count(tools, "tools", counter),
         pins=_checked_pins(pins, len(natives)),
         is_interrupted=bool(interrupted),
-        groups_results=wire.groups_results,
+        batching=wire.batching,
         max_text_chars=wire.max_text_chars,
         max_images=wire.max_images,
     )
@@ -91,7 +92,7 @@ def govern(
     if transcript is None or fitted is None:
         transcript = Transcript(natives, wire, counter)
         fitted = Floor(transcript, rules, situation).fit()
-    sent, unmarked = _encoded(fitted, natives, wire, MAX_CACHE_MARKS - marks)
+    sent, unmarked = _encoded(fitted, natives, wire, marks)
     repairs += [Repair(position, "removed a cache mark: there were too many") for position in unmarked]
     receipt = account(transcript, situation, fitted, rules.max_media, repairs)
     return Request(sent, receipt.tokens, receipt, system, tools, transcript)
@@ -157,7 +158,7 @@ def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
 
 
 def _encoded(
-    fitted: Fitted, natives: list[Any], wire: Format, allowed_marks: int
+    fitted: Fitted, natives: list[Any], wire: Format, other_marks: int
 ) -> tuple[list[Mapping[str, Any]], list[int]]:
     """Return the messages as JSON, and the positions of those that lost a cache mark."""
     messages: list[Mapping[str, Any]] = []
@@ -167,8 +168,8 @@ def _encoded(
             messages.append(natives[position])
         else:
             messages.append(wire.encode(message))
-    if not wire.groups_results:
+    if wire.max_cache_marks is None:
         return messages, []
-    fewer = without_excess_marks(messages, allowed_marks)
+    fewer = without_excess_marks(messages, wire.max_cache_marks - other_marks)
     pairs = zip(fewer, messages, fitted.view.entries, strict=True)
     return fewer, [entry.position for new, old, entry in pairs if new is not old and entry.position is not None]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.conversation.batching import GROUPED
 from holdfast.core.conversation.mend import Mended, mend
 from holdfast.core.conversation.view import Entry
 from holdfast.testing.chat import answered, called, returned, said, told
@@ -155,7 +156,7 @@ def test_messages_that_were_fine_stay_the_same_objects() -> None:
 
 def anthropic(*messages: Any) -> list[Any]:
     entries = [Entry(ANTHROPIC.decode(native, index), index) for index, native in enumerate(messages)]
-    return [ANTHROPIC.encode(entry.message) for entry in mend(entries, groups_results=True).entries]
+    return [ANTHROPIC.encode(entry.message) for entry in mend(entries, batching=GROUPED).entries]
 
 
 USE = {"role": "assistant", "content": [{"type": "tool_use", "id": name, "name": "run", "input": {}} for name in "ab"]}

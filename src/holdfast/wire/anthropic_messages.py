@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.core.conversation.batching import GROUPED
 from holdfast.core.conversation.json_values import parsed
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
@@ -51,8 +52,9 @@ class AnthropicMessages:
     """Reads and writes Anthropic messages."""
 
     name = NAME
-    groups_results = True
+    batching = GROUPED
     has_system_apart = True
+    max_cache_marks: int | None = MAX_CACHE_MARKS
     max_text_chars: int | None = None
     max_images = 100
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.core.conversation.batching import EACH, GROUPED, Batching
 from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.messages import Message, Text
@@ -16,7 +17,6 @@ from holdfast.core.conversation.view import Entry
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire import bedrock, gemini
 from holdfast.wire.anthropic_messages import (
-    MAX_CACHE_MARKS,
     AnthropicMessages,
     count_cache_marks,
     without_excess_marks,
@@ -74,13 +74,14 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
 def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system: object, opening: str) -> Converted:
     """Return messages that already are in the target's format, mended where they have to be."""
     entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(check_list(messages))]
-    mended = mend(entries, groups_results=reader.groups_results)
+    mended = mend(entries, batching=reader.batching)
     notes = [note for entry in entries for note in entry.message.notes] + [repair.what for repair in mended.repairs]
     encoded = [reader.encode(entry.message) for entry in mended.entries]
     if not reader.has_system_apart:
         return Converted([*([reader.encode(system_message(opening))] if opening else []), *encoded], None, tuple(notes))
-    fewer = without_excess_marks(encoded, MAX_CACHE_MARKS - count_cache_marks(system))
-    return Converted(fewer, None if system is None else Place("system").value(system), tuple(notes))
+    if reader.max_cache_marks is not None:
+        encoded = without_excess_marks(encoded, reader.max_cache_marks - count_cache_marks(system))
+    return Converted(encoded, None if system is None else Place("system").value(system), tuple(notes))
 
 
 def plain_system_text(value: object, depth: int = 0) -> str:
@@ -96,8 +97,8 @@ def plain_system_text(value: object, depth: int = 0) -> str:
     raise MalformedInputError("system", f"must be a string or a list of text blocks, not {kind_of(value)}")
 
 
-def _mended(messages: Sequence[Message], shaping: Shaping, *, groups_results: bool) -> list[Message]:
-    mended = mend([Entry(message, index) for index, message in enumerate(messages)], groups_results=groups_results)
+def _mended(messages: Sequence[Message], shaping: Shaping, batching: Batching) -> list[Message]:
+    mended = mend([Entry(message, index) for index, message in enumerate(messages)], batching=batching)
     for repair in mended.repairs:
         shaping.note(repair.what)
     if mended.pending:
@@ -106,9 +107,7 @@ def _mended(messages: Sequence[Message], shaping: Shaping, *, groups_results: bo
 
 
 def _to_openai(messages: list[Message], shaping: Shaping) -> Converted:
-    flat = _mended(
-        [_text_only_results(message, shaping) for message in split_results(messages)], shaping, groups_results=False
-    )
+    flat = _mended([_text_only_results(message, shaping) for message in split_results(messages)], shaping, EACH)
     return Converted([OpenAIChat().encode(message) for message in flat], None, shaping.notes)
 
 
@@ -116,7 +115,7 @@ def _to_mistral(messages: list[Message], shaping: Shaping) -> Converted:
     systems, others = hoisted(split_results(messages))
     plain = [_text_only_results(message, shaping) for message in with_ids(others, short_id)]
     # Mending may have to rename an id; the new name takes the nine characters too.
-    flat = with_ids(_mended(plain, shaping, groups_results=False), short_id)
+    flat = with_ids(_mended(plain, shaping, EACH), short_id)
     thin = fewer_images(flat, 8, shaping)
     opening = [system_message("\n\n".join(systems))] if systems else []
     return Converted([OpenAIChat().encode(message) for message in (*opening, *thin)], None, shaping.notes)
@@ -138,7 +137,7 @@ def _text_only_results(message: Message, shaping: Shaping) -> Message:
 def _turns(messages: list[Message], shaping: Shaping, most_images: int) -> tuple[list[str], list[Message]]:
     """Return system texts, and strictly alternating turns with all results of a batch in one."""
     systems, others = hoisted(messages)
-    turns = alternating(_mended(alternating(others), shaping, groups_results=True))
+    turns = alternating(_mended(alternating(others), shaping, GROUPED))
     return systems, fewer_images(in_call_order(turns), most_images, shaping)
 
 

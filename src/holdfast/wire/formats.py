@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import Reader
 from holdfast.errors import SettingsError
@@ -14,10 +15,12 @@ class Format(Reader, Protocol):
     """A provider's way to write messages down."""
 
     name: str
-    groups_results: bool
-    """Whether a batch of tool results travels in one user message."""
+    batching: Batching
+    """How it carries a batch of tool calls and their results."""
     has_system_apart: bool
-    """Whether system text travels outside the messages."""
+    """Whether system text can travel outside the messages."""
+    max_cache_marks: int | None
+    """The most cache marks a request may carry; None where there is no such thing."""
     max_text_chars: int | None
     """The longest text the provider takes in one piece."""
     max_images: int

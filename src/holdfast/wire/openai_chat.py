@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.core.conversation.batching import EACH
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
     Content,
@@ -62,8 +63,9 @@ class OpenAIChat:
     """Reads and writes chat messages."""
 
     name = NAME
-    groups_results = False
+    batching = EACH
     has_system_apart = False
+    max_cache_marks: int | None = None
     max_text_chars: int | None = 1_048_576
     max_images = 500
 

@@ -9,7 +9,7 @@ history asks here first.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.core.conversation.messages import Message, Thinking
+from holdfast.core.conversation.messages import Message
 
 
 class Messages(Protocol):
@@ -37,11 +37,14 @@ def _has_result(message: Message) -> bool:
 
 
 def _is_reasoning_only(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
+    return message.outline.is_reasoning
 
 
 def _is_call_and_result(before: Message, after: Message) -> bool:
-    return _has_call(before) and _has_result(after)
+    # Where calls are elements of their own, the model may say something between a call and its result.
+    if _has_result(after):
+        return before.role == "assistant"
+    return _has_call(before) and after.role == "assistant"
 
 
 def _is_one_batch(before: Message, after: Message) -> bool:

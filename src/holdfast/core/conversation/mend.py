@@ -11,10 +11,13 @@ result, or the caller's word that the turn was interrupted, proves that no resul
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.core.conversation.messages import Text, ToolResult, user
-from holdfast.core.conversation.pairing import Pairing, Repair, is_plain_id
+from holdfast.core.conversation.batching import EACH, Batching
+from holdfast.core.conversation.messages import Message, Text, ToolResult, user
+from holdfast.core.conversation.pairing import Pairing, Repair
+from holdfast.core.conversation.soundness import is_sound, is_torn_turn
 from holdfast.core.conversation.view import Entry
 
 OPENING = "[The conversation before this point is not available.]"
@@ -30,54 +33,60 @@ class Mended(NamedTuple):
     """Calls at the very end that may still be running."""
 
 
-def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, groups_results: bool = False) -> Mended:
-    """Return the entries in a form that every provider accepts.
-
-    `groups_results` tells how the format carries results: one user message for a batch (Anthropic),
-    or a message each (OpenAI).
-    """
+def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, batching: Batching = EACH) -> Mended:
+    """Return the entries in a form that every provider accepts, with batches as the format carries them."""
     repairs: list[Repair] = []
     pending: list[str] = []
     mended = list(entries)
-    if not is_sound(entries, groups_results=groups_results):
-        mended = list(_without_blanks(entries, repairs))
-        pairing = Pairing(mended, is_interrupted=is_interrupted, groups_results=groups_results)
+    if not is_sound(entries, batching):
+        mended = list(_without_blanks(entries, batching, repairs))
+        if batching.is_itemised:
+            mended = _without_lost_reasoning(mended, repairs)
+        pairing = Pairing(mended, is_interrupted=is_interrupted, batching=batching)
         mended = pairing.run()
         repairs += pairing.repairs
         pending = pairing.pending
+        if batching.begins_turns:
+            mended = _with_calls_behind_users(mended, repairs)
     return Mended(_with_edges(mended, repairs, pending), repairs, tuple(pending))
 
 
-def is_sound(entries: Sequence[Entry], *, groups_results: bool = False) -> bool:
-    """Return whether nothing is empty and every call is answered, once, directly after it."""
-    open_calls: dict[str, None] = {}
-    seen: set[str] = set()
+def _with_calls_behind_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
+    """Return entries in which a message with calls is one with the model's message before it."""
+    joined: list[Entry] = []
     for entry in entries:
-        call_ids, result_ids, is_filled, has_results_first = entry.message.outline
-        if not is_filled:
-            return False
-        if result_ids:
-            for call_id in result_ids:
-                if call_id not in open_calls:
-                    return False
-                del open_calls[call_id]
-            # A user message that carries results carries all of the batch, before anything else.
-            if entry.message.role == "user" and (open_calls or not has_results_first):
-                return False
-        elif open_calls:
-            return False
-        for call_id in call_ids:
-            if not call_id or call_id in seen or (groups_results and not is_plain_id(call_id)):
-                return False
-            seen.add(call_id)
-            open_calls[call_id] = None
-    return not open_calls
+        if not joined or not is_torn_turn(joined[-1], entry):
+            joined.append(entry)
+            continue
+        repairs.append(Repair(entry.position, "joined a turn with calls to the turn of the model before it"))
+        joined[-1] = joined[-1].saying(_joined(joined[-1].message, entry.message))
+    return joined
 
 
-def _without_blanks(entries: Iterable[Entry], repairs: list[Repair]) -> Iterator[Entry]:
+def _joined(before: Message, after: Message) -> Message:
+    return replace(
+        before,
+        parts=(*before.parts, *after.parts),
+        notes=(*before.notes, *after.notes),
+        extras=before.extras + after.extras,
+    )
+
+
+def _without_lost_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
+    """Return entries without reasoning that is not followed by anything of the model's."""
+    kept: list[Entry] = []
+    for entry in reversed(entries):
+        if entry.message.outline.is_reasoning and (not kept or kept[-1].message.role != "assistant"):
+            repairs.append(Repair(entry.position, "removed reasoning that led to nothing"))
+        else:
+            kept.append(entry)
+    return kept[::-1]
+
+
+def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[Repair]) -> Iterator[Entry]:
     for entry in entries:
         message = entry.message
-        if message.outline.is_filled:
+        if message.outline.is_filled or (batching.is_itemised and message.outline.is_reasoning):
             yield entry
             continue
         slimmer = message.with_parts(
@@ -93,7 +102,8 @@ def _without_blanks(entries: Iterable[Entry], repairs: list[Repair]) -> Iterator
         elif slimmer.parts:
             repairs.append(Repair(entry.position, "removed a turn of reasoning that led to nothing"))
         else:
-            repairs.append(Repair(entry.position, f"removed an empty {message.role} turn"))
+            what = "; ".join(message.notes) or f"removed an empty {message.role} turn"
+            repairs.append(Repair(entry.position, what))
 
 
 def _without_blank_blocks(result: ToolResult) -> ToolResult:

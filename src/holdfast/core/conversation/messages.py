@@ -77,6 +77,8 @@ class Opaque:
     """Its words or its JSON, for counting."""
     trust: Trust
     native: object = field(default=None, compare=False, repr=False)
+    tokens: int | None = None
+    """What it is estimated to cost where its text does not tell: encrypted content, images inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class ToolResult:
     trust: Trust = "tool"
     native: object = field(default=None, compare=False, repr=False)
     is_edited: bool = field(default=False, compare=False, repr=False)
+    answers: ToolCall | None = field(default=None, compare=False, repr=False)
+    """The call, where the result was made up for it: some formats name the tool or its kind beside the id."""
 
     @property
     def text(self) -> str:
@@ -138,6 +142,8 @@ class Outline(NamedTuple):
     is_filled: bool
     """Whether it says something and holds no empty text block."""
     has_results_first: bool
+    is_reasoning: bool
+    """Whether it is reasoning and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +207,13 @@ class Message:
 
 def _outline(parts: tuple[Part, ...]) -> Outline:
     results = tuple(part.call_id for part in parts if isinstance(part, ToolResult))
+    says_nothing = all(isinstance(part, Thinking) for part in parts)
     return Outline(
         tuple(part.id for part in parts if isinstance(part, ToolCall)),
         results,
-        not any(map(_is_blank, parts)) and not all(isinstance(part, Thinking) for part in parts),
+        not says_nothing and not any(map(_is_blank, parts)),
         all(isinstance(part, ToolResult) for part in parts[: len(results)]),
+        says_nothing and bool(parts),
     )
 
 

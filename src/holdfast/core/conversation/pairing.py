@@ -1,17 +1,15 @@
-"""Puts one result directly behind each tool call, and nothing else there."""
+"""Puts one result for each tool call directly behind its batch, and nothing else there."""
 
 import operator
-import re
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from holdfast.core.conversation.batching import Batching, id_by_name, plain_stem
 from holdfast.core.conversation.messages import Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.conversation.view import Entry
 
-_NOT_PLAIN = r"[^a-zA-Z0-9_-]"
-_MAX_ID_CHARS = 64
 INTERRUPTED = "Interrupted by user."
 NO_RESULT = "No result was recorded for this call."
 
@@ -31,9 +29,20 @@ class _Found(NamedTuple):
     result: ToolResult
 
 
-def is_plain_id(call_id: str) -> bool:
-    """Return whether Anthropic, and those that group results as it does, take this as an id."""
-    return len(call_id) <= _MAX_ID_CHARS and not re.search(_NOT_PLAIN, call_id)
+class _Answer(NamedTuple):
+    """A call, where it is made, and the result that was found for it."""
+
+    call: ToolCall
+    position: int | None
+    found: _Found | None
+
+
+class _Batch(NamedTuple):
+    """The messages that make the calls of one batch, and the answers to them."""
+
+    span: range
+    heads: list[Entry]
+    answers: list[_Answer]
 
 
 class Pairing:
@@ -44,12 +53,12 @@ class Pairing:
     that were used before are replaced on both sides.
     """
 
-    def __init__(self, entries: Sequence[Entry], *, is_interrupted: bool, groups_results: bool) -> None:
+    def __init__(self, entries: Sequence[Entry], *, is_interrupted: bool, batching: Batching) -> None:
         self.repairs: list[Repair] = []
         self.pending: list[str] = []
         self._entries = entries
         self._is_interrupted = is_interrupted
-        self._groups_results = groups_results
+        self._batching = batching
         self._results = self._index_results()
         self._callers = self._index_callers()
         self._next_speech = self._index_speech()
@@ -65,17 +74,34 @@ class Pairing:
         """Return the entries with calls and results paired."""
         out: list[Entry] = []
         # Matched before anything is written: a late result belongs to a call that comes first.
-        exchanges = {
-            index: self._match(index, entry) for index, entry in enumerate(self._entries) if entry.message.calls
-        }
-        for index, entry in enumerate(self._entries):
-            if index in exchanges:
-                out += self._exchange(index, *exchanges[index])
-            elif entry.message.results:
+        batches = {span.start: self._match(span) for span in self._spans()}
+        index = 0
+        while index < len(self._entries):
+            entry = self._entries[index]
+            if index in batches:
+                out += self._exchange(batches[index])
+                index = batches[index].span.stop
+                continue
+            if entry.message.results:
                 out += self._leftovers(index, entry)
             else:
                 out.append(entry)
+            index += 1
         return out
+
+    def _spans(self) -> Iterator[range]:
+        """Yield where each batch of calls stands: in one message, or in a run of the model's elements."""
+        stop = 0
+        for index, entry in enumerate(self._entries):
+            if index < stop or not entry.message.calls:
+                continue
+            stop = index + 1
+            while self._batching.is_itemised and stop < len(self._entries) and self._is_models(stop):
+                stop += 1
+            yield range(index, stop)
+
+    def _is_models(self, index: int) -> bool:
+        return self._entries[index].message.role == "assistant"
 
     def _index_results(self) -> dict[str, deque[_Found]]:
         found: dict[str, deque[_Found]] = {}
@@ -87,9 +113,20 @@ class Pairing:
     def _index_callers(self) -> dict[str, list[int]]:
         callers: dict[str, list[int]] = {}
         for index, entry in enumerate(self._entries):
-            for call in entry.message.calls:
-                callers.setdefault(call.id, []).append(index)
+            for call_id in (*entry.message.outline.call_ids, *self._names(entry.message).values()):
+                callers.setdefault(call_id, []).append(index)
         return callers
+
+    def _names(self, message: Message) -> dict[str, str]:
+        """Return what a result would be called that answers by name, for each id of a message's calls."""
+        if not self._batching.pairs_by_name:
+            return {}
+        numbers: Counter[str] = Counter()
+        names: dict[str, str] = {}
+        for call in message.calls:
+            numbers[call.name] += 1
+            names[call.id] = id_by_name(call.name, numbers[call.name])
+        return names
 
     def _index_speech(self) -> list[int | None]:
         """For each entry, the index of the next one that is more than results."""
@@ -101,40 +138,62 @@ class Pairing:
                 upcoming = index
         return following[::-1]
 
-    def _match(self, index: int, entry: Entry) -> tuple[Entry, list[tuple[str, _Found | None]]]:
-        """Find a result for each call of one message, and rename ids that were used before."""
-        answers: list[tuple[str, _Found | None]] = []
-        parts: list[Part] = []
-        for part in entry.message.parts:
-            if not isinstance(part, ToolCall):
-                parts.append(part)
-                continue
-            call, found = part, self._take(index, part.id)
-            if not self._is_usable(part.id):
-                call = part.renamed(self._fresh_id(part.id, entry.position, len(parts)))
-                what = f"renamed a repeated, empty or unusable call id to {call.id!r}"
-                self.repairs.append(Repair(entry.position, what))
-                if found:
-                    found = _Found(found.where, found.result.renamed(call.id))
-                    self.repairs.append(Repair(self._entries[found.where].position, "renamed its call id accordingly"))
-            self._used_ids.add(call.id)
-            answers.append((call.id, found))
-            parts.append(call)
-        if any(new is not old for new, old in zip(parts, entry.message.parts, strict=True)):
-            entry = entry.saying(entry.message.with_parts(tuple(parts)))
-        return entry, answers
+    def _match(self, span: range) -> _Batch:
+        """Find a result for each call of one batch, and rename ids that were used before."""
+        if self._batching.pairs_by_name:
+            self._used_ids = set()
+        batch = _Batch(span, [], [])
+        for index in span:
+            entry = self._entries[index]
+            names = self._names(entry.message)
+            parts: list[Part] = []
+            for part in entry.message.parts:
+                if not isinstance(part, ToolCall):
+                    parts.append(part)
+                    continue
+                found = self._take(span, part.id) or self._take_by_name(span, part.id, names)
+                answer = self._with_usable_id(_Answer(part, entry.position, found), len(parts))
+                self._used_ids.add(answer.call.id)
+                batch.answers.append(answer)
+                parts.append(answer.call)
+            if any(new is not old for new, old in zip(parts, entry.message.parts, strict=True)):
+                entry = entry.saying(entry.message.with_parts(tuple(parts)))
+            batch.heads.append(entry)
+        return batch
+
+    def _with_usable_id(self, answer: _Answer, ordinal: int) -> _Answer:
+        call, position, found = answer
+        if self._is_usable(call.id):
+            return answer
+        call = call.renamed(self._fresh_id(call.id, position, ordinal))
+        self.repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
+        if found:
+            found = _Found(found.where, found.result.renamed(call.id))
+            self.repairs.append(Repair(self._entries[found.where].position, "renamed its call id accordingly"))
+        return _Answer(call, position, found)
 
     def _is_usable(self, call_id: str) -> bool:
         if not call_id or call_id in self._used_ids:
             return False
-        return not self._groups_results or is_plain_id(call_id)
+        return self._batching.takes_id is None or self._batching.takes_id(call_id)
 
-    def _take(self, index: int, call_id: str) -> _Found | None:
+    def _take_by_name(self, span: range, call_id: str, names: dict[str, str]) -> _Found | None:
+        name = names.get(call_id, call_id)
+        found = self._take(span, name) if name != call_id else None
+        if found is None:
+            return None
+        self.repairs.append(
+            Repair(self._entries[found.where].position, f"gave a result the id {call_id!r} of its call")
+        )
+        return _Found(found.where, found.result.renamed(call_id))
+
+    def _take(self, span: range, call_id: str) -> _Found | None:
+        """Return the next result behind a batch with this id, if no later batch has a call with it before that."""
         callers = self._callers[call_id]
-        later = bisect_right(callers, index)
+        later = bisect_right(callers, span.stop - 1)
         limit = callers[later] if later < len(callers) else len(self._entries)
         waiting = self._results.get(call_id, deque())
-        while waiting and waiting[0].where <= index:
+        while waiting and waiting[0].where < span.stop:
             waiting.popleft()
         if not waiting or waiting[0].where >= limit:
             return None
@@ -143,38 +202,36 @@ class Pairing:
         return found
 
     def _fresh_id(self, call_id: str, position: int | None, ordinal: int) -> str:
-        # Letters, digits, underscores and dashes: every provider takes those.
-        stem = re.sub(_NOT_PLAIN, "_", call_id)[:40] or "call"
-        fresh = f"{stem}_{'x' if position is None else position}_{ordinal}"
+        fresh = f"{plain_stem(call_id)}_{'x' if position is None else position}_{ordinal}"
         while fresh in self._used_ids or fresh in self._callers:
             fresh += "x"
         return fresh
 
-    def _exchange(self, index: int, head: Entry, answers: list[tuple[str, _Found | None]]) -> Iterator[Entry]:
-        """Yield a message with calls and, directly behind it, their results."""
-        yield head
+    def _exchange(self, batch: _Batch) -> Iterator[Entry]:
+        """Yield the messages of a batch of calls and, directly behind them, their results."""
+        yield from batch.heads
+        speech = self._next_speech[batch.span.stop - 1]
         found: list[_Found] = []
         made_up: list[ToolResult] = []
-        for call_id, answer in answers:
+        for call, position, answer in batch.answers:
             if answer:
                 found.append(answer)
-                speech = self._next_speech[index]
                 if speech is not None and speech < answer.where:
-                    self.repairs.append(Repair(head.position, f"moved the late result of {call_id!r} to its call"))
-            elif self._is_interrupted or self._next_speech[index] is not None:
-                made_up.append(self._make_up(index, call_id))
-                self.repairs.append(Repair(head.position, f"made up a result for call {call_id!r}"))
+                    self.repairs.append(Repair(position, f"moved the late result of {call.id!r} to its call"))
+            elif self._is_interrupted or speech is not None:
+                made_up.append(self._make_up(call, speech))
+                self.repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
-                self.pending.append(call_id)
+                self.pending.append(call.id)
         found.sort(key=lambda answer: answer.where)
-        yield from (self._grouped if self._groups_results else self._each)(index, found, made_up)
+        yield from (self._grouped if self._batching.is_grouped else self._each)(batch.span.stop, found, made_up)
 
-    def _make_up(self, index: int, call_id: str) -> ToolResult:
-        speech = self._next_speech[index]
+    def _make_up(self, call: ToolCall, speech: int | None) -> ToolResult:
         by_person = speech is None or self._entries[speech].message.role == "user"
-        return ToolResult(call_id, (Text(INTERRUPTED if by_person else NO_RESULT, "tool"),), is_error=True)
+        words = Text(INTERRUPTED if by_person else NO_RESULT, "tool")
+        return ToolResult(call.id, (words,), is_error=True, answers=call)
 
-    def _each(self, _index: int, found: list[_Found], made_up: list[ToolResult]) -> Iterator[Entry]:
+    def _each(self, _place: int, found: list[_Found], made_up: list[ToolResult]) -> Iterator[Entry]:
         for answer in found:
             home = self._entries[answer.where]
             is_whole = len(home.message.parts) == 1 and home.message.parts[0] is answer.result
@@ -182,7 +239,7 @@ class Pairing:
         for result in made_up:
             yield Entry(Message("tool", (result,)))
 
-    def _grouped(self, index: int, found: list[_Found], made_up: list[ToolResult]) -> Iterator[Entry]:
+    def _grouped(self, place: int, found: list[_Found], made_up: list[ToolResult]) -> Iterator[Entry]:
         results = (*(answer.result for answer in found), *made_up)
         if not found:
             if results:
@@ -192,7 +249,7 @@ class Pairing:
         self._homes.add(where)
         home = self._entries[where]
         besides: tuple[Part, ...] = ()
-        if where == index + 1:
+        if where == place:
             self._merged.add(where)
             besides = tuple(part for part in home.message.parts if not isinstance(part, ToolResult))
         parts: tuple[Part, ...] = (*results, *besides)
@@ -210,7 +267,7 @@ class Pairing:
                     Repair(entry.position, f"removed a result for {result.call_id!r} that answers no open call")
                 )
         besides = tuple(part for part in entry.message.parts if not isinstance(part, ToolResult))
-        if self._groups_results and index not in self._homes:
+        if self._batching.is_grouped and index not in self._homes:
             self.repairs.append(Repair(entry.position, "gathered its results with their batch"))
         if besides and index not in self._merged:
             yield entry.saying(entry.message.with_parts(besides))

@@ -119,8 +119,10 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
 
 
 def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
-    if isinstance(part, Text | Opaque):
+    if isinstance(part, Text):
         return counter.count(part.text), 0
+    if isinstance(part, Opaque):
+        return counter.count(part.text) if part.tokens is None else part.tokens, 0
     if isinstance(part, Thinking):
         # The signature travels too, and is billed as part of the reasoning it proves.
         return counter.count(part.text) + (len(part.signature) // 4 if part.signature else 0), 0

@@ -94,7 +94,7 @@ class Composer:
 
     def _mended(self, entries: list[Entry]) -> Mended:
         how = self.situation
-        mended = mend(entries, is_interrupted=how.is_interrupted, groups_results=how.groups_results)
+        mended = mend(entries, is_interrupted=how.is_interrupted, batching=how.batching)
         if mended.pending:
             raise PendingToolCallsError(mended.pending)
         if all(entry.message.role == "system" for entry in mended.entries):

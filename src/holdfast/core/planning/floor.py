@@ -180,4 +180,4 @@ class Floor:
         positions = sorted({*self._protection.before(self._protection.limit), *self._protection.last})
         shortest = [self._composer.squeezed(index, MIN_CLIP_CHARS) for index in positions]
         how = self._situation
-        return mend(shortest, is_interrupted=how.is_interrupted, groups_results=how.groups_results).entries
+        return mend(shortest, is_interrupted=how.is_interrupted, batching=how.batching).entries

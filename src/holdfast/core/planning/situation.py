@@ -8,6 +8,7 @@ remembers which, because a wrong limit is the first thing to doubt.
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from holdfast.core.conversation.batching import EACH, Batching
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Calibration, Counter
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import Prices
@@ -103,8 +104,8 @@ class Situation:
     pins: frozenset[int] = frozenset()
     """Positions of messages that stay whole whatever happens."""
     is_interrupted: bool = False
-    groups_results: bool = False
-    """Whether the format carries a batch of tool results in one user message."""
+    batching: Batching = EACH
+    """How the format carries a batch of tool calls and their results."""
     max_text_chars: int | None = None
     """The longest text the provider takes in one piece."""
     max_images: int | None = None

@@ -1,0 +1,59 @@
+"""How a format carries a batch: the tool calls a model makes before anybody answers, and their results.
+
+Four ways are known. In chat formats one message makes all calls of a batch and each result is a message
+of its own. Anthropic gathers the results in one user message. Where every call is an element of its own,
+a run of the model's elements is the batch. And Gemini has turns: one for the calls, directly behind the
+user's, and one for all results. Mending asks here what a sound history looks like; nothing else knows.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+_NOT_PLAIN = r"[^a-zA-Z0-9_-]"
+_MAX_ID_CHARS = 64
+
+
+class Batching(NamedTuple):
+    """What calls and results look like in one family of formats."""
+
+    is_grouped: bool = False
+    """All results of a batch travel in one user message, before anything else in it."""
+    is_itemised: bool = False
+    """Calls and reasoning are elements of their own, and consecutive elements of the model one batch."""
+    begins_turns: bool = False
+    """A message with calls stands directly behind one of the user's."""
+    pairs_by_name: bool = False
+    """Ids need to differ within a batch only, and a result without one goes by the name of the tool."""
+    takes_id: Callable[[str], bool] | None = None
+    """Whether an id can be sent; None takes any."""
+
+
+def is_short_id(call_id: str) -> bool:
+    """Return whether an id is no longer than OpenAI's Responses take."""
+    return len(call_id) <= _MAX_ID_CHARS
+
+
+def is_plain_id(call_id: str) -> bool:
+    """Return whether an id has only what Anthropic takes."""
+    return is_short_id(call_id) and not re.search(_NOT_PLAIN, call_id)
+
+
+def plain_stem(call_id: str) -> str:
+    """Return what every provider takes of an id."""
+    return re.sub(_NOT_PLAIN, "_", call_id)[:40] or "call"
+
+
+def id_by_name(name: str, number: int) -> str:
+    """Return the id of a call or result that came without one: its tool's name, and which of these it is."""
+    return f"{name}#{number}"
+
+
+EACH = Batching()
+"""OpenAI Chat Completions."""
+GROUPED = Batching(is_grouped=True, takes_id=is_plain_id)
+"""Anthropic Messages."""
+ITEMS = Batching(is_itemised=True, takes_id=is_short_id)
+"""OpenAI Responses."""
+TURNS = Batching(is_grouped=True, begins_turns=True, pairs_by_name=True)
+"""Gemini."""

@@ -1,0 +1,159 @@
+"""Batches as formats carry them: runs of items, and turns."""
+
+from holdfast.core.conversation.batching import ITEMS, TURNS, Batching
+from holdfast.core.conversation.cuts import cut_points
+from holdfast.core.conversation.mend import Mended, mend
+from holdfast.core.conversation.messages import Message, Text, Thinking, ToolCall, ToolResult, assistant, user
+from holdfast.core.conversation.messages import tool_result as result
+from holdfast.core.conversation.soundness import is_sound
+from holdfast.core.conversation.view import Entry
+
+HM = Message("assistant", (Thinking("hm", "sig"),))
+
+
+def call(call_id: str, name: str = "run") -> Message:
+    return assistant("", ToolCall(call_id, name, "{}"))
+
+
+def mended(batching: Batching, *messages: Message, is_interrupted: bool = False) -> Mended:
+    entries = [Entry(message, index) for index, message in enumerate(messages)]
+    once = mend(entries, is_interrupted=is_interrupted, batching=batching)
+    twice = mend(once.entries, is_interrupted=is_interrupted, batching=batching)
+    assert (twice.entries, twice.repairs, twice.pending) == (once.entries, [], once.pending)
+    return once
+
+
+def said(result: Mended) -> list[Message]:
+    return [entry.message for entry in result.entries]
+
+
+def what(result: Mended) -> list[str]:
+    return [repair.what for repair in result.repairs]
+
+
+def test_a_run_of_items_and_then_its_results_is_sound() -> None:
+    items = [
+        user("go"),
+        HM,
+        assistant("Looking."),
+        call("a"),
+        HM,
+        call("b"),
+        result("b", "2"),
+        result("a", "1"),
+        call("c"),
+        result("c", "3"),
+    ]
+
+    assert is_sound([Entry(item) for item in items], ITEMS)
+    assert said(mended(ITEMS, *items)) == items
+
+
+def test_calls_of_one_run_wait_together() -> None:
+    waiting = mended(ITEMS, user("go"), call("a"), call("b"), result("b", "2"))
+
+    assert waiting.pending == ("a",)
+    assert waiting.repairs == []
+
+
+def test_a_result_that_is_missing_is_made_up_behind_the_run() -> None:
+    broken = mended(ITEMS, user("go"), call("a"), call("b"), result("b", "2"), user("well?"))
+
+    made_up = Message("tool", (ToolResult("a", (Text("Interrupted by user.", "tool"),), is_error=True),))
+    assert said(broken) == [user("go"), call("a"), call("b"), result("b", "2"), made_up, user("well?")]
+    assert [(repair.position, repair.what) for repair in broken.repairs] == [(1, "made up a result for call 'a'")]
+
+
+def test_results_that_are_scattered_come_together_behind_their_run() -> None:
+    broken = mended(
+        ITEMS,
+        user("go"),
+        call("a"),
+        call("b"),
+        result("a", "1"),
+        call("c"),
+        result("b", "2"),
+        user("wait"),
+        result("c", "3"),
+        user("so?"),
+    )
+
+    assert said(broken) == [
+        user("go"),
+        call("a"),
+        call("b"),
+        result("a", "1"),
+        result("b", "2"),
+        call("c"),
+        result("c", "3"),
+        user("wait"),
+        user("so?"),
+    ]
+
+
+def test_one_id_twice_in_a_run_gets_a_result_each() -> None:
+    broken = mended(ITEMS, user("go"), call("a"), call("a"), result("a", "1"), result("a", "2"))
+
+    assert said(broken)[1:] == [call("a"), call("a_2_0"), result("a", "1"), result("a_2_0", "2")]
+
+
+def test_reasoning_without_an_item_behind_it_is_removed() -> None:
+    broken = mended(ITEMS, user("go"), HM, user("and?"), HM, call("a"), result("a", "1"), HM)
+
+    assert said(broken) == [user("go"), user("and?"), HM, call("a"), result("a", "1")]
+    assert what(broken) == ["removed reasoning that led to nothing"] * 2
+
+
+def test_reasoning_goes_with_the_empty_item_behind_it() -> None:
+    assert said(mended(ITEMS, user("go"), HM, assistant("  "), user("and?"))) == [user("go"), user("and?")]
+
+
+def test_no_cut_separates_a_call_from_what_follows_it_up_to_its_result() -> None:
+    items = [user("go"), HM, call("a"), assistant("Meanwhile."), result("a", "1"), HM, assistant("Done.")]
+
+    assert cut_points(items) == [0, 1, 5, 7]
+
+
+def calls(*parts: ToolCall) -> Message:
+    return assistant("", *parts)
+
+
+def results(*ids: str) -> Message:
+    return Message("user", tuple(ToolResult(call_id, (Text(call_id, "tool"),)) for call_id in ids))
+
+
+def test_ids_by_name_may_come_again_in_the_next_turn() -> None:
+    twice = [user("go"), *[calls(ToolCall("run#1", "run", "{}")), results("run#1")] * 2]
+
+    assert said(mended(TURNS, *twice)) == twice
+    assert is_sound([Entry(message) for message in twice], TURNS)
+
+
+def test_a_result_without_an_id_goes_by_the_name_of_the_tool() -> None:
+    named = mended(
+        TURNS,
+        user("go"),
+        calls(ToolCall("x", "run", "{}"), ToolCall("y", "run", "{}"), ToolCall("z", "look", "{}")),
+        results("look#1", "run#1", "run#2"),
+    )
+
+    assert named.entries[2].message.outline.result_ids == ("x", "y", "z")
+    assert set(what(named)) == {
+        "gave a result the id 'x' of its call",
+        "gave a result the id 'y' of its call",
+        "gave a result the id 'z' of its call",
+        "gathered the results of one batch before anything else",
+    }
+
+
+def test_a_late_result_without_an_id_finds_its_call() -> None:
+    late = mended(TURNS, user("go"), calls(ToolCall("run#1", "run", "{}")), user("wait"), results("run#1"))
+
+    assert said(late) == [user("go"), calls(ToolCall("run#1", "run", "{}")), results("run#1"), user("wait")]
+
+
+def test_calls_behind_another_turn_of_the_model_join_it() -> None:
+    torn = mended(TURNS, user("go"), assistant("Looking."), calls(ToolCall("a", "run", "{}")), results("a"))
+
+    assert said(torn) == [user("go"), assistant("Looking.", ToolCall("a", "run", "{}")), results("a")]
+    assert what(torn) == ["joined a turn with calls to the turn of the model before it"]
