@@ -9,15 +9,35 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
-from holdfast.core.conversation.batching import GROUPED
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.view import Entry
 from holdfast.testing.histories import anthropic_histories, chat_histories, sound_chat_histories
+from holdfast.testing.item_histories import item_histories, sound_item_histories
 from holdfast.testing.sessions import generated_session
 from holdfast.wire.formats import format_named
 
-PROVIDERS = ("openai-chat", "anthropic-messages", "gemini", "mistral", "bedrock")
+PROVIDERS = (
+    "openai-chat",
+    "openai-responses",
+    "openai-responses-stateless",
+    "anthropic-messages",
+    "gemini",
+    "mistral",
+    "bedrock",
+)
+HISTORIES = {
+    "openai-chat": chat_histories(),
+    "anthropic-messages": anthropic_histories(),
+    "openai-responses": item_histories(),
+    "openai-responses-stateless": item_histories(),
+}
+"""Broken histories of every format."""
+SOUND_HISTORIES = {
+    "openai-chat": sound_chat_histories(),
+    "openai-responses": sound_item_histories(),
+    "openai-responses-stateless": sound_item_histories(),
+}
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 BUDGETS = st.sampled_from([300, 600, 1_500, 4_000, 100_000])
 
@@ -54,28 +74,18 @@ def assert_counted(request: Request, source: str, budget: int) -> None:
     assert request.receipt.mended or own == request.tokens.total
 
 
-@given(chat_histories(), BUDGETS)
-def test_a_chat_request_is_valid_everywhere_and_within_budget_or_there_is_a_typed_error(
-    messages: list[dict[str, object]], budget: int
+@pytest.mark.parametrize("source", HISTORIES)
+@given(data=st.data(), budget=BUDGETS)
+def test_a_request_is_valid_everywhere_and_within_budget_or_there_is_a_typed_error(
+    source: str, data: st.DataObject, budget: int
 ) -> None:
-    request = governed(messages, "openai-chat", budget, interrupted=True)
+    messages = data.draw(HISTORIES[source])
+    request = governed(messages, source, budget, interrupted=True)
     assume(request is not None)
     assert request is not None
 
-    assert broken_rules(request, "openai-chat") == {provider: [] for provider in PROVIDERS}
-    assert_counted(request, "openai-chat", budget)
-
-
-@given(anthropic_histories(), BUDGETS)
-def test_an_anthropic_request_is_valid_everywhere_and_within_budget_or_there_is_a_typed_error(
-    messages: list[dict[str, object]], budget: int
-) -> None:
-    request = governed(messages, "anthropic-messages", budget, interrupted=True)
-    assume(request is not None)
-    assert request is not None
-
-    assert broken_rules(request, "anthropic-messages") == {provider: [] for provider in PROVIDERS}
-    assert_counted(request, "anthropic-messages", budget)
+    assert broken_rules(request, source) == {provider: [] for provider in PROVIDERS}
+    assert_counted(request, source, budget)
 
 
 @given(chat_histories(), BUDGETS)
@@ -110,69 +120,73 @@ def says_something(content: Any) -> bool:
     )
 
 
-@given(chat_histories(), st.booleans())
-def test_mending_twice_is_mending_once(messages: list[dict[str, object]], interrupted: bool) -> None:  # noqa: FBT001
-    reader = format_named("openai-chat")
-    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
+@pytest.mark.parametrize("source", HISTORIES)
+@given(data=st.data(), interrupted=st.booleans())
+def test_mending_twice_is_mending_once(source: str, data: st.DataObject, interrupted: bool) -> None:  # noqa: FBT001
+    reader = format_named(source)
+    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(data.draw(HISTORIES[source]))]
 
-    once = mend(entries, is_interrupted=interrupted)
-    twice = mend(once.entries, is_interrupted=interrupted)
+    once = mend(entries, is_interrupted=interrupted, batching=reader.batching)
+    twice = mend(once.entries, is_interrupted=interrupted, batching=reader.batching)
 
     assert twice.entries == once.entries
     assert twice.repairs == []
     assert twice.pending == once.pending
 
 
-@given(anthropic_histories())
-def test_mending_anthropic_messages_twice_is_mending_once(messages: list[dict[str, object]]) -> None:
-    reader = format_named("anthropic-messages")
-    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
-
-    once = mend(entries, is_interrupted=True, batching=GROUPED)
-    twice = mend(once.entries, is_interrupted=True, batching=GROUPED)
-
-    assert twice.entries == once.entries
-    assert twice.repairs == []
-
-
-@given(sound_chat_histories())
-def test_mending_touches_nothing_that_was_fine(messages: list[dict[str, object]]) -> None:
-    request = govern(messages, budget=1_000_000, model="gpt-5")
+@pytest.mark.parametrize("source", SOUND_HISTORIES)
+@given(data=st.data())
+def test_mending_touches_nothing_that_was_fine(source: str, data: st.DataObject) -> None:
+    messages = data.draw(SOUND_HISTORIES[source])
+    request = govern(messages, budget=1_000_000, model="gpt-5", format=source)
 
     assert all(sent is given_message for sent, given_message in zip(request.messages, messages, strict=True))
     assert request.receipt.mended == ()
     assert request.receipt.is_unchanged
 
 
-@pytest.mark.parametrize("source", ["openai-chat", "anthropic-messages"])
+@pytest.mark.parametrize("source", SOUND_HISTORIES)
+@given(data=st.data(), budget=st.sampled_from([400, 900, 2_500]))
+def test_what_is_sent_unchanged_of_a_sound_history_is_the_same_object(
+    source: str, data: st.DataObject, budget: int
+) -> None:
+    messages = data.draw(SOUND_HISTORIES[source])
+    request = governed(messages, source, budget)
+    assume(request is not None)
+    assert request is not None
+
+    sent = {id(message) for message in request.messages}
+    assert all(id(messages[position]) in sent for position in request.receipt.kept)
+    assert validate(request.messages, source) == []
+
+
+@pytest.mark.parametrize("source", HISTORIES)
 @given(data=st.data())
 def test_decoding_and_encoding_gives_back_the_same_object(source: str, data: st.DataObject) -> None:
-    strategy = chat_histories() if source == "openai-chat" else anthropic_histories()
-    messages = data.draw(strategy)
     reader = format_named(source)
 
-    for index, native in enumerate(messages):
+    for index, native in enumerate(data.draw(HISTORIES[source])):
         message = reader.decode(native, index)
         assert message.notes or reader.encode(message) is native
 
 
-@pytest.mark.parametrize("source", ["openai-chat", "anthropic-messages"])
+@pytest.mark.parametrize("source", HISTORIES)
 @given(data=st.data())
 def test_rewriting_every_part_as_it_was_gives_back_an_equal_value(source: str, data: st.DataObject) -> None:
-    strategy = chat_histories() if source == "openai-chat" else anthropic_histories()
-    messages = data.draw(strategy)
     reader = format_named(source)
 
-    for index, native in enumerate(messages):
+    for index, native in enumerate(data.draw(HISTORIES[source])):
         message = reader.decode(native, index)
         rewritten = reader.encode(message.with_parts((*message.parts,)))
         assert message.notes or json.dumps(rewritten) == json.dumps(native)
 
 
-@given(chat_histories(), BUDGETS)
-def test_the_same_input_gives_the_same_bytes(messages: list[dict[str, object]], budget: int) -> None:
-    first = governed(messages, "openai-chat", budget, interrupted=True)
-    second = governed(json.loads(json.dumps(messages)), "openai-chat", budget, interrupted=True)
+@pytest.mark.parametrize("source", HISTORIES)
+@given(data=st.data(), budget=BUDGETS)
+def test_the_same_input_gives_the_same_bytes(source: str, data: st.DataObject, budget: int) -> None:
+    messages = data.draw(HISTORIES[source])
+    first = governed(messages, source, budget, interrupted=True)
+    second = governed(json.loads(json.dumps(messages)), source, budget, interrupted=True)
 
     assert (first is None) == (second is None)
     if first is not None and second is not None:
@@ -180,15 +194,15 @@ def test_the_same_input_gives_the_same_bytes(messages: list[dict[str, object]], 
         assert str(first.receipt) == str(second.receipt)
 
 
-@given(chat_histories(max_size=20), st.lists(chat_histories(max_size=4), max_size=3), BUDGETS)
-def test_the_previous_request_saves_work_and_changes_nothing(
-    messages: list[dict[str, object]], more: list[list[dict[str, object]]], budget: int
-) -> None:
-    previous = governed(messages, "openai-chat", budget, interrupted=True)
-    for addition in more:
-        messages = [*messages, *addition]
-        continued = governed(messages, "openai-chat", budget, interrupted=True, previous=previous)
-        fresh = governed(messages, "openai-chat", budget, interrupted=True)
+@pytest.mark.parametrize("source", HISTORIES)
+@given(data=st.data(), budget=BUDGETS)
+def test_the_previous_request_saves_work_and_changes_nothing(source: str, data: st.DataObject, budget: int) -> None:
+    messages = data.draw(HISTORIES[source])
+    previous = governed(messages, source, budget, interrupted=True)
+    for addition in data.draw(st.lists(HISTORIES[source], max_size=3)):
+        messages = [*messages, *addition[:4]]
+        continued = governed(messages, source, budget, interrupted=True, previous=previous)
+        fresh = governed(messages, source, budget, interrupted=True)
 
         assert (continued is None) == (fresh is None)
         if continued is not None and fresh is not None:

@@ -10,6 +10,7 @@ from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
 from holdfast import MalformedInputError, SettingsError, validate
 from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.items import compaction, function_call, function_output, output_message, reasoning
 
 ORACLE = get_validator(TokenizerVersion.v11, ValidationMode.serving)
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
@@ -31,6 +32,58 @@ OPENAI = [
     ([{"role": "user", "content": [IMAGE] * 501}], [("images", "messages")]),
     ([answered("assistant first is fine"), told("system anywhere is fine"), said("a"), said("b")], []),
     ([said("hi"), called("a", "b"), returned("b"), returned("a")], []),
+]
+
+
+def message(role: str, content: Any) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content}
+
+
+RESPONSES = [
+    ([], [("not-empty", "messages")]),
+    ([said("hi"), function_call("a")], [("call-answered", "messages[1]")]),
+    ([said("hi"), function_output("a")], [("output-has-call", "messages[1]")]),
+    (
+        [function_output("a"), function_call("a")],
+        [("output-has-call", "messages[0]"), ("call-answered", "messages[1]")],
+    ),
+    (
+        [function_call("a"), function_output("a"), function_output("a")],
+        [("output-has-call", "messages[2]")],
+    ),
+    (
+        [function_call("a"), {"type": "custom_tool_call_output", "call_id": "a", "output": "x"}],
+        [("output-kind", "messages[1].type")],
+    ),
+    ([function_call("a"), function_output("a", None)], [("output", "messages[1].output")]),
+    (
+        [function_call("a"), function_output("a"), function_call("a"), function_output("a")],
+        [("unique-id", "messages[2].call_id")],
+    ),
+    ([function_call("a" * 65), function_output("a" * 65)], [("id-length", "messages[0].call_id")]),
+    ([{**function_call("a"), "id": "call_a"}, function_output("a")], [("item-id", "messages[0].id")]),
+    ([said("hi"), reasoning()], [("reasoning-followed", "messages[1]")]),
+    ([reasoning(), said("hi")], [("reasoning-followed", "messages[0]")]),
+    ([message("user", None)], [("content", "messages[0].content")]),
+    ([message("tool", "x")], [("role", "messages[0].role")]),
+    ([{"type": "compaction", "id": "cmp_1"}], [("compaction", "messages[0].encrypted_content")]),
+    ([said("x" * 10_485_761)], [("string-length", "messages[0].content")]),
+    ([message("user", [{"type": "input_image", "image_url": "u"}] * 501)], [("images", "messages")]),
+    (
+        [
+            said("hi"),
+            function_call("a"),
+            said("wait"),
+            function_output("a"),
+            reasoning(),
+            function_call("b"),
+            function_output("b"),
+            compaction(),
+            reasoning(sealed=None),
+            output_message("ok"),
+        ],
+        [],
+    ),
 ]
 
 MISTRAL = [
@@ -157,6 +210,21 @@ def found(messages: Any, provider: str, **rest: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("messages", "expected"), OPENAI)
 def test_openai_rules(messages: Any, expected: list[tuple[str, str]]) -> None:
     assert found(messages, "openai-chat") == expected
+
+
+@pytest.mark.parametrize(("messages", "expected"), RESPONSES)
+def test_responses_rules(messages: Any, expected: list[tuple[str, str]]) -> None:
+    assert found(messages, "openai-responses") == expected
+
+
+def test_where_nothing_is_stored_nothing_may_refer_to_storage() -> None:
+    items = [reasoning(sealed=None), output_message("ok"), {"type": "item_reference", "id": "msg_1"}, reasoning()]
+
+    assert found([*items, output_message("yes")], "openai-responses") == []
+    assert found([*items, output_message("yes")], "openai-responses-stateless") == [
+        ("stored", "messages[0]"),
+        ("stored", "messages[2]"),
+    ]
 
 
 @pytest.mark.parametrize(("messages", "expected"), MISTRAL)

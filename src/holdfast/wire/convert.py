@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.core.conversation.batching import EACH, GROUPED, Batching
+from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, Batching
 from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.messages import Message, Text
@@ -21,8 +21,9 @@ from holdfast.wire.anthropic_messages import (
     count_cache_marks,
     without_excess_marks,
 )
-from holdfast.wire.formats import ALIASES, Format, format_named
+from holdfast.wire.formats import ALIASES, FORMATS, Format, format_named
 from holdfast.wire.openai_chat import OpenAIChat
+from holdfast.wire.openai_responses import OpenAIResponses
 from holdfast.wire.reading import Place, check_list, is_list, is_mapping, kind_of
 from holdfast.wire.shaping import (
     Shaping,
@@ -30,12 +31,15 @@ from holdfast.wire.shaping import (
     fewer_images,
     hoisted,
     in_call_order,
+    itemised,
+    joined_runs,
     short_id,
     split_results,
     with_ids,
 )
 
 MAX_SYSTEM_DEPTH = 8
+NO_FAILURE_MARK = "that a tool failed is not marked there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Converted:
 def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system: object = None) -> Converted:
     """Return messages of one format in another.
 
-    `target` is `openai-chat`, `anthropic-messages`, `gemini`, `mistral` or `bedrock`; `system` is system
+    `source` is any format that `govern` takes; `target` any of these, `mistral` or `bedrock`; `system` is system
     text that the source has outside its messages. Calls that still wait for a result are left waiting.
     """
     reader = format_named(source, "source")
@@ -60,14 +64,18 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     if shape is None:
         raise SettingsError("target", f"{target!r} is not known; choose one of: {', '.join(TARGETS)}")
     opening = plain_system_text(system)
-    if reader.name == name:
-        return _as_is(messages, reader, system, opening)
+    own = FORMATS.get(name)
+    if own is not None and type(own) is type(reader):
+        return _as_is(messages, own, system, opening)
     shaping = Shaping(name)
     decoded = [reader.decode(native, index) for index, native in enumerate(check_list(messages))]
     for message in decoded:
         for note in message.notes:
             shaping.note(note)
     portable = [shaping.portable(message) for message in decoded]
+    if reader.batching.is_itemised:
+        # An item that cannot be carried over leaves nothing behind; the rest of its run is one message.
+        portable = joined_runs(message for message in portable if message.parts)
     return shape([system_message(opening), *portable] if opening else portable, shaping)
 
 
@@ -111,6 +119,15 @@ def _to_openai(messages: list[Message], shaping: Shaping) -> Converted:
     return Converted([OpenAIChat().encode(message) for message in flat], None, shaping.notes)
 
 
+def _to_responses(messages: list[Message], shaping: Shaping) -> Converted:
+    for message in messages:
+        if any(result.is_error for result in message.results):
+            shaping.note(NO_FAILURE_MARK)
+    items = _mended(list(itemised(split_results(messages))), shaping, ITEMS)
+    thin = fewer_images(items, OpenAIResponses.max_images, shaping)
+    return Converted([OpenAIResponses().encode(message) for message in thin], None, shaping.notes)
+
+
 def _to_mistral(messages: list[Message], shaping: Shaping) -> Converted:
     systems, others = hoisted(split_results(messages))
     plain = [_text_only_results(message, shaping) for message in with_ids(others, short_id)]
@@ -127,7 +144,7 @@ def _text_only_results(message: Message, shaping: Shaping) -> Message:
         return message
     result = message.results[0]
     if result.is_error:
-        shaping.note("that a tool failed is not marked there")
+        shaping.note(NO_FAILURE_MARK)
     if any(not isinstance(part, Text) for part in result.content):
         shaping.note("media in tool results were left out")
     text = "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in result.content)
@@ -160,6 +177,8 @@ def _to_bedrock(messages: list[Message], shaping: Shaping) -> Converted:
 
 TARGETS: Mapping[str, Callable[[list[Message], Shaping], Converted]] = {
     "openai-chat": _to_openai,
+    "openai-responses": _to_responses,
+    "openai-responses-stateless": _to_responses,
     "anthropic-messages": _to_anthropic,
     "gemini": _to_gemini,
     "mistral": _to_mistral,

@@ -9,6 +9,7 @@ from holdfast.core.conversation.transcript import Reader
 from holdfast.errors import SettingsError
 from holdfast.wire.anthropic_messages import AnthropicMessages
 from holdfast.wire.openai_chat import OpenAIChat
+from holdfast.wire.openai_responses import OpenAIResponses
 
 
 class Format(Reader, Protocol):
@@ -30,7 +31,9 @@ class Format(Reader, Protocol):
         ...
 
 
-FORMATS: Mapping[str, Format] = {"openai-chat": OpenAIChat(), "anthropic-messages": AnthropicMessages()}
+FORMATS: Mapping[str, Format] = {
+    wire.name: wire for wire in (OpenAIChat(), AnthropicMessages(), OpenAIResponses(), OpenAIResponses(is_stored=False))
+}
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 

@@ -32,6 +32,12 @@ def image_source(media: Media) -> tuple[str, str] | None:
         return None
     if is_mapping(source := block.get("source")):
         return _from_source(source)
+    if is_mapping(inline := block.get("inlineData")):
+        return (
+            (str(inline.get("mimeType", "image/png")), inline["data"]) if isinstance(inline.get("data"), str) else None
+        )
+    if is_mapping(file := block.get("fileData")):
+        return ("url", file["fileUri"]) if isinstance(file.get("fileUri"), str) else None
     image = block.get("image_url")
     url = image.get("url") if is_mapping(image) else image
     if not isinstance(url, str):

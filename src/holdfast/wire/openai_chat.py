@@ -53,6 +53,7 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "input_audio": frozenset({"type", "input_audio"}),
     "file": frozenset({"type", "file"}),
 }
+_MEDIA_KINDS = frozenset({"image_url", "input_audio", "file"})
 _CALL_FIELDS = frozenset({"id", "type", "function", "custom", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _PLAIN = 2
@@ -301,18 +302,17 @@ def _content_block(part: Content) -> Mapping[str, Any]:
     if isinstance(part, Text):
         block = part.native if is_mapping(part.native) else {"type": "text"}
         return {**block, "text": part.text} if part.is_edited or not block.get("text") else block
-    if (
-        isinstance(part, Media)
-        and (source := image_source(part))
-        and is_mapping(part.native)
-        and "source" in part.native
-    ):
-        kind, data = source
-        return {
-            "type": "image_url",
-            "image_url": {"url": data if kind == "url" else f"data:{kind};base64,{data}"},
-        }
+    if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in _MEDIA_KINDS):
+        return _foreign_media(part)
     return part.native if is_mapping(part.native) else {"type": "text", "text": f"[{part.kind}]"}
+
+
+def _foreign_media(media: Media) -> Mapping[str, Any]:
+    source = image_source(media)
+    if source is None:
+        return {"type": "text", "text": f"[{media.kind} not carried over]"}
+    kind, data = source
+    return {"type": "image_url", "image_url": {"url": data if kind == "url" else f"data:{kind};base64,{data}"}}
 
 
 def _call_block(call: ToolCall) -> Mapping[str, Any]:

@@ -78,7 +78,7 @@ class Shaping:
             return Text(words, part.trust)
         self.note(f"a block of type {part.kind!r} was left out")
         # What a user showed leaves a trace, so that the prompt does not vanish with it.
-        return None if role == "assistant" else Text(f"[{part.kind} not carried over]", part.trust)
+        return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)
 
 
 def safe_name(name: str) -> str:
@@ -91,10 +91,10 @@ def hoisted(messages: Iterable[Message]) -> tuple[list[str], list[Message]]:
     systems: list[str] = []
     others: list[Message] = []
     for message in messages:
-        if message.role == "system":
-            systems.append(message.text)
-        else:
+        if message.role != "system":
             others.append(message)
+        elif message.text:
+            systems.append(message.text)
     return systems, others
 
 
@@ -110,6 +110,30 @@ def split_results(messages: Iterable[Message]) -> Iterator[Message]:
         besides = tuple(part for part in message.parts if not isinstance(part, ToolResult))
         if besides:
             yield Message("user", besides)
+
+
+def joined_runs(messages: Iterable[Message]) -> list[Message]:
+    """Return messages with the model's elements that follow each other in one."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and message.role == joined[-1].role == "assistant":
+            joined[-1] = Message("assistant", (*joined[-1].parts, *message.parts))
+        else:
+            joined.append(message)
+    return joined
+
+
+def itemised(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages with each call in one of its own, behind what the model says with it."""
+    for message in messages:
+        if not message.calls:
+            yield message
+            continue
+        besides = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+        if besides:
+            yield Message(message.role, besides)
+        for call in message.calls:
+            yield Message(message.role, (call,))
 
 
 def alternating(messages: Iterable[Message]) -> list[Message]:

@@ -91,6 +91,8 @@ class ToolCall:
     trust: Trust = "model"
     native: object = field(default=None, compare=False, repr=False)
     is_edited: bool = field(default=False, compare=False, repr=False)
+    answer_tokens: int = field(default=0, compare=False, repr=False)
+    """What a made-up result costs besides its words, where it has to be more than words."""
 
     def renamed(self, call_id: str) -> "ToolCall":
         """Return the same call under another id."""

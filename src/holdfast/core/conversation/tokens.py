@@ -132,6 +132,7 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
         return 0, part.tokens
     inner = [_part_tokens(content, counter) for content in part.content]
     words = _id_tokens(part.call_id) + sum(words for words, _ in inner)
+    words += part.answers.answer_tokens if part.answers else 0
     return words, sum(media for _, media in inner)
 
 

@@ -18,7 +18,7 @@ def weight_of(message: Message) -> int:
 
 
 def _part_weight(part: Part) -> int:
-    if isinstance(part, Media):
+    if isinstance(part, Media | Opaque) and part.tokens is not None:
         return part.tokens * BYTES_PER_MEDIA_TOKEN
     if isinstance(part, ToolResult):
         return sum(map(_part_weight, part.content))

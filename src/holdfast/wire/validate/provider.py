@@ -6,11 +6,13 @@ from typing import Any
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import ALIASES
 from holdfast.wire.reading import check_list, is_mapping, kind_of
-from holdfast.wire.validate import anthropic, bedrock, gemini, mistral, openai
+from holdfast.wire.validate import anthropic, bedrock, gemini, mistral, openai, responses
 from holdfast.wire.validate.rules import Payload, Rule, Violation
 
 PROVIDERS: Mapping[str, tuple[Rule, ...]] = {
     "openai-chat": openai.RULES,
+    "openai-responses": responses.RULES,
+    "openai-responses-stateless": responses.STATELESS_RULES,
     "anthropic-messages": anthropic.RULES,
     "gemini": gemini.RULES,
     "mistral": mistral.RULES,

@@ -1,0 +1,361 @@
+"""OpenAI Responses: items are read, kept, mended, cut and converted as the API wants them."""
+
+from typing import Any
+
+import pytest
+from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
+from holdfast.core.planning.rules.media import elide_media
+
+from holdfast import (
+    CannotFitError,
+    MalformedInputError,
+    Media,
+    Opaque,
+    PendingToolCallsError,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    convert,
+    govern,
+    validate,
+)
+from holdfast.core.conversation.messages import Message
+from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.items import compaction, function_call, function_output, output_message, reasoning
+from holdfast.wire.formats import format_named
+
+ITEMS, STATELESS = "openai-responses", "openai-responses-stateless"
+WIRE = format_named(ITEMS)
+LONG = "x" * 900
+
+
+def sent(messages: list[Any], source: str = ITEMS, budget: int = 16_000, **how: Any) -> list[Any]:
+    request = govern(messages, budget=budget, format=source, model="gpt-5", **how)
+    assert validate(request.messages, source) == []
+    return request.messages
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"role": "user", "content": "hi"}, Message("user", (Text("hi", "user"),))),
+        ({"type": "message", "role": "developer", "content": "Be."}, Message("system", (Text("Be.", "system"),))),
+        (output_message("yes"), Message("assistant", (Text("yes", "model"),))),
+        (reasoning(), Message("assistant", (Thinking("hm", "gAAAAA"),))),
+        (function_call("a"), Message("assistant", (ToolCall("a", "read_file", '{"path": "src/a.py"}'),))),
+        (function_output("a"), Message("tool", (ToolResult("a", (Text("ok", "tool"),)),))),
+        (
+            function_output("a", [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "u"}]),
+            Message("tool", (ToolResult("a", (Text("see", "tool"), Media("image", "tool", 1_600))),)),
+        ),
+        (
+            {"type": "custom_tool_call", "call_id": "c", "name": "sh", "input": "ls"},
+            Message("assistant", (ToolCall("c", "sh", "ls"),)),
+        ),
+        (
+            {"type": "computer_call", "id": "cu_1", "call_id": "c", "action": {"type": "click", "x": 1}},
+            Message("assistant", (ToolCall("c", "computer", '{"type": "click", "x": 1}'),)),
+        ),
+        (
+            {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "file_id": "f"}},
+            Message("tool", (ToolResult("c", (Opaque("computer_screenshot", "", "tool", tokens=1_600),)),)),
+        ),
+        (
+            {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "out", "stderr": "", "outcome": {}}]},
+            Message("tool", (ToolResult("c", (Text("out", "tool"),)),)),
+        ),
+        (
+            {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            Message("assistant", (Opaque("refusal", "No.", "model"),)),
+        ),
+        (compaction("g" * 400), Message("system", (Opaque("compaction", "", "summary", tokens=100),))),
+        (
+            {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+            Message(
+                "assistant",
+                (
+                    Opaque(
+                        "web_search_call", '{"type": "web_search_call", "id": "ws_1", "status": "completed"}', "model"
+                    ),
+                ),
+            ),
+        ),
+        ({"id": "msg_9"}, Message("assistant", (Opaque("item_reference", '{"id": "msg_9"}', "model"),))),
+        (
+            {"type": "hologram_call", "call_id": "h", "rays": 3},
+            Message("assistant", (ToolCall("h", "hologram", '{"rays": 3}'),)),
+        ),
+        (
+            {"type": "hologram_call_output", "call_id": "h", "output": "seen"},
+            Message("tool", (ToolResult("h", (Text("seen", "tool"),)),)),
+        ),
+    ],
+)
+def test_an_item_is_read_into_parts_and_goes_out_as_it_came(item: Any, message: Message) -> None:
+    read = WIRE.decode(item, 0)
+
+    assert read == message
+    assert WIRE.encode(read) is item
+    assert WIRE.encode(read.with_parts((*read.parts,))) == item
+
+
+def test_an_edit_changes_its_field_and_nothing_else() -> None:
+    call = function_call("a", arguments={"text": LONG})
+    output = {**function_output("a", LONG), "x_extra": 1}
+    blocks = function_output(
+        "a", [{"type": "input_text", "text": LONG, "x": 1}, {"type": "input_image", "image_url": "u"}]
+    )
+    shell = {"type": "shell_call_output", "call_id": "s", "output": [{"stdout": LONG, "stderr": "e", "outcome": {}}]}
+
+    short_call = WIRE.encode(clip_arguments(WIRE.decode(call, 0), 200))
+    short = WIRE.encode(clip_outputs(WIRE.decode(output, 0), 200))
+    elided = WIRE.encode(elide_media(clip_outputs(WIRE.decode(blocks, 0), 200)))
+    stream = WIRE.encode(clip_outputs(WIRE.decode(shell, 0), 200))
+
+    assert {**short_call, "arguments": call["arguments"]} == call
+    assert len(str(short_call["arguments"])) < 300
+    assert {**short, "output": LONG} == output
+    assert elided["output"][0]["x"] == 1
+    assert elided["output"][1] == {"type": "input_text", "text": "[image elided]"}
+    assert stream["output"][0]["stderr"] == "e"
+    assert len(stream["output"][0]["stdout"]) <= 200
+
+
+SOUND: list[Any] = [
+    {"role": "developer", "content": "Be brief."},
+    said("compare"),
+    reasoning("rs_1"),
+    output_message("Looking at both."),
+    function_call("a"),
+    function_call("b"),
+    function_output("b", "2"),
+    function_output("a", "1"),
+    reasoning("rs_2"),
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+    reasoning("rs_3"),
+    {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "sh", "input": "ls"},
+    {"type": "custom_tool_call_output", "call_id": "c", "output": "a.py"},
+    compaction(),
+    output_message("A wins."),
+    said("and now?"),
+]
+
+
+def test_a_sound_list_of_items_goes_out_as_the_same_objects() -> None:
+    request = govern(SOUND, budget=16_000, format=ITEMS, model="gpt-5")
+
+    assert all(new is old for new, old in zip(request.messages, SOUND, strict=True))
+    assert request.receipt.is_unchanged
+    assert validate(request.messages, STATELESS) == []
+
+
+def test_a_call_that_waits_is_not_answered_for() -> None:
+    with pytest.raises(PendingToolCallsError) as pending:
+        govern([said("go"), function_call("a"), function_call("b"), function_output("b")], budget=1_000, format=ITEMS)
+
+    assert pending.value.call_ids == ("a",)
+
+
+CUSTOM = {"type": "custom_tool_call", "call_id": "c", "name": "sh", "input": "ls"}
+COMPUTER = {"type": "computer_call", "call_id": "c", "action": {"type": "screenshot"}, "pending_safety_checks": []}
+PATCH = {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}}
+SHELL = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
+LOCAL = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}}
+APPROVAL = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "x", "server_label": "s", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("call", "made_up"),
+    [
+        (function_call("c"), function_output("c", "Interrupted by user.")),
+        (CUSTOM, {"type": "custom_tool_call_output", "call_id": "c", "output": "Interrupted by user."}),
+        (
+            PATCH,
+            {"type": "apply_patch_call_output", "call_id": "c", "status": "failed", "output": "Interrupted by user."},
+        ),
+        (LOCAL, {"type": "local_shell_call_output", "id": "c", "output": "Interrupted by user."}),
+        (
+            APPROVAL,
+            {
+                "type": "mcp_approval_response",
+                "approval_request_id": "mcpr_1",
+                "approve": False,
+                "reason": "Interrupted by user.",
+            },
+        ),
+    ],
+)
+def test_a_made_up_output_is_of_the_kind_its_call_wants(call: Any, made_up: Any) -> None:
+    assert sent([said("go"), call, said("stop")]) == [said("go"), call, made_up, said("stop")]
+
+
+def test_a_made_up_screenshot_is_an_image_and_a_made_up_shell_output_an_error() -> None:
+    screen = sent([said("go"), COMPUTER, said("stop")])[2]
+    shell = sent([said("go"), SHELL, said("stop")])[2]
+
+    assert screen["output"]["image_url"].startswith("data:image/png;base64,")
+    assert shell["output"][0]["stderr"] == "Interrupted by user."
+
+
+def test_reasoning_that_lost_its_item_goes() -> None:
+    assert sent([said("go"), reasoning(), said("well?")]) == [said("go"), said("well?")]
+
+
+def test_an_id_of_the_wrong_kind_is_left_out() -> None:
+    call = {**function_call("a"), "id": "call_a"}
+    request = govern([said("go"), call, function_output("a")], budget=1_000, format=ITEMS)
+
+    assert request.messages[1] == {key: value for key, value in call.items() if key != "id"}
+    assert "#1: left out an item id that does not begin with 'fc'" in str(request.receipt)
+
+
+def test_what_nothing_stores_is_left_out_where_nothing_is_stored() -> None:
+    unsealed = reasoning("rs_1", sealed=None)
+    messages = [said("go"), unsealed, output_message("ok"), {"type": "item_reference", "id": "msg_9"}, said("on")]
+
+    request = govern(messages, budget=1_000, format=STATELESS)
+
+    assert request.messages == [said("go"), output_message("ok"), said("on")]
+    assert [(repair.position, repair.what) for repair in request.receipt.mended] == [
+        (1, "left out reasoning that is neither stored nor encrypted"),
+        (3, "left out a reference to an item: nothing is stored that it could mean"),
+    ]
+    assert sent(messages) == messages
+    assert convert(messages, source=ITEMS, target=STATELESS).messages == request.messages
+
+
+def test_a_compaction_survives_a_fold_whole() -> None:
+    sealed = compaction("s" * 2_000)
+    history: list[Any] = [said("old"), answered("ok"), sealed]
+    for turn in range(60):
+        history += [said(f"prompt {turn} " + "word " * 80), reasoning(f"rs_{turn}"), function_call(f"c{turn}")]
+        history += [function_output(f"c{turn}", "line\n" * 200), output_message(f"answer {turn}", f"msg_{turn}")]
+    history.append(said("and now?"))
+
+    request = govern(history, budget=3_000, format=ITEMS, model="gpt-5")
+
+    assert any(message is sealed for message in request.messages)
+    assert request.receipt.folded
+    assert request.tokens.total <= 3_000
+    assert validate(request.messages, ITEMS) == []
+
+
+def test_a_prompt_above_the_longest_string_is_refused_and_an_output_is_cut() -> None:
+    longer = "x" * 10_485_761
+    with pytest.raises(CannotFitError, match="characters"):
+        govern([said(longer)], budget=100_000_000, format=ITEMS, model="gpt-5")
+
+    outputs = [said("go"), function_call("a"), function_output("a", longer)]
+    assert len(sent(outputs, budget=100_000_000)[2]["output"]) <= 10_485_760
+
+
+def test_instructions_count_as_system_text() -> None:
+    request = govern([said("go")], budget=1_000, format=ITEMS, model="gpt-5", system="Be brief.")
+
+    assert request.system == "Be brief."
+    assert request.tokens.system > 0
+
+
+MALFORMED: list[tuple[Any, str]] = [
+    ("oops", r"messages\[0\]: must be an object, not str"),
+    ({"type": 5}, r"messages\[0\]\.type: must be a string, not a number"),
+    ({"role": "tool", "content": "x"}, r"messages\[0\]\.role: 'tool' is not a role; use one of: system, developer"),
+    ({"role": "user", "content": 5}, r"messages\[0\]\.content: must be a string or a list of parts, not a number"),
+    ({"role": "user", "content": ["x"]}, r"messages\[0\]\.content\[0\]: must be an object with a type"),
+    ({"role": "user", "content": [{"type": "input_text"}]}, r"content\[0\]\.text: must be a string, not null"),
+    ({"type": "function_call", "call_id": "a", "arguments": "{}"}, r"messages\[0\]\.name: must be a string, not null"),
+    ({"type": "function_call", "call_id": 5, "name": "f", "arguments": "{}"}, r"messages\[0\]\.call_id: must be a str"),
+    (
+        {"type": "function_call_output", "call_id": "a", "output": 5},
+        r"messages\[0\]\.output: must be a string or a list",
+    ),
+    ({"type": "reasoning", "summary": "hm"}, r"messages\[0\]\.summary: must be a list"),
+    ({"type": "reasoning", "summary": [{"text": 5}]}, r"messages\[0\]\.summary\[0\]\.text: must be a string"),
+    ({"type": "compaction"}, r"messages\[0\]\.encrypted_content: must be a string, not null"),
+    ({"type": "web_search_call", "x": {1}}, r"messages\[0\]\.x: is a set, which JSON cannot express"),
+]
+
+
+@pytest.mark.parametrize(("item", "problem"), MALFORMED)
+def test_a_malformed_item_is_named_by_its_place(item: Any, problem: str) -> None:
+    with pytest.raises(MalformedInputError, match=problem):
+        govern([item, said("go")], budget=1_000, format=ITEMS)
+
+
+def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> None:
+    call = {**function_call("a"), "arguments": {"x": 1}}
+    request = govern([said("a\ud800"), call, function_output("a", None)], budget=1_000, format=ITEMS)
+
+    assert [
+        message.get("content", message.get("arguments", message.get("output"))) for message in request.messages
+    ] == [
+        "a\ufffd",
+        '{"x": 1}',
+        "",
+    ]
+    assert len(request.receipt.mended) == 3
+
+
+def test_chat_becomes_items() -> None:
+    chat = [
+        told("Be."),
+        said("go"),
+        {**called("a", "b"), "content": "Looking."},
+        returned("a", "1"),
+        returned("b", "2"),
+    ]
+
+    converted = convert(chat, source="openai-chat", target=ITEMS)
+
+    call = {"type": "function_call", "call_id": "a", "name": "read_file", "arguments": '{"path": "src/a.py"}'}
+    assert converted.messages == [
+        told("Be."),
+        said("go"),
+        answered("Looking."),
+        call,
+        {**call, "call_id": "b"},
+        function_output("a", "1"),
+        function_output("b", "2"),
+    ]
+    assert converted.notes == ()
+    assert validate(converted.messages, ITEMS) == []
+
+
+def test_items_become_chat_a_run_at_a_time() -> None:
+    converted = convert(SOUND, source=ITEMS, target="openai-chat")
+
+    assert converted.messages == [
+        told("Be brief."),
+        said("compare"),
+        {**called("a", "b"), "content": "Looking at both."},
+        returned("b", "2"),
+        returned("a", "1"),
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "sh", "arguments": "ls"}}],
+        },
+        returned("c", "a.py"),
+        answered("A wins."),
+        said("and now?"),
+    ]
+    assert converted.notes == (
+        "reasoning was left out: it is only valid with the provider that wrote it",
+        "a block of type 'web_search_call' was left out",
+        "a block of type 'compaction' was left out",
+    )
+
+
+def test_images_travel_both_ways() -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    prompt = {"role": "user", "content": [{"type": "input_text", "text": "see"}, picture]}
+
+    there = convert([prompt], source=ITEMS, target="anthropic").messages
+    back = convert(there, source="anthropic", target=ITEMS).messages
+
+    assert there[0]["content"][1]["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    assert back == [prompt]
+    assert convert([prompt], source=ITEMS, target="openai-chat").messages[0]["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+    }
