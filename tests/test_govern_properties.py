@@ -12,6 +12,7 @@ from holdfast import HoldfastError, Request, convert, counter_for, govern, valid
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.view import Entry
+from holdfast.testing.content_histories import content_histories, sound_content_histories
 from holdfast.testing.histories import anthropic_histories, chat_histories, sound_chat_histories
 from holdfast.testing.item_histories import item_histories, sound_item_histories
 from holdfast.testing.sessions import generated_session
@@ -23,6 +24,7 @@ PROVIDERS = (
     "openai-responses-stateless",
     "anthropic-messages",
     "gemini",
+    "gemini-2",
     "mistral",
     "bedrock",
 )
@@ -31,12 +33,16 @@ HISTORIES = {
     "anthropic-messages": anthropic_histories(),
     "openai-responses": item_histories(),
     "openai-responses-stateless": item_histories(),
+    "gemini": content_histories(),
+    "gemini-2": content_histories(),
 }
 """Broken histories of every format."""
 SOUND_HISTORIES = {
     "openai-chat": sound_chat_histories(),
     "openai-responses": sound_item_histories(),
     "openai-responses-stateless": sound_item_histories(),
+    "gemini": sound_content_histories(),
+    "gemini-2": sound_content_histories(),
 }
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 BUDGETS = st.sampled_from([300, 600, 1_500, 4_000, 100_000])

@@ -59,8 +59,8 @@ def govern(
     """Return a request that its provider accepts and that fits the budget.
 
     `budget` is the largest input in tokens, or a Budget; without one it comes from the table of models.
-    `system` is system text outside the messages (Anthropic), `pins` are indices of messages that stay
-    whole. Raises a HoldfastError that names the place and the remedy where nothing can be sent.
+    `system` is system text outside the messages, as the format has it; `pins` are indices of messages that
+    stay whole. Raises a HoldfastError that names the place and the remedy where nothing can be sent.
     """
     wire = format_named(format)
     natives = check_list(messages)

@@ -137,7 +137,7 @@ def test_a_result_without_an_id_goes_by_the_name_of_the_tool() -> None:
         results("look#1", "run#1", "run#2"),
     )
 
-    assert named.entries[2].message.outline.result_ids == ("x", "y", "z")
+    assert named.entries[2].message.outline.result_ids == ("z", "x", "y")
     assert set(what(named)) == {
         "gave a result the id 'x' of its call",
         "gave a result the id 'y' of its call",

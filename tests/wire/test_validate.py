@@ -173,7 +173,20 @@ GEMINI = [
         [part("user", WORD), part("model", {"functionCall": {"name": "run"}}), part("user", ANSWER)],
         [("signature", "messages[1]")],
     ),
+    (
+        [part("user", WORD, {"text": ""}, {})],
+        [("empty-part", "messages[0].parts[1]"), ("empty-part", "messages[0].parts[2]")],
+    ),
+    (
+        [part("user", WORD), part("model", CALL), part("user", {"functionResponse": {"name": "run"}})],
+        [("response-object", "messages[2].parts[0]")],
+    ),
+    (
+        [part("user", WORD), part("model", WORD, ANSWER), part("user", WORD)],
+        [("response-has-call", "messages[1]"), ("response-role", "messages[1].parts[1]")],
+    ),
     ([part("user", WORD), part("model", CALL), part("user", ANSWER), part("model", WORD), part("user", WORD)], []),
+    ([part("user", WORD), part("model", {"text": "", "thoughtSignature": "c2ln"}, WORD), part("user", WORD)], []),
 ]
 
 
@@ -249,6 +262,12 @@ def test_anthropic_rules(messages: Any, expected: list[tuple[str, str]]) -> None
 @pytest.mark.parametrize(("messages", "expected"), GEMINI)
 def test_gemini_rules(messages: Any, expected: list[tuple[str, str]]) -> None:
     assert found(messages, "gemini") == expected
+
+
+def test_models_before_gemini_3_need_no_signature() -> None:
+    messages = [part("user", WORD), part("model", {"functionCall": {"name": "run"}}), part("user", ANSWER)]
+
+    assert found(messages, "gemini-2") == []
 
 
 @pytest.mark.parametrize(("messages", "expected"), BEDROCK)

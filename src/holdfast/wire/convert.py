@@ -15,13 +15,14 @@ from holdfast.core.conversation.messages import Message, Text
 from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.view import Entry
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire import bedrock, gemini
+from holdfast.wire import bedrock
 from holdfast.wire.anthropic_messages import (
     AnthropicMessages,
     count_cache_marks,
     without_excess_marks,
 )
 from holdfast.wire.formats import ALIASES, FORMATS, Format, format_named
+from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
 from holdfast.wire.reading import Place, check_list, is_list, is_mapping, kind_of
@@ -35,7 +36,9 @@ from holdfast.wire.shaping import (
     joined_runs,
     short_id,
     split_results,
+    with_callers,
     with_ids,
+    with_ids_by_place,
 )
 
 MAX_SYSTEM_DEPTH = 8
@@ -73,6 +76,8 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
         for note in message.notes:
             shaping.note(note)
     portable = [shaping.portable(message) for message in decoded]
+    if reader.batching.pairs_by_name:
+        portable = with_ids_by_place(portable)
     if reader.batching.is_itemised:
         # An item that cannot be carried over leaves nothing behind; the rest of its run is one message.
         portable = joined_runs(message for message in portable if message.parts)
@@ -165,9 +170,10 @@ def _to_anthropic(messages: list[Message], shaping: Shaping) -> Converted:
 
 
 def _to_gemini(messages: list[Message], shaping: Shaping) -> Converted:
-    systems, turns = _turns(messages, shaping, 3_000)
+    systems, turns = _turns(messages, shaping, Gemini.max_images)
     instruction = {"parts": [{"text": text} for text in systems]} if systems else None
-    return Converted(gemini.encode(turns), instruction, shaping.notes)
+    wire = format_named(shaping.target)
+    return Converted([wire.encode(message) for message in with_callers(turns)], instruction, shaping.notes)
 
 
 def _to_bedrock(messages: list[Message], shaping: Shaping) -> Converted:
@@ -181,6 +187,7 @@ TARGETS: Mapping[str, Callable[[list[Message], Shaping], Converted]] = {
     "openai-responses-stateless": _to_responses,
     "anthropic-messages": _to_anthropic,
     "gemini": _to_gemini,
+    "gemini-2": _to_gemini,
     "mistral": _to_mistral,
     "bedrock": _to_bedrock,
 }

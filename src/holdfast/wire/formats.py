@@ -8,6 +8,7 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import Reader
 from holdfast.errors import SettingsError
 from holdfast.wire.anthropic_messages import AnthropicMessages
+from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
 
@@ -32,7 +33,15 @@ class Format(Reader, Protocol):
 
 
 FORMATS: Mapping[str, Format] = {
-    wire.name: wire for wire in (OpenAIChat(), AnthropicMessages(), OpenAIResponses(), OpenAIResponses(is_stored=False))
+    wire.name: wire
+    for wire in (
+        OpenAIChat(),
+        AnthropicMessages(),
+        OpenAIResponses(),
+        OpenAIResponses(is_stored=False),
+        Gemini(),
+        Gemini(is_signed=False),
+    )
 }
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 

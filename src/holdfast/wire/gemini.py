@@ -1,53 +1,225 @@
-"""Gemini contents: roles user and model, one part a call or response, signatures on calls."""
+"""Gemini contents: turns of user and model, made of parts, system text apart.
 
-from collections.abc import Mapping, Sequence
+Calls may come without ids; then a response goes by the name of its function and by order. From Gemini 3 on the
+first call of a turn carries a signature that has to come back to the byte. Models before it sign nothing and need
+nothing signed; that is a contract of its own, so it is a format of its own.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.conversation.messages import Media, Message, Part, Text, ToolCall, ToolResult
-from holdfast.wire.anthropic_messages import arguments_object
-from holdfast.wire.media import image_source
+from holdfast.core.conversation.batching import TURNS, id_by_name
+from holdfast.core.conversation.messages import (
+    TRUST_OF_ROLE,
+    Content,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Trust,
+)
+from holdfast.core.conversation.transcript import Survey
+from holdfast.wire.gemini_gate import FOREIGN_SIGNATURE, repaired
+from holdfast.wire.gemini_writing import response_media, response_text, written_parts
+from holdfast.wire.media import data_tokens, image_tokens
+from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
+from holdfast.wire.reading import (
+    Place,
+    extra_fields,
+    is_list,
+    is_mapping,
+    json_bytes,
+    kind_of,
+    shown,
+)
 
-FOREIGN_SIGNATURE = "skip_thought_signature_validator"
-"""What Gemini 3 accepts in place of its own signature on a call that another model made."""
+NAME = "gemini"
+UNSIGNED = "gemini-2"
+ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
+SIGNATURE = "thoughtSignature"
+CHARS_PER_SIGNATURE_TOKEN = 4
+_FIELDS = frozenset({"role", "parts"})
+_PART_FIELDS = frozenset({"text", "thought", SIGNATURE, "functionCall", "functionResponse", "inlineData", "fileData"})
+_CALL_FIELDS = frozenset({"id", "name", "args"})
+_RESPONSE_FIELDS = frozenset({"id", "name", "response", "parts"})
 
 
-def encode(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
-    """Return alternating messages as contents."""
-    names = {call.id: call.name for message in messages for call in message.calls}
-    return [_content(message, names) for message in messages]
+class Gemini:
+    """Reads and writes contents."""
+
+    batching = TURNS
+    has_system_apart = True
+    max_cache_marks: int | None = None
+    max_text_chars: int | None = None
+    max_images = 3_000
+
+    def __init__(self, *, is_signed: bool = True) -> None:
+        self.name = NAME if is_signed else UNSIGNED
+        self._is_signed = is_signed
+
+    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+        """Return the sizes and roles of turns."""
+        survey = Survey([], [], [])
+        for index, native in enumerate(natives, start):
+            try:
+                role, weight, is_prompt = ROLES[native["role"]], *_weigh(native["parts"])
+            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+                message = self.decode(native, index)
+                role, weight, is_prompt = message.role, weight_of(message), message.is_prompt
+            survey.weights.append(weight + MESSAGE_WEIGHT)
+            if role == "user" and is_prompt:
+                survey.prompts.append(index)
+        return survey
+
+    def decode(self, native: object, index: int) -> Message:
+        """Return a turn with its parts."""
+        place = Place(index)
+        if not is_mapping(native):
+            place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+        native = repaired(place.sendable(native), place, is_signed=self._is_signed)
+        spelled = native.get("role")
+        role = ROLES.get(spelled) if isinstance(spelled, str) else None
+        if role is None:
+            hint = "; system text goes into system=" if spelled == "system" else ""
+            place.refuse(".role", f"{shown(spelled)} is not a role; use 'user' or 'model'{hint}")
+        parts = tuple(_parts(native.get("parts"), TRUST_OF_ROLE[role], place))
+        return Message(role, parts, native, parts, tuple(place.notes), _extras(native))
+
+    def encode(self, message: Message) -> Mapping[str, Any]:
+        """Return a turn as JSON: the JSON it came from, changed only where it was edited."""
+        if message.is_untouched and message.native is not None:
+            return message.native
+        role = "model" if message.role == "assistant" else "user"
+        parts = written_parts(message.parts)
+        if self._is_signed:
+            parts = _signed(parts)
+        return {**(message.native or {"role": role}), "parts": parts}
+
+    def json_bytes(self, message: Message) -> int:
+        """Return the size of a turn as it would be sent."""
+        return json_bytes(self.encode(message))
 
 
-def _content(message: Message, names: Mapping[str, str]) -> Mapping[str, Any]:
-    parts: list[dict[str, Any]] = []
-    is_signed = False
-    for part in message.parts:
-        parts += _part(part, names)
-        if isinstance(part, ToolCall) and not is_signed:
-            # Only the first of parallel calls carries a signature.
-            parts[-1]["thoughtSignature"] = FOREIGN_SIGNATURE
-            is_signed = True
-    return {"role": "model" if message.role == "assistant" else "user", "parts": parts}
+def _signed(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return parts of which the first call is signed: only the first of parallel calls needs to be."""
+    first = next((number for number, part in enumerate(parts) if "functionCall" in part), None)
+    if first is None or parts[first].get(SIGNATURE):
+        return parts
+    return [*parts[:first], {**parts[first], SIGNATURE: FOREIGN_SIGNATURE}, *parts[first + 1 :]]
 
 
-def _part(part: Part, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    if isinstance(part, ToolCall):
-        return [{"functionCall": {"id": part.id, "name": part.name, "args": arguments_object(part.arguments)}}]
-    if isinstance(part, ToolResult):
-        key = "error" if part.is_error else "output"
-        response = {"id": part.call_id, "name": names.get(part.call_id, "tool"), "response": {key: part.text}}
-        # A function response holds no media of its own; they follow as parts of the same turn.
-        media = [block for item in part.content if isinstance(item, Media) for block in _media(item)]
-        return [{"functionResponse": response}, *media]
-    if isinstance(part, Media):
-        return _media(part)
-    return [{"text": part.text}] if isinstance(part, Text) else []
+def _weigh(parts: Any) -> tuple[int, bool]:
+    """Return the size of plain parts and whether they are more than responses; raise where they are not plain."""
+    weight, is_prompt = 0, False
+    for part in parts:
+        if (text := part.get("text")) is not None:
+            weight += utf8_length(text)
+            is_prompt = True
+        elif (call := part.get("functionCall")) is not None:
+            weight += len(call["name"] + json.dumps(call.get("args") or {}, allow_nan=False))
+        else:
+            response = part["functionResponse"]
+            weight += len(response["name"] + "") + _weigh_response(response["response"])
+    return weight, is_prompt
 
 
-def _media(media: Media) -> list[dict[str, Any]]:
-    source = image_source(media)
-    if source is None:
-        return [{"text": f"[{media.kind} not carried over]"}]
-    kind, data = source
-    if kind == "url":
-        return [{"fileData": {"fileUri": data}}]
-    return [{"inlineData": {"mimeType": kind, "data": data}}]
+def _weigh_response(said: Any) -> int:
+    values = list(said.values())
+    if len(values) == 1 and type(values[0]) is str:
+        return utf8_length(values[0])
+    return len(json.dumps(said, allow_nan=False))
+
+
+def _parts(value: object, trust: Trust, place: Place) -> Iterator[Part]:
+    if value is None:
+        return
+    if not is_list(value):
+        place.refuse(".parts", f"must be a list of parts, not {kind_of(value)}")
+    calls: Counter[str] = Counter()
+    responses: Counter[str] = Counter()
+    for number, raw in enumerate(value):
+        path = f".parts[{number}]"
+        part = place.mapping(raw, path)
+        signature = None if part.get(SIGNATURE) is None else place.text(part[SIGNATURE], f"{path}.{SIGNATURE}")
+        if "functionCall" in part:
+            read: Part = _call(part, calls, place, f"{path}.functionCall")
+        elif "functionResponse" in part:
+            read = _response(part, responses, place, f"{path}.functionResponse")
+        elif "text" in part:
+            read = _text(part, signature, trust, place, path)
+        else:
+            read = _content(part, trust, place, path)
+        if signature and not isinstance(read, Thinking | Opaque):
+            tokens = len(signature) // CHARS_PER_SIGNATURE_TOKEN
+            yield Opaque(SIGNATURE, "", trust, SIGNATURE, tokens)
+        yield read
+
+
+def _text(part: Mapping[str, Any], signature: str | None, trust: Trust, place: Place, path: str) -> Text | Thinking:
+    text = place.text(part["text"], f"{path}.text")
+    # A signature may arrive on a part without words, and has to go back on it.
+    if part.get("thought") is True or (signature and not text.strip()):
+        return Thinking(text, signature, native=part)
+    return Text(text, trust, part)
+
+
+def _id(function: Mapping[str, Any], name: str, numbers: Counter[str], place: Place, path: str) -> str:
+    if function.get("id"):
+        return place.text(function["id"], f"{path}.id")
+    numbers[name] += 1
+    return id_by_name(name, numbers[name])
+
+
+def _call(part: Mapping[str, Any], numbers: Counter[str], place: Place, path: str) -> ToolCall:
+    call = place.mapping(part["functionCall"], path)
+    name = place.text(call.get("name"), f"{path}.name")
+    arguments = place.json(call.get("args") or {}, f"{path}.args")
+    return ToolCall(_id(call, name, numbers, place, path), name, arguments, native=part)
+
+
+def _response(part: Mapping[str, Any], numbers: Counter[str], place: Place, path: str) -> ToolResult:
+    response = place.mapping(part["functionResponse"], path)
+    name = place.text(response.get("name"), f"{path}.name")
+    said = place.mapping(response.get("response"), f"{path}.response")
+    media = response.get("parts")
+    if media is not None and not is_list(media):
+        place.refuse(f"{path}.parts", f"must be a list of parts, not {kind_of(media)}")
+    words = response_text(said)
+    content: tuple[Content, ...] = (Text(words, "tool"),) if words else ()
+    for number, inner in enumerate(media or ()):
+        content += (_content(place.mapping(inner, f"{path}.parts[{number}]"), "tool", place, path),)
+    call_id = _id(response, name, numbers, place, path)
+    return ToolResult(call_id, content, [*said] == ["error"], native=part)
+
+
+def _content(part: Mapping[str, Any], trust: Trust, place: Place, path: str) -> Content:
+    for key in ("inlineData", "fileData"):
+        if is_mapping(data := part.get(key)):
+            mime = str(data.get("mimeType"))
+            if mime.startswith("image/"):
+                return Media("image", trust, image_tokens(), part)
+            return Media(
+                "audio" if mime.startswith("audio/") else "document", trust, data_tokens(data.get("data")), part
+            )
+    kind = next((key for key in part if key not in {"thought", SIGNATURE}), "part")
+    return Opaque(kind, place.json(part, path), trust, part)
+
+
+def _extras(native: Mapping[str, Any]) -> str:
+    """Return everything that is sent and that no part stands for, as JSON text."""
+    extras = extra_fields(native, _FIELDS)
+    for part in native.get("parts") or ():
+        if not part.keys().isdisjoint(_PART_FIELDS - {"thought", SIGNATURE}):
+            extras += extra_fields(part, _PART_FIELDS)
+        extras += extra_fields(part.get("functionCall"), _CALL_FIELDS)
+        if is_mapping(response := part.get("functionResponse")):
+            extras += extra_fields(response, _RESPONSE_FIELDS)
+            extras += "".join(f'{{"inlineData": "{kind}"}}' for kind in response_media(response))
+    return extras

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from holdfast.core.conversation.batching import is_by_name
 from holdfast.core.conversation.messages import (
     Content,
     Media,
@@ -58,8 +59,14 @@ class Shaping:
         if isinstance(part, ToolCall):
             return self._portable_call(part)
         if isinstance(part, ToolResult):
-            inner = (self._portable_part(item, role) for item in part.content)
-            content: tuple[Content, ...] = tuple(item for item in inner if isinstance(item, Text | Media | Opaque))
+            inner = [self._portable_part(item, role) for item in part.content]
+            # An empty text is a result, but not beside something else.
+            content: tuple[Content, ...] = tuple(
+                item
+                for item in inner
+                if isinstance(item, Media | Opaque)
+                or (isinstance(item, Text) and not (item.is_blank and len(inner) > 1))
+            )
             return replace(part, content=content, native=None)
         return part
 
@@ -175,6 +182,34 @@ def with_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[
         return replace(part, call_id=rename(part.call_id)) if isinstance(part, ToolResult) else part
 
     return [message.with_parts(tuple(map(renamed, message.parts))) for message in messages]
+
+
+def with_ids_by_place(messages: Sequence[Message]) -> list[Message]:
+    """Return messages whose calls, where they went by name alone, have ids that occur nowhere else."""
+    current: dict[str, str] = {}
+    placed: list[Message] = []
+
+    def by_place(call_id: str) -> str:
+        return current.get(call_id, call_id)
+
+    for index, message in enumerate(messages):
+        for number, call in enumerate(message.calls):
+            if is_by_name(call.id):
+                current[call.id] = f"{safe_name(call.name)[:40]}_{index}_{number}"
+        placed += with_ids([message], by_place)
+    return placed
+
+
+def with_callers(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages whose results know the call they answer: some formats name its tool beside them."""
+    calls: dict[str, ToolCall] = {}
+
+    def informed(part: Part) -> Part:
+        return replace(part, answers=calls.get(part.call_id)) if isinstance(part, ToolResult) else part
+
+    for message in messages:
+        calls |= {call.id: call for call in message.calls}
+        yield message.with_parts(tuple(map(informed, message.parts))) if message.results else message
 
 
 def short_id(call_id: str) -> str:

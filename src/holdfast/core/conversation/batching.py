@@ -49,6 +49,12 @@ def id_by_name(name: str, number: int) -> str:
     return f"{name}#{number}"
 
 
+def is_by_name(call_id: str) -> bool:
+    """Return whether an id was made of a name because there was none."""
+    _, mark, number = call_id.rpartition("#")
+    return bool(mark) and number.isdecimal()
+
+
 EACH = Batching()
 """OpenAI Chat Completions."""
 GROUPED = Batching(is_grouped=True, takes_id=is_plain_id)

@@ -55,11 +55,12 @@ def _with_calls_behind_users(entries: Iterable[Entry], repairs: list[Repair]) ->
     """Return entries in which a message with calls is one with the model's message before it."""
     joined: list[Entry] = []
     for entry in entries:
-        if not joined or not is_torn_turn(joined[-1], entry):
-            joined.append(entry)
-            continue
-        repairs.append(Repair(entry.position, "joined a turn with calls to the turn of the model before it"))
-        joined[-1] = joined[-1].saying(_joined(joined[-1].message, entry.message))
+        turn = entry
+        while joined and is_torn_turn(joined[-1], turn):
+            repairs.append(Repair(turn.position, "joined a turn with calls to the turn of the model before it"))
+            before = joined.pop()
+            turn = before.saying(_joined(before.message, turn.message))
+        joined.append(turn)
     return joined
 
 

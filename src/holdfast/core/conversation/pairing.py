@@ -23,9 +23,10 @@ class Repair(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A result and the index of the entry that holds it."""
+    """A result, the index of the entry that holds it, and which of its results it is."""
 
     where: int
+    number: int
     result: ToolResult
 
 
@@ -106,8 +107,8 @@ class Pairing:
     def _index_results(self) -> dict[str, deque[_Found]]:
         found: dict[str, deque[_Found]] = {}
         for index, entry in enumerate(self._entries):
-            for result in entry.message.results:
-                found.setdefault(result.call_id, deque()).append(_Found(index, result))
+            for number, result in enumerate(entry.message.results):
+                found.setdefault(result.call_id, deque()).append(_Found(index, number, result))
         return found
 
     def _index_callers(self) -> dict[str, list[int]]:
@@ -168,7 +169,7 @@ class Pairing:
         call = call.renamed(self._fresh_id(call.id, position, ordinal))
         self.repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
         if found:
-            found = _Found(found.where, found.result.renamed(call.id))
+            found = found._replace(result=found.result.renamed(call.id))
             self.repairs.append(Repair(self._entries[found.where].position, "renamed its call id accordingly"))
         return _Answer(call, position, found)
 
@@ -185,7 +186,7 @@ class Pairing:
         self.repairs.append(
             Repair(self._entries[found.where].position, f"gave a result the id {call_id!r} of its call")
         )
-        return _Found(found.where, found.result.renamed(call_id))
+        return found._replace(result=found.result.renamed(call_id))
 
     def _take(self, span: range, call_id: str) -> _Found | None:
         """Return the next result behind a batch with this id, if no later batch has a call with it before that."""
@@ -223,7 +224,7 @@ class Pairing:
                 self.repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
                 self.pending.append(call.id)
-        found.sort(key=lambda answer: answer.where)
+        found.sort(key=lambda answer: (answer.where, answer.number))
         yield from (self._grouped if self._batching.is_grouped else self._each)(batch.span.stop, found, made_up)
 
     def _make_up(self, call: ToolCall, speech: int | None) -> ToolResult:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holdfast.wire.reading import is_mapping
 from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_not_empty
 
 
@@ -51,10 +52,35 @@ def calls_are_signed(payload: Payload) -> Iterator[Violation]:
             yield Violation("signature", at(index), "function call is missing a thought_signature")
 
 
-RULES: tuple[Rule, ...] = (
+def parts_say_something(payload: Payload) -> Iterator[Violation]:
+    """A part has a field, and a text is not empty unless a signature stands on it."""
+    for index, content in enumerate(payload.messages):
+        for number, part in enumerate(blocks(content, "parts")):
+            is_empty_text = part.get("text") == "" and not part.get("thoughtSignature")
+            if not part or is_empty_text:
+                yield Violation("empty-part", at(index, f".parts[{number}]"), "a part must have one field with content")
+
+
+def calls_and_responses_are_where_they_belong(payload: Payload) -> Iterator[Violation]:
+    """The model calls, the user responds, and a response is an object."""
+    for index, content in enumerate(payload.messages):
+        for number, part in enumerate(blocks(content, "parts")):
+            where = at(index, f".parts[{number}]")
+            if "functionCall" in part and content.get("role") != "model":
+                yield Violation("call-role", where, "a function call outside the model's turn")
+            if "functionResponse" in part and content.get("role") != "user":
+                yield Violation("response-role", where, "a function response outside the user's turn")
+            response = part.get("functionResponse")
+            if response is not None and not (is_mapping(response) and is_mapping(response.get("response"))):
+                yield Violation("response-object", where, "a function response needs an object")
+
+
+UNSIGNED_RULES: tuple[Rule, ...] = (
     is_not_empty,
     turns_are_whole,
     calls_follow_users,
     calls_are_answered,
-    calls_are_signed,
+    parts_say_something,
+    calls_and_responses_are_where_they_belong,
 )
+RULES: tuple[Rule, ...] = (*UNSIGNED_RULES, calls_are_signed)

@@ -15,6 +15,7 @@ PROVIDERS: Mapping[str, tuple[Rule, ...]] = {
     "openai-responses-stateless": responses.STATELESS_RULES,
     "anthropic-messages": anthropic.RULES,
     "gemini": gemini.RULES,
+    "gemini-2": gemini.UNSIGNED_RULES,
     "mistral": mistral.RULES,
     "bedrock": bedrock.RULES,
 }

@@ -1,0 +1,294 @@
+"""Gemini: turns are read, kept, mended, cut and converted as the API wants them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    MalformedInputError,
+    Media,
+    Opaque,
+    PendingToolCallsError,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    convert,
+    govern,
+    validate,
+)
+from holdfast.core.conversation.messages import Message
+from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
+from holdfast.core.planning.rules.media import elide_media
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.contents import call_part, model_turn, response_part, user_turn, words
+from holdfast.wire.formats import format_named
+
+GEMINI, UNSIGNED = "gemini", "gemini-2"
+WIRE = format_named(GEMINI)
+LONG = "x" * 900
+GO = user_turn(words("go"))
+SIGNED = Opaque("thoughtSignature", "", "model", tokens=1)
+PICTURE: dict[str, Any] = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
+
+
+def sent(messages: list[Any], source: str = GEMINI, budget: int = 16_000, **how: Any) -> list[Any]:
+    request = govern(messages, budget=budget, format=source, model="gemini-3-pro", **how)
+    assert validate(request.messages, source) == []
+    return request.messages
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GO, Message("user", (Text("go", "user"),))),
+        (
+            model_turn({"text": "hm", "thought": True, "thoughtSignature": "c2ln"}, words("so")),
+            Message("assistant", (Thinking("hm", "c2ln"), Text("so", "model"))),
+        ),
+        (
+            model_turn({"text": "so", "thoughtSignature": "c2ln"}, {"text": "", "thoughtSignature": "c2ln"}),
+            Message("assistant", (SIGNED, Text("so", "model"), Thinking("", "c2ln"))),
+        ),
+        (
+            model_turn(call_part("run"), call_part("run", signature=None), call_part("look", "x", None)),
+            Message(
+                "assistant",
+                (
+                    SIGNED,
+                    ToolCall("run#1", "run", '{"path": "src/a.py"}'),
+                    ToolCall("run#2", "run", '{"path": "src/a.py"}'),
+                    ToolCall("x", "look", '{"path": "src/a.py"}'),
+                ),
+            ),
+        ),
+        (
+            user_turn(
+                response_part("run"),
+                response_part("run", response={"error": "no"}),
+                response_part("look", "x", {"lines": [1], "more": True}),
+            ),
+            Message(
+                "user",
+                (
+                    ToolResult("run#1", (Text("ok", "tool"),)),
+                    ToolResult("run#2", (Text("no", "tool"),), is_error=True),
+                    ToolResult("x", (Text('{"lines": [1], "more": true}', "tool"),)),
+                ),
+            ),
+        ),
+        (
+            user_turn(PICTURE, {"fileData": {"mimeType": "application/pdf", "fileUri": "u"}}),
+            Message("user", (Media("image", "user", 1_600), Media("document", "user", 1_600))),
+        ),
+        (
+            model_turn({"executableCode": {"code": "1"}}),
+            Message("assistant", (Opaque("executableCode", '{"executableCode": {"code": "1"}}', "model"),)),
+        ),
+    ],
+)
+def test_a_turn_is_read_into_parts_and_goes_out_as_it_came(content: Any, message: Message) -> None:
+    read = WIRE.decode(content, 0)
+
+    assert read == message
+    assert WIRE.encode(read) is content
+    assert json.dumps(WIRE.encode(read.with_parts((*read.parts,)))) == json.dumps(content)
+
+
+def test_an_edit_changes_its_part_and_keeps_the_signature_and_the_missing_id() -> None:
+    call: dict[str, Any] = {"functionCall": {"name": "run", "args": {"text": LONG, "n": 1}}, "thoughtSignature": "c2ln"}
+    other: dict[str, Any] = {"text": "hm", "thought": True}
+    answer = response_part("run", response=LONG)
+    table = response_part("look", response={"rows": [LONG], "count": 1})
+
+    turn = WIRE.encode(clip_arguments(WIRE.decode(model_turn(other, call), 0), 200))
+    answers = WIRE.encode(clip_outputs(WIRE.decode(user_turn(answer, table), 0), 200))
+
+    assert turn["parts"][0] is other
+    assert turn["parts"][1]["thoughtSignature"] == "c2ln"
+    assert set(turn["parts"][1]["functionCall"]) == {"name", "args"}
+    assert len(turn["parts"][1]["functionCall"]["args"]["text"]) <= 200
+    assert set(answers["parts"][0]["functionResponse"]) == {"name", "response"}
+    assert len(answers["parts"][0]["functionResponse"]["response"]["output"]) <= 200
+    assert answers["parts"][1]["functionResponse"]["response"]["output"].startswith('{"rows": ["xxx')
+
+
+def test_media_inside_a_response_leave_a_word_behind() -> None:
+    shown: dict[str, Any] = {"functionResponse": {"name": "look", "response": {"output": "see"}, "parts": [PICTURE]}}
+
+    read = WIRE.decode(user_turn(shown, PICTURE), 0)
+    elided = WIRE.encode(elide_media(read))
+
+    assert read.results[0].content == (Text("see", "tool"), Media("image", "tool", 1_600))
+    assert elided["parts"] == [
+        {"functionResponse": {"name": "look", "response": {"output": "see\n[image elided]"}}},
+        {"text": "[image elided]"},
+    ]
+
+
+SOUND: list[Any] = [
+    GO,
+    model_turn({"text": "hm", "thought": True}, call_part("run"), call_part("run", signature=None)),
+    user_turn(response_part("run", response="1"), response_part("run", response="2")),
+    model_turn(call_part("run")),
+    user_turn(response_part("run", response="3"), words("and hurry")),
+    model_turn({"text": "Done.", "thoughtSignature": "c2ln"}),
+    user_turn(words("and now?")),
+]
+
+
+def test_a_sound_list_without_ids_goes_out_as_the_same_objects() -> None:
+    request = govern(SOUND, budget=16_000, format=GEMINI, model="gemini-3-pro", system={"parts": [{"text": "Be."}]})
+
+    assert all(new is old for new, old in zip(request.messages, SOUND, strict=True))
+    assert request.receipt.is_unchanged
+    assert request.tokens.system > 0
+
+
+def test_a_call_that_waits_is_not_answered_for() -> None:
+    with pytest.raises(PendingToolCallsError) as pending:
+        govern([GO, model_turn(call_part("run"))], budget=1_000, format=GEMINI)
+
+    assert pending.value.call_ids == ("run#1",)
+
+
+def test_a_made_up_response_names_its_function_and_joins_the_others() -> None:
+    calls = model_turn(call_part("run", "x"), call_part("look", None, None))
+
+    assert sent([GO, calls, user_turn(response_part("run", "x"), words("stop"))])[2] == user_turn(
+        response_part("run", "x"), response_part("look", response={"error": "Interrupted by user."}), words("stop")
+    )
+
+
+def test_a_response_that_lost_its_id_gets_the_id_of_its_call() -> None:
+    calls = model_turn(call_part("run", "x"), call_part("run", "y", None))
+
+    assert sent([GO, calls, user_turn(response_part("run", response="1"), response_part("run", response="2"))])[2] == (
+        user_turn(response_part("run", "x", "1"), response_part("run", "y", "2"))
+    )
+
+
+def test_a_late_response_without_an_id_finds_its_call() -> None:
+    wait = user_turn(words("wait"))
+
+    assert sent([GO, model_turn(call_part("run")), wait, user_turn(response_part("run"))]) == [
+        GO,
+        model_turn(call_part("run")),
+        user_turn(response_part("run")),
+        wait,
+    ]
+
+
+def test_a_call_behind_words_of_the_model_joins_them() -> None:
+    spoken = [GO, model_turn(words("Looking.")), model_turn(call_part("run")), user_turn(response_part("run"))]
+
+    assert sent(spoken) == [GO, model_turn(words("Looking."), call_part("run")), user_turn(response_part("run"))]
+
+
+def test_history_begins_with_the_user_even_after_a_fold() -> None:
+    history: list[Any] = []
+    for turn in range(60):
+        history += [user_turn(words(f"prompt {turn} " + "word " * 80)), model_turn(call_part("run"))]
+        history += [user_turn(response_part("run", response="line\n" * 200)), model_turn(words(f"answer {turn}"))]
+    history.append(user_turn(words("and now?"), PICTURE))
+
+    request = govern(history, budget=5_000, format=GEMINI, model="gemini-3-pro")
+
+    assert request.receipt.folded
+    assert request.messages[0]["role"] == "user"
+    assert request.tokens.total <= 5_000
+    assert validate(request.messages, GEMINI) == []
+
+
+def test_a_call_nobody_signed_is_marked_unless_the_model_signs_nothing() -> None:
+    unsigned = [GO, model_turn(call_part("run", signature=None)), user_turn(response_part("run"))]
+
+    request = govern(unsigned, budget=1_000, format=GEMINI)
+
+    marked = call_part("run", signature="skip_thought_signature_validator")
+    assert request.messages[1] == model_turn(marked)
+    assert "#1: marked a call without a signature as another model's" in str(request.receipt)
+    assert all(new is old for new, old in zip(sent(unsigned, UNSIGNED), unsigned, strict=True))
+    assert convert(unsigned, source=UNSIGNED, target=GEMINI).messages == request.messages
+
+
+def test_fields_as_the_python_sdk_dumps_them_are_understood() -> None:
+    dumped: list[Any] = [
+        {"role": None, "parts": [{"text": "go", "function_call": None}]},
+        {"role": "model", "parts": [{"function_call": {"name": "run", "args": {}}, "thought_signature": "c2ln"}]},
+        {"role": "function", "parts": [{"function_response": {"name": "run", "response": {"output": "ok"}}}]},
+        user_turn({"inline_data": {"mime_type": "image/png", "data": "AAAA"}}),
+    ]
+
+    assert sent(dumped) == [
+        GO,
+        model_turn({"functionCall": {"name": "run", "args": {}}, "thoughtSignature": "c2ln"}),
+        user_turn(response_part("run")),
+        user_turn({"inlineData": {"mimeType": "image/png", "data": "AAAA"}}),
+    ]
+
+
+MALFORMED: list[tuple[Any, str]] = [
+    ("oops", r"messages\[0\]: must be an object, not str"),
+    (
+        {"role": "system", "parts": []},
+        r"messages\[0\]\.role: 'system' is not a role; use 'user' or 'model'; system",
+    ),
+    ({"role": 5, "parts": []}, r"messages\[0\]\.role: a number is not a role"),
+    ({"role": "user", "parts": "x"}, r"messages\[0\]\.parts: must be a list of parts, not a string"),
+    (user_turn("x"), r"messages\[0\]\.parts\[0\]: must be an object, not a string"),  # pyright: ignore[reportArgumentType]
+    (user_turn({"text": 5}), r"messages\[0\]\.parts\[0\]\.text: must be a string, not a number"),
+    (model_turn({"functionCall": 5}), r"parts\[0\]\.functionCall: must be an object, not a number"),
+    (model_turn({"functionCall": {"name": 5}}), r"parts\[0\]\.functionCall\.name: must be a string"),
+    (model_turn({"functionCall": {"name": "f", "id": 5}}), r"parts\[0\]\.functionCall\.id: must be a string"),
+    (model_turn({"text": "x", "thoughtSignature": 5}), r"parts\[0\]\.thoughtSignature: must be a string"),
+    (model_turn({"functionCall": {"name": "f", "args": {"x": {1}}}}), r"functionCall\.args\.x: is a set, which JSON"),
+    (
+        user_turn({"functionResponse": {"name": "f", "response": {}, "parts": 5}}),
+        r"functionResponse\.parts: must be a list",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "problem"), MALFORMED)
+def test_a_malformed_turn_is_named_by_its_place(content: Any, problem: str) -> None:
+    with pytest.raises(MalformedInputError, match=problem):
+        govern([content, GO], budget=1_000, format=GEMINI)
+
+
+def test_what_stands_in_the_wrong_place_or_shape_is_mended_with_a_line() -> None:
+    messages: list[Any] = [
+        user_turn(words("a\ud800"), call_part("run"), {}),
+        model_turn({"functionCall": {"name": "", "args": [1]}, "thoughtSignature": "c2ln"}),
+        user_turn({"functionResponse": {"name": "tool", "response": "bare"}}),
+    ]
+
+    assert sent(messages) == [
+        user_turn(words("a\ufffd")),
+        model_turn({"functionCall": {"name": "tool", "args": {"arguments": [1]}}, "thoughtSignature": "c2ln"}),
+        user_turn(response_part("tool", response={"output": "bare"})),
+    ]
+
+
+def test_contents_become_chat_and_come_back() -> None:
+    converted = convert(SOUND[:3], source=GEMINI, target="openai-chat")
+
+    calls = called("run_1_0", "run_1_1", name="run", arguments={"path": "src/a.py"})
+    assert converted.messages == [
+        said("go"),
+        {key: value for key, value in calls.items() if key != "content"},
+        returned("run_1_0", "1"),
+        returned("run_1_1", "2"),
+    ]
+    assert converted.notes == (
+        "reasoning was left out: it is only valid with the provider that wrote it",
+        "a block of type 'thoughtSignature' was left out",
+    )
+    back = convert(converted.messages, source="openai-chat", target=GEMINI)
+    assert validate(back.messages, GEMINI) == []
+    assert convert([said("a"), answered("b"), said("c")], source="openai", target=UNSIGNED).messages == [
+        user_turn(words("a")),
+        model_turn(words("b")),
+        user_turn(words("c")),
+    ]
