@@ -217,15 +217,16 @@ def test_the_previous_request_saves_work_and_changes_nothing(source: str, data: 
         previous = continued or previous
 
 
+@pytest.mark.parametrize("source", ["openai-chat", "openai-responses", "gemini"])
 @pytest.mark.parametrize("loop_steps", [0, 60])
 @pytest.mark.parametrize("budget", [4_000, 16_000])
-def test_a_growing_list_keeps_its_prefix_until_a_line_moves(budget: int, loop_steps: int) -> None:
-    session = generated_session(400, loop_steps=loop_steps)
+def test_a_growing_list_keeps_its_prefix_until_a_line_moves(source: str, budget: int, loop_steps: int) -> None:
+    session = convert(generated_session(400, loop_steps=loop_steps), source="openai-chat", target=source).messages
     length = len(session) - 150 if not loop_steps else len(session) - 100
     moves = 0
     before = None
     for end in range(length, len(session) + 1):
-        request = governed(session[:end], "openai-chat", budget, previous=before)
+        request = governed(session[:end], source, budget, previous=before)
         if request is None or request.receipt.mended:
             continue
         if before is not None:
@@ -241,15 +242,25 @@ def test_a_growing_list_keeps_its_prefix_until_a_line_moves(budget: int, loop_st
     assert 0 < moves <= weight / step + 2
 
 
-@given(sound_chat_histories(max_turns=8), st.data(), st.sampled_from([400, 900, 2_500]))
-def test_pinned_messages_survive_as_the_same_objects(
-    messages: list[dict[str, object]], data: st.DataObject, budget: int
-) -> None:
+@pytest.mark.parametrize("source", SOUND_HISTORIES)
+@given(data=st.data(), budget=st.sampled_from([400, 900, 2_500]))
+def test_pinned_messages_survive_as_the_same_objects(source: str, data: st.DataObject, budget: int) -> None:
+    messages = data.draw(SOUND_HISTORIES[source])
     pins = data.draw(st.sets(st.integers(0, len(messages) - 1), max_size=3))
-    request = governed(messages, "openai-chat", budget, pins=pins)
+    request = governed(messages, source, budget, pins=pins)
     assume(request is not None)
     assert request is not None
 
     sent = {id(message) for message in request.messages}
     assert all(id(messages[pin]) in sent for pin in pins)
     assert pins <= set(request.receipt.kept)
+
+
+@given(item_histories(), BUDGETS)
+def test_a_compaction_survives_as_the_same_object(messages: list[dict[str, object]], budget: int) -> None:
+    request = governed(messages, "openai-responses", budget, interrupted=True)
+    assume(request is not None)
+    assert request is not None
+
+    sent = {id(message) for message in request.messages}
+    assert all(id(message) in sent for message in messages if message.get("type") == "compaction")

@@ -152,6 +152,16 @@ def test_a_late_result_without_an_id_finds_its_call() -> None:
     assert said(late) == [user("go"), calls(ToolCall("run#1", "run", "{}")), results("run#1"), user("wait")]
 
 
+def test_where_a_turn_of_the_users_is_gone_its_place_is_marked() -> None:
+    torn = mended(TURNS, user("go"), assistant("Well."), user(" "), calls(ToolCall("a", "run", "{}")), results("a"))
+
+    assert said(torn)[1:4] == [
+        assistant("Well."),
+        user("[No new message from the user.]", trust="system"),
+        calls(ToolCall("a", "run", "{}")),
+    ]
+
+
 def test_calls_behind_another_turn_of_the_model_join_it() -> None:
     torn = mended(TURNS, user("go"), assistant("Looking."), calls(ToolCall("a", "run", "{}")), results("a"))
 

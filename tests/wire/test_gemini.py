@@ -257,6 +257,16 @@ def test_a_malformed_turn_is_named_by_its_place(content: Any, problem: str) -> N
         govern([content, GO], budget=1_000, format=GEMINI)
 
 
+@pytest.mark.parametrize("content", [content for content, _ in MALFORMED])
+def test_what_is_malformed_is_found_among_many_that_will_be_folded(content: Any) -> None:
+    many: list[Any] = [user_turn(words("x" * 400)), model_turn(words("y" * 400))] * 300
+
+    with pytest.raises(MalformedInputError) as refusal:
+        govern([*many, content, *many, GO], budget=1_000, format=GEMINI)
+
+    assert refusal.value.where.startswith("messages[600]")
+
+
 def test_what_stands_in_the_wrong_place_or_shape_is_mended_with_a_line() -> None:
     messages: list[Any] = [
         user_turn(words("a\ud800"), call_part("run"), {}),

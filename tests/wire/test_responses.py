@@ -283,6 +283,16 @@ def test_a_malformed_item_is_named_by_its_place(item: Any, problem: str) -> None
         govern([item, said("go")], budget=1_000, format=ITEMS)
 
 
+@pytest.mark.parametrize("item", [item for item, _ in MALFORMED])
+def test_what_is_malformed_is_found_among_many_that_will_be_folded(item: Any) -> None:
+    many: list[Any] = [said("x" * 400), output_message("y" * 400)] * 300
+
+    with pytest.raises(MalformedInputError) as refusal:
+        govern([*many, item, *many, said("go")], budget=1_000, format=ITEMS)
+
+    assert refusal.value.where.startswith("messages[600]")
+
+
 def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> None:
     call = {**function_call("a"), "arguments": {"x": 1}}
     request = govern([said("a\ud800"), call, function_output("a", None)], budget=1_000, format=ITEMS)

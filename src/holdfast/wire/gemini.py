@@ -119,22 +119,27 @@ def _weigh(parts: Any) -> tuple[int, bool]:
     """Return the size of plain parts and whether they are more than responses; raise where they are not plain."""
     weight, is_prompt = 0, False
     for part in parts:
+        if type(part.get(SIGNATURE, "")) is not str:
+            raise TypeError
         if (text := part.get("text")) is not None:
             weight += utf8_length(text)
             is_prompt = True
         elif (call := part.get("functionCall")) is not None:
-            weight += len(call["name"] + json.dumps(call.get("args") or {}, allow_nan=False))
+            weight += len(call.get("id", "") + call["name"] + json.dumps(call.get("args") or {}, allow_nan=False))
         else:
-            response = part["functionResponse"]
-            weight += len(response["name"] + "") + _weigh_response(response["response"])
+            weight += _weigh_response(part["functionResponse"])
     return weight, is_prompt
 
 
-def _weigh_response(said: Any) -> int:
+def _weigh_response(response: Any) -> int:
+    if "parts" in response:
+        raise ValueError
+    said = response["response"]
     values = list(said.values())
+    weight = len(response.get("id", "") + response["name"])
     if len(values) == 1 and type(values[0]) is str:
-        return utf8_length(values[0])
-    return len(json.dumps(said, allow_nan=False))
+        return weight + utf8_length(values[0])
+    return weight + len(json.dumps(said, allow_nan=False))
 
 
 def _parts(value: object, trust: Trust, place: Place) -> Iterator[Part]:

@@ -47,7 +47,7 @@ def _repaired_part(part: Any, role: str | None, place: Place) -> Any:
     if None in part.values() or not SPELLINGS.keys().isdisjoint(part):
         place.notes.append("spelled the fields of a part as the API does")
         part = {SPELLINGS.get(key, key): _spelled(value) for key, value in part.items() if value is not None}
-    if not part:
+    if not part or (part.get("thought") and part.get("text") == "" and not part.get("thoughtSignature")):
         place.notes.append("left out an empty part")
         return None
     for key, owner in (("functionCall", "model"), ("functionResponse", "user")):

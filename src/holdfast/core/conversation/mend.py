@@ -52,16 +52,26 @@ def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, batching: Ba
 
 
 def _with_calls_behind_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
-    """Return entries in which a message with calls is one with the model's message before it."""
-    joined: list[Entry] = []
+    """Return entries in which a message with calls stands behind one of the user's.
+
+    Two neighbours are one turn that was torn; where something stood between them, its place is marked.
+    """
+    whole: list[Entry] = []
     for entry in entries:
         turn = entry
-        while joined and is_torn_turn(joined[-1], turn):
+        while whole and is_torn_turn(whole[-1], turn) and _are_neighbours(whole[-1], turn):
             repairs.append(Repair(turn.position, "joined a turn with calls to the turn of the model before it"))
-            before = joined.pop()
+            before = whole.pop()
             turn = before.saying(_joined(before.message, turn.message))
-        joined.append(turn)
-    return joined
+        if whole and is_torn_turn(whole[-1], turn):
+            repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
+            whole.append(Entry(user(NO_NEW_MESSAGE, trust="system")))
+        whole.append(turn)
+    return whole
+
+
+def _are_neighbours(before: Entry, after: Entry) -> bool:
+    return before.position is not None and before.position + 1 == after.position
 
 
 def _joined(before: Message, after: Message) -> Message:
