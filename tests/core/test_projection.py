@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import MalformedInputError, counter_for
+from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, TURNS
+from holdfast.core.conversation.soundness import is_sound
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
@@ -56,11 +58,14 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
         except MalformedInputError:
             continue
         if is_asked:
-            live.projection(COUNTER, scope)
+            live.projection(COUNTER, scope).is_sound(EACH)
 
     replayed = History.replay(live.events, format_named)
 
-    assert state(live.projection(COUNTER, scope)) == state(replayed.projection(COUNTER, scope))
+    grown, anew = live.projection(COUNTER, scope), replayed.projection(COUNTER, scope)
+    assert state(grown) == state(anew)
+    for batching in (EACH, GROUPED, ITEMS, TURNS):
+        assert grown.is_sound(batching) == is_sound(anew.entries, batching)
 
 
 def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:

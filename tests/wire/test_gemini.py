@@ -18,9 +18,9 @@ from holdfast import (
     govern,
     validate,
 )
+from holdfast.core.conversation.clip import clip_arguments, clip_outputs
+from holdfast.core.conversation.elide import elide_media
 from holdfast.core.conversation.messages import Message
-from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
-from holdfast.core.planning.rules.media import elide_media
 from holdfast.testing.chat import answered, called, returned, said
 from holdfast.testing.contents import call_part, model_turn, response_part, user_turn, words
 from holdfast.wire.formats import format_named

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from holdfast.core.planning.rules.clip import clip_arguments, clip_outputs
-from holdfast.core.planning.rules.media import elide_media
 
 from holdfast import (
     CannotFitError,
@@ -20,6 +18,8 @@ from holdfast import (
     govern,
     validate,
 )
+from holdfast.core.conversation.clip import clip_arguments, clip_outputs
+from holdfast.core.conversation.elide import elide_media
 from holdfast.core.conversation.messages import Message
 from holdfast.testing.chat import answered, called, returned, said, told
 from holdfast.testing.items import compaction, function_call, function_output, output_message, reasoning

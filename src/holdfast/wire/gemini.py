@@ -26,10 +26,10 @@ from holdfast.core.conversation.messages import (
     Trust,
 )
 from holdfast.core.conversation.transcript import Survey
+from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
 from holdfast.wire.gemini_gate import FOREIGN_SIGNATURE, repaired
 from holdfast.wire.gemini_writing import response_media, response_text, written_parts
 from holdfast.wire.media import data_tokens, image_tokens
-from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
 from holdfast.wire.reading import (
     Place,
     extra_fields,

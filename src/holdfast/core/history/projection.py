@@ -5,11 +5,13 @@ kept from one request to the next: new messages are put behind it, and only a ch
 fold, an undo or a pin, has it made anew. Whichever way it came about, it is the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.elide import count_media
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.soundness import is_sound
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.weight import weight_of
 from holdfast.core.history.context import Context
@@ -32,6 +34,8 @@ class Projection:
         self.newest_prompt: int | None = None
         """The index of the last thing the user said."""
         self._tokens_of = tokens_of
+        self._settled: dict[Batching, tuple[int, set[str]]] = {}
+        """By how a format carries a batch: the index before which all is sound, and the call ids used there."""
         self._changed_at = context.standing.changed_at
         for entry in context.shown():
             self._take(entry)
@@ -83,6 +87,26 @@ class Projection:
         """Return what each entry costs."""
         return [after - before for before, after in pairwise(self.sums)]
 
+    def is_sound(self, batching: Batching) -> bool:
+        """Return whether every call is answered directly behind it; only what was not settled before is looked at."""
+        settled, seen = self._settled.get(batching, (0, set[str]()))
+        newer = self.entries[settled:]
+        if not is_sound(newer, batching):
+            return False
+        if not batching.pairs_by_name and any(call_id in seen for call_id in _call_ids(newer)):
+            return False
+        # A sound history is closed where an exchange begins: what stands before needs no second look.
+        line = len(self.entries) - 1
+        while line > settled and not self._begins_exchange(line):
+            line -= 1
+        if line > settled:
+            seen.update(_call_ids(self.entries[settled:line]))
+            self._settled[batching] = line, seen
+        return True
+
+    def _begins_exchange(self, index: int) -> bool:
+        return self[index].role == "assistant" and self[index - 1].role != "assistant"
+
     def grown(self, context: Context) -> "Projection | None":
         """Return this projection with what was said since, or None if it has to be made anew."""
         if context.version is not self.context.version or context.pins is not self.context.pins:
@@ -106,3 +130,7 @@ class Projection:
         self.longest = max(self.longest, weight_of(message))
         self.entries.append(entry)
         self.sums.append(self.sums[-1] + self._tokens_of(entry))
+
+
+def _call_ids(entries: Iterable[Entry]) -> Iterator[str]:
+    return (call_id for entry in entries for call_id in entry.message.outline.call_ids)

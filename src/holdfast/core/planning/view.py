@@ -7,9 +7,9 @@ comes after whatever changes what stands.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.core.conversation.mend import is_sound
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.pairing import Repair
+from holdfast.core.conversation.soundness import is_sound
 from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import RequestTruncated
@@ -76,7 +76,7 @@ def _truncated(view: View, outlook: Outlook, policy: Policy) -> View:
     truncator = policy.truncator.after_refusals(situation.refusals)
     limit = min(situation.budget.tokens, situation.window or policy.unknown_window)
     static = situation.static_tokens
-    if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_sound(view.entries):
+    if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_sound(view.entries, situation.batching):
         return view
     done = truncator.truncate(view.entries, limit=limit, tools_tokens=static, tokens_of=_price(outlook))
     if done.event is None:
@@ -121,8 +121,10 @@ def _can_be_sent(view: View, outlook: Outlook, policy: Policy) -> bool:
     if budget.messages or budget.turns or budget.bytes or (longest and outlook.shown.longest > longest):
         return False
     first = next((entry.message.role for entry in entries if entry.message.role != "system"), None)
-    is_ended = entries[-1].message.role in {"user", "tool"}
-    return first == "user" and is_ended and is_sound(entries, groups_results=situation.groups_results)
+    if first != "user" or entries[-1].message.role not in {"user", "tool"}:
+        return False
+    is_as_shown = view.entries is outlook.entries and policy.outputs is None
+    return outlook.shown.is_sound(situation.batching) if is_as_shown else is_sound(entries, situation.batching)
 
 
 def _price(outlook: Outlook) -> Callable[[Message], int]:

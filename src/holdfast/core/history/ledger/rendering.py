@@ -25,12 +25,12 @@ MOST_LINES = 60
 def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
     """Return the ledger in at most `allowance_tokens`; empty if not even its frame fits.
 
-    `beside` is the text that stays in view next to it: no identifier is listed that stands there.
+    `beside` is the text that stays in view next to it: no identifier and no wish is listed that stands there.
     """
     room = allowance_tokens - counter.count(FRAME) - 1
     if room < 0:
         return ""
-    sections = _sections(ledger)
+    sections = _sections(ledger, beside)
     shares = "\n".join([FRAME, *packed(sections, room, counter, is_second_round=False)])
     left = allowance_tokens - counter.count(shares) - 1
     names = ledger.pack(left, counter, beside=f"{shares}\n{beside}")
@@ -38,8 +38,8 @@ def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: s
     return "\n".join([FRAME, *lines, *([names] if names else [])])
 
 
-def _sections(ledger: Ledger) -> list[Section]:
-    wishes = list(ledger.wishes)
+def _sections(ledger: Ledger, beside: str) -> list[Section]:
+    wishes = [wish for wish in ledger.wishes if wish.text not in beside]
     constraints = _newest_first([wish for wish in wishes if wish.kind == "constraint"])
     decisions = _newest_first([wish for wish in wishes if wish.kind == "decision"])
     return [

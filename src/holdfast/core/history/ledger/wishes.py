@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.history.ledger.calls import one_line
 from holdfast.core.history.ledger.cues import (
@@ -142,18 +142,42 @@ def _kind(lower: str, speaker: Speaker) -> Kind | None:
 
 def _contradicts(new: str, old: str) -> bool:
     """Return whether a statement gives up what an older one, on the same subject, asked for."""
-    said, before = _subject(new), _subject(old)
-    if not said or not before:
+    said, before = _traits(new), _traits(old)
+    shared = len(said.subject & before.subject)
+    if not shared:
         return False
-    if given_up := re.search(REJECTED, new):
-        rejected, adopted = _subject(given_up[1]), _subject(re.sub(REJECTED, " ", old))
-        if rejected and rejected <= adopted:
-            return True
-    shared = len(said & before)
-    if has(NEGATION, new) != has(NEGATION, old):
-        return shared > SAME_SUBJECT * len(said | before)
-    is_replacement = has(REPLACEMENT, new) and has(ADOPTION, new) and has(ADOPTION, old)
-    return is_replacement and shared >= SAME_SUBJECT * min(len(said), len(before))
+    if said.rejected and said.rejected <= before.adopted:
+        return True
+    if said.is_negated != before.is_negated:
+        return shared > SAME_SUBJECT * len(said.subject | before.subject)
+    is_replacement = said.is_replacement and said.is_adoption and before.is_adoption
+    return is_replacement and shared >= SAME_SUBJECT * min(len(said.subject), len(before.subject))
+
+
+class _Traits(NamedTuple):
+    """What a sentence is about and does, worked out once: each new wish is held against all others."""
+
+    subject: frozenset[str]
+    rejected: frozenset[str]
+    """What it says shall not be."""
+    adopted: frozenset[str]
+    """What it is about besides that."""
+    is_negated: bool
+    is_adoption: bool
+    is_replacement: bool
+
+
+@lru_cache(maxsize=4 * MOST_WISHES)
+def _traits(lower: str) -> _Traits:
+    given_up = re.search(REJECTED, lower)
+    return _Traits(
+        _subject(lower),
+        _subject(given_up[1]) if given_up else frozenset(),
+        _subject(re.sub(REJECTED, " ", lower)),
+        has(NEGATION, lower),
+        has(ADOPTION, lower),
+        has(REPLACEMENT, lower),
+    )
 
 
 def _is_bare_replacement(lower: str) -> bool:
