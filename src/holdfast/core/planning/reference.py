@@ -12,7 +12,7 @@ from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import render
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 
-WORDS_SHARE, LEDGER_SHARE = 0.25, 0.55
+WORDS_SHARE, LEDGER_SHARE = 0.2, 0.65
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
 HORIZON = 64
 """How many of the newest folded messages a digest is read from."""
@@ -27,12 +27,20 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
     counter = outlook.situation.counter
     prompts = _prompts(outlook, step)
     whole = _whole(prompts, int(allowance * WORDS_SHARE), outlook)
-    words = "\n".join([WORDS, *(_line(entry) for entry in whole)]) if whole else ""
     ledger = outlook.history.ledger(outlook.situation.scope, step.stop)
-    names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside="\n".join([words, *_tail(outlook, step)]))
+    beside = "\n".join([_words(whole), *_tail(outlook, step)])
+    names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside=beside)
+    # A conversation without tools has few names: what the ledger leaves, the user's words take.
+    spare = int(allowance * (WORDS_SHARE + LEDGER_SHARE)) - counter.count(names)
+    whole = _whole(prompts, max(spare, int(allowance * WORDS_SHARE)), outlook)
+    words = _words(whole)
     taken = sum(counter.count(text) + 2 for text in (words, names) if text)
     done = _framed(summary.text, step.count) if summary else _digest(outlook, step, prompts, whole, allowance - taken)
     return "\n\n".join(text for text in (done, words, names) if text)
+
+
+def _words(whole: list[Entry]) -> str:
+    return "\n".join([WORDS, *(_line(entry) for entry in whole)]) if whole else ""
 
 
 def _tail(outlook: Outlook, step: FoldSpan) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import next_cut, unit_around
-from holdfast.core.history.history import History
+from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import PRICES, break_even_turns
 from holdfast.core.planning.protection import reasoning_exchange
 from holdfast.core.planning.reference import reference
@@ -146,7 +146,7 @@ class FoldDeep:
             kept += _positions(outlook, [*range(*unit_around(shown, prompt)), *reasoning_exchange(shown, prompt, cut)])
         stop = shown.position(cut)
         standing = shown.context.standing
-        count = _count(outlook.history, standing.cleared_at, stop)
+        count = _count(outlook, standing.cleared_at, stop)
         return FoldSpan(start=standing.cleared_at, stop=stop, kept=tuple(sorted({*kept})), by="digest", count=count)
 
 
@@ -155,9 +155,15 @@ def _positions(outlook: Outlook, indices: Sequence[int]) -> list[int]:
     return [position for position in found if position is not None]
 
 
-def _count(history: History, start: int, stop: int) -> int:
-    hidden = sum(len(range(max(start, span.start), min(stop, span.stop))) for span in history.version.hidden)
-    return stop - start - hidden
+def _count(outlook: Outlook, start: int, stop: int) -> int:
+    """Return how many messages of a span stand; a main agent that sees everything need not look at each."""
+    history = outlook.history
+    if outlook.situation.scope != MAIN or history.scopes.main_sees != "everything":
+        return sum(1 for _ in outlook.shown.context.between(start, stop))
+    hidden = {
+        position for span in history.version.hidden for position in range(max(start, span.start), min(stop, span.stop))
+    }
+    return stop - start - len(hidden)
 
 
 def _fill(outlook: Outlook) -> str:
