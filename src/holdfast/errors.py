@@ -5,7 +5,13 @@ HoldfastError
 │   └── EmptyConversationError there is nothing a model could answer
 ├── SettingsError              a budget, policy, format or model setting cannot work
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
-└── CannotFitError             what may not be shortened is larger than the budget
+├── CannotFitError             what may not be shortened is larger than the budget
+└── StoreError                 a store could not do what it was asked; the log is as it was
+    ├── SequenceConflictError  another writer appended first
+    ├── UnknownSessionError    there is no session of that name, or more than one
+    ├── MissingBlobError       a large piece of a message is not in the store
+    ├── StoreUnavailableError  the database cannot be reached or opened, is locked, full or read-only
+    └── DamagedStoreError      the database is not what it should be
 
 A message says what is true and what to do; the facts are attributes.
 """
@@ -77,3 +83,54 @@ class CannotFitError(HoldfastError):
         self.limit = limit
         self.unit = unit
         self.breakdown = dict(breakdown)
+
+
+class StoreError(HoldfastError):
+    """A store could not do what it was asked. The log is as it was before."""
+
+
+class SequenceConflictError(StoreError):
+    """Another writer appended first. Reload the session and try again."""
+
+    def __init__(self, session: str, *, expected: int, actual: int) -> None:
+        super().__init__(f"session {session!r} has {actual:,} events, not {expected:,}: another writer was faster")
+        self.session = session
+        self.expected = expected
+        self.actual = actual
+
+
+class UnknownSessionError(StoreError):
+    """No session, or more than one, has an id that begins so. Give more of it, or list the sessions."""
+
+    def __init__(self, prefix: str, candidates: Sequence[str] = ()) -> None:
+        listed = ", ".join(candidates[:5])
+        problem = f"could be any of {listed}; give more of it" if candidates else "is not known; list the sessions"
+        super().__init__(f"session {prefix!r} {problem}")
+        self.prefix = prefix
+        self.candidates = tuple(candidates)
+
+
+class MissingBlobError(StoreError):
+    """A large piece of a message is not in the store. Restore the store from a copy that has it."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the store has no content with the hash {digest[:16]}…; restore it from a copy that has it")
+        self.digest = digest
+
+
+class StoreUnavailableError(StoreError):
+    """The database cannot be reached, opened or written to. `problem` says why and what to do."""
+
+    def __init__(self, store: str, problem: str) -> None:
+        super().__init__(f"{store}: {problem}")
+        self.store = store
+        self.problem = problem
+
+
+class DamagedStoreError(StoreError):
+    """The database is not what it should be. `holdfast recover` saves what can be read."""
+
+    def __init__(self, store: str, problem: str) -> None:
+        super().__init__(f"{store} is damaged ({problem}); `holdfast recover {store}` saves what can be read")
+        self.store = store
+        self.problem = problem

@@ -1,0 +1,158 @@
+"""What a store promises, in words; `holdfast.testing.store_contract` holds every store to it.
+
+A store keeps logs, one a session, and nothing that was acknowledged is ever lost.
+
+*Appending.* A log only grows. `append` takes the length the caller believes the log to have; if another writer
+was faster it raises `SequenceConflictError`, and nothing was written. All records of one call are written, or
+none. When it returns, they survive a killed process and a pulled plug (a memory store promises that only for
+as long as it lives). Appending to a session that is not there creates it.
+
+*Reading.* `read` gives the records from a position on, in order, exactly as they were given, and their times.
+A session that is not there has no records.
+
+*Blobs.* Large pieces are kept apart under the hash of their content, once, whoever refers to them. A blob is
+durable when `put_blob` returns, so a record never refers to one that is not there.
+
+*Searching.* What was said can be found by its words; a hit names session and position. What a session does
+not want found, it does not index.
+
+*Listing.* Sessions are listed newest change first, in pages; a page begins behind the last one's end, so a
+session that changes meanwhile is not skipped for good.
+
+*Facts.* A small table of values that belong to no session, such as what a model's limits turned out to be.
+
+*Deleting.* Only whole sessions go, and only by `delete`. Blobs that others refer to stay.
+
+*Failing.* Whatever a driver raises arrives as a `StoreError` that says what to do; the log is as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Record: TypeAlias = Mapping[str, object]
+"""A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record as it stands in a log."""
+
+    position: int
+    """Its place in the log, counted from 0."""
+    time_ms: int
+    """When it was appended, in milliseconds since 1970."""
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What a list of sessions shows."""
+
+    id: str
+    name: str
+    length: int
+    """How many records its log has."""
+    created_ms: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What is to be found: the words of one message."""
+
+    position: int
+    """The position of the message among those of its session."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Where words were found."""
+
+    session: str
+    position: int
+    score: float
+    """Larger is better; comparable within one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A shortcut to how a log stands at a length: a cache, to be thrown away at any time."""
+
+    length: int
+    data: bytes
+
+
+class Store(Protocol):
+    """Keeps logs; what each method promises stands above."""
+
+    async def append(
+        self,
+        session: str,
+        records: Sequence[Record],
+        *,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+    ) -> int:
+        """Append records to a log that has `after` records, and return how many it has now.
+
+        `index` is what is to be found of them, `blobs` are the hashes of the content they refer to.
+        """
+        ...
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        """Return the records of a log from a position on."""
+        ...
+
+    async def length(self, session: str) -> int:
+        """Return how many records a log has; 0 for a session that is not there."""
+        ...
+
+    async def put_blob(self, content: bytes) -> str:
+        """Keep some content and return its hash, the SHA-256 in hexadecimal."""
+        ...
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Return some content by its hash; raises `MissingBlobError`."""
+        ...
+
+    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
+        """Return where words stand, the best first."""
+        ...
+
+    async def sessions(
+        self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
+    ) -> list[SessionInfo]:
+        """Return sessions whose id begins with `prefix`, newest change first, behind (`updated_ms`, `id`)."""
+        ...
+
+    async def rename(self, session: str, name: str) -> None:
+        """Give a session a name for people."""
+        ...
+
+    async def delete(self, session: str) -> bool:
+        """Delete a session, and say whether there was one."""
+        ...
+
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
+        """Keep a shortcut; an older one goes."""
+        ...
+
+    async def get_snapshot(self, session: str) -> Snapshot | None:
+        """Return the shortcut of a session, if there is one."""
+        ...
+
+    async def put_fact(self, key: str, value: Record) -> None:
+        """Keep a value under a key; an older one goes."""
+        ...
+
+    async def get_fact(self, key: str) -> Record | None:
+        """Return the value of a key."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what the store holds open."""
+        ...

@@ -1,0 +1,153 @@
+"""A store that lives as long as the program: for tests, and for those who want no file."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
+from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.packing import digest_of, packed, read, unpacked, written
+from holdfast.stores.words import words_of
+
+NAME = "memory"
+
+
+@dataclass(slots=True)
+class _Log:
+    info: SessionInfo
+    records: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    words: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
+    blobs: set[str] = field(default_factory=set[str])
+    snapshot: Snapshot | None = None
+
+
+class MemoryStore:
+    """Keeps everything in dictionaries."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _Log] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._facts: dict[str, bytes] = {}
+
+    async def append(
+        self,
+        session: str,
+        records: Sequence[Record],
+        *,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+    ) -> int:
+        """Append records to a log that has `after` records, and return how many it has now."""
+        lines = [(time_ms, packed(written(record))) for record in records]
+        log = self._logs.get(session)
+        length = len(log.records) if log else 0
+        if length != after:
+            raise SequenceConflictError(session, expected=after, actual=length)
+        if log is None:
+            log = self._logs[session] = _Log(SessionInfo(session, "", 0, time_ms, time_ms))
+        log.records += lines
+        log.words |= {item.position: Counter(words_of(item.text)) for item in index}
+        log.blobs.update(blobs)
+        log.info = replace(log.info, length=len(log.records), updated_ms=max(log.info.updated_ms, time_ms))
+        return len(log.records)
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        """Return the records of a log from a position on."""
+        log = self._logs.get(session)
+        lines = log.records[start : None if limit is None else start + limit] if log else []
+        return [
+            StoredRecord(position, time_ms, read(unpacked(line, NAME), NAME))
+            for position, (time_ms, line) in enumerate(lines, start)
+        ]
+
+    async def length(self, session: str) -> int:
+        """Return how many records a log has; 0 for a session that is not there."""
+        log = self._logs.get(session)
+        return len(log.records) if log else 0
+
+    async def put_blob(self, content: bytes) -> str:
+        """Keep some content and return its hash."""
+        digest = digest_of(content)
+        if digest not in self._blobs:
+            self._blobs[digest] = packed(content)
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Return some content by its hash."""
+        if digest not in self._blobs:
+            raise MissingBlobError(digest)
+        return unpacked(self._blobs[digest], NAME)
+
+    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
+        """Return where words stand, the best first."""
+        wanted = set(words_of(words))
+        places = [
+            (name, position, counts)
+            for name, log in self._logs.items()
+            if session in {None, name}
+            for position, counts in log.words.items()
+        ]
+        weights = {word: _rarity(sum(word in counts for *_, counts in places), len(places)) for word in wanted}
+        hits = [Hit(name, position, _score(counts, weights)) for name, position, counts in places]
+        found = [hit for hit in hits if hit.score > 0]
+        return sorted(found, key=lambda hit: (-hit.score, hit.session, -hit.position))[:limit]
+
+    async def sessions(
+        self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
+    ) -> list[SessionInfo]:
+        """Return sessions whose id begins with `prefix`, newest change first."""
+        infos = [log.info for name, log in self._logs.items() if name.startswith(prefix)]
+        later = [info for info in infos if before is None or (info.updated_ms, info.id) < before]
+        return sorted(later, key=lambda info: (info.updated_ms, info.id), reverse=True)[:limit]
+
+    async def rename(self, session: str, name: str) -> None:
+        """Give a session a name for people."""
+        log = self._known(session)
+        log.info = replace(log.info, name=name)
+
+    async def delete(self, session: str) -> bool:
+        """Delete a session, and say whether there was one."""
+        log = self._logs.pop(session, None)
+        if log is None:
+            return False
+        used = {digest for other in self._logs.values() for digest in other.blobs}
+        for digest in log.blobs - used:
+            self._blobs.pop(digest, None)
+        return True
+
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
+        """Keep a shortcut; an older one goes."""
+        self._known(session).snapshot = snapshot
+
+    async def get_snapshot(self, session: str) -> Snapshot | None:
+        """Return the shortcut of a session, if there is one."""
+        log = self._logs.get(session)
+        return log.snapshot if log else None
+
+    async def put_fact(self, key: str, value: Record) -> None:
+        """Keep a value under a key; an older one goes."""
+        self._facts[key] = written(value)
+
+    async def get_fact(self, key: str) -> Record | None:
+        """Return the value of a key."""
+        return read(self._facts[key], NAME) if key in self._facts else None
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def _known(self, session: str) -> _Log:
+        if session not in self._logs:
+            raise UnknownSessionError(session)
+        return self._logs[session]
+
+
+def _rarity(holding: int, total: int) -> float:
+    return math.log(1 + (total - holding + 0.5) / (holding + 0.5))
+
+
+def _score(counts: Counter[str], weights: dict[str, float]) -> float:
+    size = sum(counts.values())
+    return sum(weight * counts[word] / (counts[word] + 0.5 + 0.01 * size) for word, weight in weights.items())

@@ -1,0 +1,311 @@
+"""A store shared by many machines: PostgreSQL, through psycopg.
+
+One connection at a time; when it is lost, the call that noticed says so and the next one connects anew.
+Needs the extra `holdfast[postgres]`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
+from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.packing import digest_of, packed, read, unpacked, written
+from holdfast.stores.words import words_of
+
+try:
+    import psycopg
+    from psycopg.rows import TupleRow
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise ImportError("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+
+NAME = "postgresql"
+CONNECT_SECONDS = 10
+LOCK = 0x686F6C64
+"""One number for all: migrations of several machines wait for each other."""
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE holdfast.sessions (
+        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL DEFAULT '',
+        length BIGINT NOT NULL DEFAULT 0,
+        created_ms BIGINT NOT NULL,
+        updated_ms BIGINT NOT NULL
+    );
+    CREATE INDEX sessions_by_change ON holdfast.sessions (updated_ms, id);
+    CREATE TABLE holdfast.events (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        position BIGINT NOT NULL,
+        time_ms BIGINT NOT NULL,
+        data BYTEA NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    CREATE TABLE holdfast.blobs (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
+    CREATE TABLE holdfast.blob_uses (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        PRIMARY KEY (session, digest)
+    );
+    CREATE INDEX blob_uses_by_digest ON holdfast.blob_uses (digest);
+    CREATE TABLE holdfast.snapshots (
+        session BIGINT PRIMARY KEY REFERENCES holdfast.sessions ON DELETE CASCADE,
+        length BIGINT NOT NULL,
+        data BYTEA NOT NULL
+    );
+    CREATE TABLE holdfast.facts (key TEXT PRIMARY KEY, value BYTEA NOT NULL);
+    CREATE TABLE holdfast.words (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        position BIGINT NOT NULL,
+        body TSVECTOR NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    CREATE INDEX words_by_body ON holdfast.words USING GIN (body);
+    """,
+)
+
+
+class PostgresStore:
+    """Keeps everything in the schema `holdfast` of one database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: psycopg.AsyncConnection[TupleRow] | None = None
+        self._turn = asyncio.Lock()
+
+    async def append(
+        self,
+        session: str,
+        records: Sequence[Record],
+        *,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+    ) -> int:
+        """Append records to a log that has `after` records, and return how many it has now."""
+        lines = [packed(written(record)) for record in records]
+        length = after + len(lines)
+        async with self._cursor() as cursor:
+            number = await _grown(cursor, session, after=after, length=length, time_ms=time_ms)
+            events = "INSERT INTO holdfast.events (session, position, time_ms, data) VALUES (%s, %s, %s, %s)"
+            rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
+            await cursor.executemany(events, rows)
+            if index:
+                words = (
+                    "INSERT INTO holdfast.words (session, position, body) VALUES (%s, %s, to_tsvector('simple', %s)) "
+                    "ON CONFLICT (session, position) DO UPDATE SET body = excluded.body"
+                )
+                bodies = [(number, item.position, " ".join(words_of(item.text))) for item in index]
+                await cursor.executemany(words, bodies)
+            if blobs:
+                uses = "INSERT INTO holdfast.blob_uses (session, digest) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+                await cursor.executemany(uses, [(number, digest) for digest in blobs])
+        return length
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        """Return the records of a log from a position on."""
+        query = (
+            "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
+            "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
+        )
+        rows = await self._rows(query, (session, start, limit))
+        return [StoredRecord(position, time, read(unpacked(data, NAME), NAME)) for position, time, data in rows]
+
+    async def length(self, session: str) -> int:
+        """Return how many records a log has; 0 for a session that is not there."""
+        rows = await self._rows("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
+        return rows[0][0] if rows else 0
+
+    async def put_blob(self, content: bytes) -> str:
+        """Keep some content and return its hash."""
+        digest = digest_of(content)
+        if not await self._rows("SELECT 1 FROM holdfast.blobs WHERE digest = %s", (digest,)):
+            insert = "INSERT INTO holdfast.blobs (digest, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+            await self._change(insert, (digest, packed(content)))
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Return some content by its hash."""
+        rows = await self._rows("SELECT data FROM holdfast.blobs WHERE digest = %s", (digest,))
+        if not rows:
+            raise MissingBlobError(digest)
+        return unpacked(rows[0][0], NAME)
+
+    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
+        """Return where words stand, the best first."""
+        wanted = " | ".join(f"'{word}'" for word in dict.fromkeys(words_of(words)))
+        if not wanted:
+            return []
+        query = (
+            "SELECT id, position, ts_rank(body, query, 1) AS score FROM holdfast.words "
+            "JOIN holdfast.sessions ON number = session, to_tsquery('simple', %s) AS query "
+            "WHERE body @@ query AND (%s::text IS NULL OR id = %s) ORDER BY score DESC, position DESC LIMIT %s"
+        )
+        return [Hit(*row) for row in await self._rows(query, (wanted, session, session, limit))]
+
+    async def sessions(
+        self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
+    ) -> list[SessionInfo]:
+        """Return sessions whose id begins with `prefix`, newest change first."""
+        query = (
+            "SELECT id, name, length, created_ms, updated_ms FROM holdfast.sessions WHERE starts_with(id, %s) "
+            'AND (%s::bigint IS NULL OR (updated_ms, id COLLATE "C") < (%s::bigint, %s::text COLLATE "C")) '
+            'ORDER BY updated_ms DESC, id COLLATE "C" DESC LIMIT %s'
+        )
+        time_ms, name = before or (None, None)
+        return [SessionInfo(*row) for row in await self._rows(query, (prefix, time_ms, time_ms, name, limit))]
+
+    async def rename(self, session: str, name: str) -> None:
+        """Give a session a name for people."""
+        if not await self._change("UPDATE holdfast.sessions SET name = %s WHERE id = %s", (name, session)):
+            raise UnknownSessionError(session)
+
+    async def delete(self, session: str) -> bool:
+        """Delete a session, and say whether there was one."""
+        async with self._cursor() as cursor:
+            await cursor.execute("SELECT number FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
+            row = await cursor.fetchone()
+            if row is None:
+                return False
+            blobs = (
+                "DELETE FROM holdfast.blobs WHERE digest IN (SELECT digest FROM holdfast.blob_uses WHERE session = %s) "
+                "AND digest NOT IN (SELECT digest FROM holdfast.blob_uses WHERE session <> %s)"
+            )
+            await cursor.execute(blobs, (row[0], row[0]))
+            await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
+        return True
+
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
+        """Keep a shortcut; an older one goes."""
+        insert = (
+            "INSERT INTO holdfast.snapshots (session, length, data) "
+            "SELECT number, %s, %s FROM holdfast.sessions WHERE id = %s "
+            "ON CONFLICT (session) DO UPDATE SET length = excluded.length, data = excluded.data"
+        )
+        if not await self._change(insert, (snapshot.length, packed(snapshot.data), session)):
+            raise UnknownSessionError(session)
+
+    async def get_snapshot(self, session: str) -> Snapshot | None:
+        """Return the shortcut of a session, if there is one."""
+        query = (
+            "SELECT kept.length, data FROM holdfast.snapshots AS kept "
+            "JOIN holdfast.sessions ON number = session WHERE id = %s"
+        )
+        rows = await self._rows(query, (session,))
+        return Snapshot(rows[0][0], unpacked(rows[0][1], NAME)) if rows else None
+
+    async def put_fact(self, key: str, value: Record) -> None:
+        """Keep a value under a key; an older one goes."""
+        insert = (
+            "INSERT INTO holdfast.facts (key, value) VALUES (%s, %s) "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        )
+        await self._change(insert, (key, written(value)))
+
+    async def get_fact(self, key: str) -> Record | None:
+        """Return the value of a key."""
+        rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
+        return read(rows[0][0], NAME) if rows else None
+
+    async def close(self) -> None:
+        """Close the connection; the store connects again if it is asked for more."""
+        async with self._turn:
+            await self._drop()
+
+    async def _rows(self, query: str, values: Sequence[object]) -> list[TupleRow]:
+        async with self._cursor() as cursor:
+            await cursor.execute(query.encode(), values, binary=True)
+            return await cursor.fetchall()
+
+    async def _change(self, statement: str, values: Sequence[object]) -> int:
+        async with self._cursor() as cursor:
+            await cursor.execute(statement.encode(), values)
+            return cursor.rowcount
+
+    @asynccontextmanager
+    async def _cursor(self) -> "AsyncGenerator[psycopg.AsyncCursor[TupleRow]]":
+        """Give a cursor inside a transaction, one caller at a time; say what a lost connection means."""
+        async with self._turn:
+            try:
+                connection = await self._connected()
+                async with connection.transaction(), connection.cursor() as cursor:
+                    yield cursor
+            except psycopg.Error as error:
+                if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
+                    await self._drop()
+                raise _translated(error) from error
+
+    async def _connected(self) -> "psycopg.AsyncConnection[TupleRow]":
+        if self._connection is None or self._connection.closed:
+            connection = await psycopg.AsyncConnection.connect(
+                self.url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="holdfast"
+            )
+            try:
+                await _migrate(connection)
+            except BaseException:
+                await connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+async def _grown(
+    cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, time_ms: int
+) -> int:
+    """Lengthen a session, made where it is not there yet, and return its number; others wait for the row."""
+    if after == 0:
+        insert = (
+            "INSERT INTO holdfast.sessions (id, length, created_ms, updated_ms) VALUES (%s, 0, %s, %s) "
+            "ON CONFLICT (id) DO NOTHING"
+        )
+        await cursor.execute(insert, (session, time_ms, time_ms))
+    update = (
+        "UPDATE holdfast.sessions SET length = %s, updated_ms = greatest(updated_ms, %s) "
+        "WHERE id = %s AND length = %s RETURNING number"
+    )
+    await cursor.execute(update, (length, time_ms, session, after))
+    row = await cursor.fetchone()
+    if row is None:
+        await cursor.execute("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
+        actual = await cursor.fetchone()
+        raise SequenceConflictError(session, expected=after, actual=actual[0] if actual else 0)
+    return row[0]
+
+
+async def _migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
+    """Bring the tables up to date; of several that open a new database at once, one does it."""
+    async with connection.transaction(), connection.cursor() as cursor:
+        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
+        await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
+        await cursor.execute("SELECT version FROM holdfast.schema")
+        row = await cursor.fetchone()
+        version = row[0] if row else 0
+        if version > len(MIGRATIONS):
+            raise StoreUnavailableError(NAME, "the tables were made by a newer Holdfast; update Holdfast")
+        for migration in MIGRATIONS[version:]:
+            await cursor.execute(migration.encode())
+        if version < len(MIGRATIONS):
+            await cursor.execute("DELETE FROM holdfast.schema")
+            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(MIGRATIONS),))
+
+
+def _translated(error: "psycopg.Error") -> StoreUnavailableError:
+    """Return what the driver's complaint means for the caller; never with the password in it."""
+    state = error.sqlstate or ""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state.startswith("28") or "password authentication failed" in first:
+        return StoreUnavailableError(NAME, "user or password is wrong; check the URL")
+    if state == "53100":
+        return StoreUnavailableError(NAME, "the disk of the server is full; make room and try again")
+    if state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
+        return StoreUnavailableError(NAME, "there is no such database; create it, or check the URL")
+    if isinstance(error, psycopg.OperationalError):
+        return StoreUnavailableError(NAME, f"the server cannot be reached ({first}); try again when it is there")
+    return StoreUnavailableError(NAME, f"the server says: {first}")

@@ -1,0 +1,96 @@
+"""The tables of a SQLite store, how they came to be, and what SQLite's complaints mean.
+
+Migrations go forward only: each is run once, in order, by whoever opens an older file first.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+
+from holdfast.errors import DamagedStoreError, StoreError, StoreUnavailableError
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE sessions (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            name_id TEXT NOT NULL UNIQUE,
+            title TEXT NOT NULL DEFAULT '',
+            length INTEGER NOT NULL DEFAULT 0,
+            created_ms INTEGER NOT NULL,
+            updated_ms INTEGER NOT NULL
+        )""",
+        "CREATE INDEX sessions_by_change ON sessions (updated_ms, name_id)",
+        """CREATE TABLE events (
+            session INTEGER NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+            position INTEGER NOT NULL,
+            time_ms INTEGER NOT NULL,
+            data BLOB NOT NULL,
+            PRIMARY KEY (session, position)
+        ) WITHOUT ROWID""",
+        "CREATE TABLE blobs (digest BLOB PRIMARY KEY, data BLOB NOT NULL)",
+        """CREATE TABLE blob_uses (
+            session INTEGER NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+            digest BLOB NOT NULL,
+            PRIMARY KEY (session, digest)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE snapshots (
+            session INTEGER PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
+            length INTEGER NOT NULL,
+            data BLOB NOT NULL
+        )""",
+        "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+        # Words are cut by us, so that every store finds the same. The index holds no text; what was indexed is
+        # kept compressed beside it, because a row can only be forgotten by saying what it held.
+        "CREATE VIRTUAL TABLE words USING fts5 (body, content = '', tokenize = 'unicode61 remove_diacritics 0')",
+        "CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    ),
+)
+
+FULL = "the disk is full; make room and try again"
+READ_ONLY = "the file is read-only; change its permissions, or open another one"
+LOCKED = "another process keeps the file locked; try again when it is done"
+CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
+INPUT_OUTPUT = "the disk does not answer as it should; check it"
+PROBLEMS: Mapping[str, str] = {
+    "SQLITE_FULL": FULL,
+    "SQLITE_READONLY": READ_ONLY,
+    "SQLITE_BUSY": LOCKED,
+    "SQLITE_LOCKED": LOCKED,
+    "SQLITE_CANTOPEN": CANNOT_OPEN,
+    "SQLITE_IOERR": INPUT_OUTPUT,
+    "SQLITE_PERM": READ_ONLY,
+}
+
+
+def migrate(connection: sqlite3.Connection, name: str) -> None:
+    """Bring the tables up to date."""
+    if _version(connection) == len(MIGRATIONS):
+        return
+    if _version(connection) > len(MIGRATIONS):
+        raise StoreUnavailableError(name, "it was written by a newer Holdfast; update Holdfast")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)
+        for statements in MIGRATIONS[version:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def translated(error: sqlite3.Error, name: str) -> StoreError:
+    """Return what SQLite's complaint means for the caller."""
+    code = getattr(error, "sqlite_errorname", "") or ""
+    for known, problem in PROBLEMS.items():
+        if code.startswith(known):
+            return StoreUnavailableError(name, problem)
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return DamagedStoreError(name, str(error))
+    return StoreUnavailableError(name, f"SQLite says: {error}")

@@ -1,0 +1,210 @@
+"""What `holdfast.stores.base` promises, as tests that any store can be held to.
+
+Subclass `StoreContract` in a test module and give it a fixture `store`; `reopened` returns the same store opened
+a second time, as another process would, or None where that cannot be. Needs `pytest` and `pytest-asyncio`.
+"""
+
+import asyncio
+import os
+
+import pytest
+
+from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
+from holdfast.stores.base import Indexed, Record, Snapshot, Store, StoredRecord
+
+NOW = 1_700_000_000_000
+
+
+def said(text: str) -> Record:
+    """Return a record like those that sessions write."""
+    return {"type": "message.appended", "schema": 1, "data": {"native": {"role": "user", "content": text}}}
+
+
+class StoreContract:
+    """The promises, one a test."""
+
+    async def reopened(self, store: Store) -> Store | None:
+        """Return the store as another process would see it."""
+        del store
+        return None
+
+    async def test_what_was_appended_is_read_in_order_with_its_time(self, store: Store) -> None:
+        await store.append("s", [said("a"), said("b")], after=0, time_ms=NOW)
+        length = await store.append("s", [said("c")], after=2, time_ms=NOW + 5)
+
+        assert length == 3
+        assert await store.length("s") == 3
+        assert await store.read("s") == [
+            StoredRecord(0, NOW, said("a")), StoredRecord(1, NOW, said("b")), StoredRecord(2, NOW + 5, said("c")),
+        ]  # fmt: skip
+        assert await store.read("s", start=1, limit=1) == [StoredRecord(1, NOW, said("b"))]
+
+    async def test_a_session_that_is_not_there_has_no_records(self, store: Store) -> None:
+        assert await store.read("nobody") == []
+        assert await store.length("nobody") == 0
+        assert await store.get_snapshot("nobody") is None
+
+    async def test_records_come_back_to_the_letter(self, store: Store) -> None:
+        odd: Record = {
+            "type": "x",
+            "text": "Ünïcödé \u2028 日本語 🎉 \u0000 \\ \" '; DROP TABLE events; --",
+            "numbers": [0, -1, 2**53, 1.5, None, True],
+            "deep": {"a": {"b": [{"c": ""}, [""]]}},
+            "large": "word " * 50_000,
+        }
+
+        await store.append("s", [odd], after=0, time_ms=NOW)
+
+        assert (await store.read("s"))[0].record == odd
+
+    async def test_a_writer_that_is_behind_is_told_and_nothing_is_written(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+
+        with pytest.raises(SequenceConflictError) as conflict:
+            await store.append("s", [said("b"), said("c")], after=0, time_ms=NOW)
+
+        assert (conflict.value.expected, conflict.value.actual) == (0, 1)
+        assert [stored.record for stored in await store.read("s")] == [said("a")]
+        with pytest.raises(SequenceConflictError):
+            await store.append("new", [said("b")], after=3, time_ms=NOW)
+        assert await store.sessions(prefix="new") == []
+
+    async def test_of_many_writers_one_wins_each_place(self, store: Store) -> None:
+        async def write(number: int) -> None:
+            while True:
+                length = await store.length("s")
+                try:
+                    await store.append("s", [said(str(number))], after=length, time_ms=NOW)
+                except SequenceConflictError:
+                    continue
+                return
+
+        await asyncio.gather(*(write(number) for number in range(20)))
+
+        texts = [stored.record["data"] for stored in await store.read("s")]
+        assert len(texts) == 20
+        assert len({str(text) for text in texts}) == 20
+
+    async def test_sessions_do_not_see_each_other(self, store: Store) -> None:
+        await store.append("a", [said("1")], after=0, time_ms=NOW)
+        await store.append("b", [said("2")], after=0, time_ms=NOW)
+
+        assert [stored.record for stored in await store.read("b")] == [said("2")]
+
+    async def test_content_is_kept_once_under_its_hash(self, store: Store) -> None:
+        content = os.urandom(1_000) + b"x" * 200_000
+
+        first, second = await store.put_blob(content), await store.put_blob(content)
+
+        assert first == second
+        assert len(first) == 64
+        assert await store.get_blob(first) == content
+        assert await store.get_blob(await store.put_blob(b"")) == b""
+        with pytest.raises(MissingBlobError):
+            await store.get_blob("0" * 64)
+
+    async def test_words_are_found_where_they_stand_the_best_first(self, store: Store) -> None:
+        texts = ["the parser reads totals", "nothing of the kind", "totals and src/report/parseTotals.py", "会议纪要"]
+        index = [Indexed(position, text) for position, text in enumerate(texts)]
+        await store.append("s", [said(text) for text in texts], after=0, time_ms=NOW, index=index)
+        other = [Indexed(0, "totals elsewhere")]
+        await store.append("t", [said("x")], after=0, time_ms=NOW, index=other)
+
+        async def found(words: str, session: str | None = "s") -> list[tuple[str, int]]:
+            return [(hit.session, hit.position) for hit in await store.search(words, session=session)]
+
+        assert (await found("report totals"))[0] == ("s", 2)
+        assert set(await found("totals")) == {("s", 0), ("s", 2)}
+        assert ("t", 0) in await found("totals", None)
+        assert await found("parsetotals") == [("s", 2)]
+        assert await found("纪要") == [("s", 3)]
+        assert await found("unheard of nowhere") == await found("of")
+        assert await found("") == await found('"; DROP') == []
+        assert await found("totals", "nobody") == []
+        assert len(await store.search("totals", limit=1)) == 1
+
+    async def test_sessions_are_listed_newest_first_and_in_pages(self, store: Store) -> None:
+        for number in range(5):
+            await store.append(f"s{number}", [said("x")], after=0, time_ms=NOW + number)
+        await store.append("s1", [said("y")], after=1, time_ms=NOW + 9)
+
+        first = await store.sessions(limit=2)
+        rest = await store.sessions(limit=9, before=(first[-1].updated_ms, first[-1].id))
+
+        assert [info.id for info in [*first, *rest]] == ["s1", "s4", "s3", "s2", "s0"]
+        assert (first[0].length, first[0].created_ms, first[0].updated_ms) == (2, NOW + 1, NOW + 9)
+        assert [info.id for info in await store.sessions(prefix="s3")] == ["s3"]
+        assert await store.sessions(prefix="%") == []
+
+    async def test_a_clock_that_goes_backwards_takes_no_session_back(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.append("s", [said("b")], after=1, time_ms=NOW - 50)
+
+        assert (await store.sessions())[0].updated_ms == NOW
+        assert [stored.time_ms for stored in await store.read("s")] == [NOW, NOW - 50]
+
+    async def test_a_session_can_be_named(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+
+        await store.rename("s", "Quarterly report")
+
+        assert (await store.sessions())[0].name == "Quarterly report"
+        with pytest.raises(UnknownSessionError):
+            await store.rename("nobody", "x")
+
+    async def test_deletion_takes_a_whole_session_and_what_only_it_used(self, store: Store) -> None:
+        own, shared = await store.put_blob(b"own"), await store.put_blob(b"shared")
+        index = [Indexed(0, "findme")]
+        await store.append("a", [said("x")], after=0, time_ms=NOW, blobs=[own, shared], index=index)
+        await store.append("b", [said("y")], after=0, time_ms=NOW, blobs=[shared], index=index)
+        await store.put_snapshot("a", Snapshot(1, b"shortcut"))
+
+        assert await store.delete("a")
+
+        assert await store.read("a") == []
+        assert [info.id for info in await store.sessions()] == ["b"]
+        assert [hit.session for hit in await store.search("findme")] == ["b"]
+        assert await store.get_snapshot("a") is None
+        assert await store.get_blob(shared) == b"shared"
+        with pytest.raises(MissingBlobError):
+            await store.get_blob(own)
+        assert not await store.delete("a")
+        assert await store.append("a", [said("again")], after=0, time_ms=NOW) == 1
+
+    async def test_a_snapshot_is_the_last_one_kept(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.put_snapshot("s", Snapshot(1, b"one"))
+        await store.put_snapshot("s", Snapshot(2, b"two" * 1_000))
+
+        assert await store.get_snapshot("s") == Snapshot(2, b"two" * 1_000)
+        with pytest.raises(UnknownSessionError):
+            await store.put_snapshot("nobody", Snapshot(1, b""))
+
+    async def test_facts_belong_to_no_session(self, store: Store) -> None:
+        await store.put_fact("limit:gpt", {"tokens": 1})
+        await store.put_fact("limit:gpt", {"tokens": 2})
+
+        assert await store.get_fact("limit:gpt") == {"tokens": 2}
+        assert await store.get_fact("limit:other") is None
+
+    async def test_another_process_sees_what_was_acknowledged(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
+        again = await self.reopened(store)
+        if again is None:
+            pytest.skip("this store cannot be opened twice")
+
+        try:
+            assert [stored.record for stored in await again.read("s")] == [said("a")]
+            await again.append("s", [said("b")], after=1, time_ms=NOW)
+            assert await store.length("s") == 2
+            assert [hit.position for hit in await again.search("findme")] == [0]
+        finally:
+            await again.close()
+
+    async def test_a_store_that_was_closed_opens_again(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.close()
+
+        assert await store.length("s") == 1
+        await store.close()
+        await store.close()

@@ -1,0 +1,95 @@
+"""PostgreSQL keeps the contract, and says what is wrong when it cannot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import psycopg
+import pytest
+
+from holdfast.errors import SequenceConflictError, StoreUnavailableError
+from holdfast.stores.base import Store
+from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.store_contract import NOW, StoreContract, said
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    async def store(self, new_database: Callable[[], str]) -> AsyncIterator[PostgresStore]:
+        store = PostgresStore(new_database())
+        yield store
+        await store.close()
+
+    async def reopened(self, store: Store) -> Store:
+        assert isinstance(store, PostgresStore)
+        return PostgresStore(store.url)
+
+
+async def test_ten_writers_lose_nothing_and_double_nothing(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    stores = [PostgresStore(url) for _ in range(10)]
+
+    async def write(number: int, store: PostgresStore) -> None:
+        for turn in range(10):
+            while True:
+                try:
+                    after = await store.length("s")
+                    await store.append("s", [said(f"{number}-{turn}")], after=after, time_ms=NOW)
+                except SequenceConflictError:
+                    continue
+                break
+
+    await asyncio.gather(*(write(number, store) for number, store in enumerate(stores)))
+    texts = [str(stored.record) for stored in await stores[0].read("s")]
+    for store in stores:
+        await store.close()
+
+    assert len(texts) == len(set(texts)) == 100
+    for number in range(10):
+        own = [text for text in texts if f"'{number}-" in text]
+        assert own == [str(said(f"{number}-{turn}")) for turn in range(10)]
+
+
+async def test_a_lost_connection_is_told_and_the_next_call_connects_anew(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await store.append("s", [said("a")], after=0, time_ms=NOW)
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'holdfast' AND datname = current_database()"
+        )
+
+    with pytest.raises(StoreUnavailableError, match="the server cannot be reached"):
+        await store.append("s", [said("b")], after=1, time_ms=NOW)
+
+    assert await store.append("s", [said("b")], after=1, time_ms=NOW) == 2
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("{}_nowhere", "there is no such database"),
+        ("postgresql://nobody:hunter2@127.0.0.1:1/x", "the server cannot be reached"),
+    ],
+)
+async def test_a_wrong_url_is_named_without_its_password(
+    new_database: Callable[[], str], url: str, problem: str
+) -> None:
+    server, _, query = new_database().partition("?")
+
+    with pytest.raises(StoreUnavailableError, match=problem) as refusal:
+        await PostgresStore(url.format(server) + (f"?{query}" if "{}" in url else "")).length("s")
+
+    assert "hunter2" not in str(refusal.value)
+
+
+async def test_two_that_open_a_new_database_at_once_agree_on_its_tables(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    stores = [PostgresStore(url) for _ in range(5)]
+
+    lengths = await asyncio.gather(*(store.length("s") for store in stores))
+    for store in stores:
+        await store.close()
+
+    assert lengths == [0] * 5

@@ -1,0 +1,117 @@
+"""Every store keeps the contract, and fails as it says."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import HoldfastError
+from holdfast.errors import DamagedStoreError, StoreUnavailableError
+from holdfast.stores.base import Indexed, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.store_contract import NOW, StoreContract, said
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryStore:
+        return MemoryStore()
+
+
+class TestSqlite(StoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[SqliteStore]:
+        store = SqliteStore(tmp_path / "chats" / "chats.db")
+        yield store
+        await store.close()
+
+    async def reopened(self, store: Store) -> Store:
+        assert isinstance(store, SqliteStore)
+        return SqliteStore(store.path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "chats.db"
+
+
+async def test_a_file_is_its_owners_alone(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.append("s", [said("secret")], after=0, time_ms=NOW)
+
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in [path.parent, *path.parent.iterdir()]}
+    await store.close()
+
+    assert modes.pop("deep") == 0o700
+    assert set(modes.values()) == {0o600}
+
+
+async def test_an_open_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch(0o644)
+    store = SqliteStore(path)
+    await store.length("s")
+    await store.close()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_a_damaged_file_is_called_so(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database" * 100)
+    store = SqliteStore(path)
+
+    with pytest.raises(DamagedStoreError, match=r"chats\.db is damaged .*holdfast recover"):
+        await store.length("s")
+
+
+async def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(DamagedStoreError, match="it is a folder"):
+        await SqliteStore(tmp_path).length("s")
+
+
+async def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+    with pytest.raises(StoreUnavailableError, match="written by a newer Holdfast; update Holdfast"):
+        await SqliteStore(path).length("s")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+async def test_a_file_that_cannot_be_written_to_is_called_so(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch(0o400)
+
+    with pytest.raises(HoldfastError):
+        await SqliteStore(path).append("s", [said("x")], after=0, time_ms=NOW)
+
+
+async def test_a_full_disk_leaves_the_log_as_it_was(path: Path) -> None:
+    store = SqliteStore(path, max_bytes=200_000)
+    await store.append("s", [said("kept")], after=0, time_ms=NOW)
+
+    with pytest.raises(StoreUnavailableError, match="the disk is full; make room and try again"):
+        await store.append("s", [{"noise": os.urandom(400_000).hex()}], after=1, time_ms=NOW)
+
+    assert [stored.record for stored in await store.read("s")] == [said("kept")]
+    assert await store.append("s", [said("small")], after=1, time_ms=NOW) == 2
+    await store.close()
+
+
+async def test_what_was_deleted_is_nowhere_in_the_file(path: Path) -> None:
+    store = SqliteStore(path)
+    secret = "correcthorsebatterystaple"
+    await store.append("s", [said(secret)], after=0, time_ms=NOW, index=[Indexed(0, secret)])
+    await store.append("t", [said("other")], after=0, time_ms=NOW, index=[Indexed(0, "other")])
+
+    await store.delete("s")
+    await store.close()
+
+    assert all(secret.encode() not in file.read_bytes() for file in path.parent.iterdir())
