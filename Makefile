@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: help setup test lint check format bench demo clean
+.PHONY: help setup test lint check format bench crash demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -32,6 +32,9 @@ lint: $(STAMP)
 format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+crash: $(STAMP)  ## Kill a writing process a thousand times and look for every acknowledged message
+	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py
 
 demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 	@$(BIN)/python examples/01_govern_a_list.py

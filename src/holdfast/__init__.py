@@ -16,6 +16,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.govern import Request, govern
+from holdfast.session.session import Session
 from holdfast.wire.convert import Converted, convert
 from holdfast.wire.overflow import Refusal, classify
 from holdfast.wire.validate.provider import validate
@@ -38,6 +39,7 @@ __all__ = [
     "Receipt",
     "Refusal",
     "Request",
+    "Session",
     "SettingsError",
     "Text",
     "Thinking",

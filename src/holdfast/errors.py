@@ -6,6 +6,7 @@ HoldfastError
 ├── SettingsError              a budget, policy, format or model setting cannot work
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
 ├── CannotFitError             what may not be shortened is larger than the budget
+├── NothingToCompactError      there is nothing that a compaction could fold
 └── StoreError                 a store could not do what it was asked; the log is as it was
     ├── SequenceConflictError  another writer appended first
     ├── UnknownSessionError    there is no session of that name, or more than one
@@ -83,6 +84,14 @@ class CannotFitError(HoldfastError):
         self.limit = limit
         self.unit = unit
         self.breakdown = dict(breakdown)
+
+
+class NothingToCompactError(HoldfastError):
+    """There is nothing that a compaction could fold. Nothing was changed."""
+
+    def __init__(self, messages: int) -> None:
+        super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
+        self.messages = messages
 
 
 class StoreError(HoldfastError):

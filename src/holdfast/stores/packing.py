@@ -38,8 +38,12 @@ def unpacked(kept: bytes, store: str) -> bytes:
 
 
 def written(record: Record) -> bytes:
-    """Return a record as JSON."""
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return a record as JSON; halves of surrogate pairs are escaped, so that they come back as they were."""
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(record, separators=(",", ":")).encode()
 
 
 def read(content: bytes, store: str) -> Record:

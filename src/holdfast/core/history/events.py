@@ -310,16 +310,17 @@ class ProviderSignalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrepared:
-    """A request was made: what of the log it showed, under which circumstances, and its hash."""
+    """A request was made: what it showed, under which circumstances, and its hash."""
 
     KIND: ClassVar[str] = "request.prepared"
 
-    shown: tuple[tuple[int, int], ...]
-    """Ranges of positions, first and behind the last."""
+    view: tuple[Mapping[str, object], ...]
+    """In order: `{"from": a, "to": b}` for a range of what stood then, `{"message": …}` for what was made for it."""
     payload_hash: str
     policy: str
     engine: str
     situation: Mapping[str, object] = field(default_factory=dict[str, object])
+    scope: str = MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,12 @@ class History:
 
         return price
 
+    def check(self, event: log.Event) -> None:
+        """Raise what `append` would raise for an event that is not a message, and change nothing."""
+        self.version.after(event, len(self.entries))
+        if isinstance(event, log.Pinned | log.Unpinned):
+            self._check_pin(event)
+
     def append(self, event: log.Event) -> None:
         """Take in what happened next; an event that cannot be true is refused and leaves no trace."""
         if isinstance(event, log.MessageAppended):
@@ -196,9 +202,12 @@ class History:
         else:
             self.facts = _learned(self.facts, event)
 
-    def _pin(self, event: log.Pinned | log.Unpinned) -> None:
+    def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
         if not 0 <= event.position < len(self.entries):
             raise MalformedInputError(event.KIND, f"there is no message {event.position}")
+
+    def _pin(self, event: log.Pinned | log.Unpinned) -> None:
+        self._check_pin(event)
         pin = frozenset({event.position})
         pins = self.facts.pins | pin if isinstance(event, log.Pinned) else self.facts.pins - pin
         self.facts = replace(self.facts, pins=pins)

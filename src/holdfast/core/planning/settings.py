@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
@@ -41,13 +42,18 @@ def whole(least: int, most: int) -> Metadata:
 def check_settings(settings: object, place: str) -> None:
     """Refuse a setting of the wrong kind or size, by its name."""
     kind = type(settings)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for item in fields(cast("type", kind)):
         value: object = getattr(settings, item.name)
         name = ".".join(part for part in ("policy", place, item.name) if part)
         problem = _problem(value, hints[item.name], item)
         if problem:
             raise SettingsError(name, f"{problem}, not {value!r}")
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, object]:
+    return get_type_hints(kind)
 
 
 def kinds_of(hint: object) -> tuple[type, ...]:

@@ -1,0 +1,1 @@
+"""The async engine: where decisions meet stores and models."""

@@ -1,0 +1,73 @@
+"""The circumstances of a session's next request: what its history knows, and what the tables know of its model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.conversation.batching import EACH
+from holdfast.core.conversation.json_values import written
+from holdfast.core.conversation.tokens import Calibration
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.counters.models import budget_for, model_named
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import SettingsError
+from holdfast.wire.formats import Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller says of a request."""
+
+    budget: int | Budget | None = None
+    model: str | None = None
+    scope: str = log.MAIN
+    refusals: int = 0
+    """How often the provider has refused it as too long."""
+    idle_seconds: float = 0.0
+    """Since the last request."""
+
+
+def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situation:
+    """Return the situation of a request; `wire` is None where nothing was said yet."""
+    counter, known, facts = counter_for(wanted.model), model_named(wanted.model), history.facts
+    return Situation(
+        budget=budget_for(wanted.model, wanted.budget),
+        counter=counter,
+        calibration=Calibration(),
+        system_tokens=counter.count(facts.system) if facts.system else 0,
+        tools_tokens=counter.count(written([dict(tool) for tool in facts.tools])) if facts.tools else 0,
+        pins=facts.pins,
+        batching=wire.batching if wire else EACH,
+        max_text_chars=wire.max_text_chars if wire else None,
+        max_images=wire.max_images if wire else None,
+        scope=wanted.scope,
+        window=known.max_input_tokens if known else None,
+        idle_seconds=wanted.idle_seconds,
+        refusals=wanted.refusals,
+    )
+
+
+def changes_beside(
+    history: History, system: object, tools: Sequence[Mapping[str, object]] | None
+) -> list[log.SystemChanged | log.ToolsChanged]:
+    """Return what has changed of what travels outside the messages."""
+    events: list[log.SystemChanged | log.ToolsChanged] = []
+    text = system if isinstance(system, str) else "" if system is None else written(system)
+    if text != history.facts.system:
+        events.append(log.SystemChanged(text=text))
+    listed = tuple(dict(tool) for tool in tools or ())
+    if listed != tuple(dict(tool) for tool in history.facts.tools):
+        events.append(log.ToolsChanged(tools=listed))
+    return events
+
+
+def billed_usage(given: Mapping[str, int] | None) -> log.Usage | None:
+    """Return what a provider billed, from the fields that a caller knows."""
+    if given is None:
+        return None
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    wrong = [name for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int)]
+    if wrong:
+        raise SettingsError(f"usage.{wrong[0]}", f"must be a whole number, not {given[wrong[0]]!r}")
+    return log.Usage(**{name: given[name] for name in names if name in given})

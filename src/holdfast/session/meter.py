@@ -1,0 +1,46 @@
+"""What providers' own counts have taught about ours, kept for the model and not for the conversation."""
+
+from holdfast.core.conversation.tokens import Calibration
+from holdfast.core.history.events import Usage
+from holdfast.stores.base import Store
+
+
+class Meter:
+    """Learns from each bill how far our counting is off, and remembers it for the next session too."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Calibration] = {}
+        self._last: tuple[str, int] | None = None
+        """The model and our own count of the last request."""
+
+    async def calibration(self, model: str | None) -> Calibration:
+        """Return what is known of a model's counts."""
+        key = _key(model)
+        if key not in self._known:
+            fact = await self._store.get_fact(key) or {}
+            factor, samples = fact.get("factor"), fact.get("samples")
+            self._known[key] = Calibration()
+            if isinstance(factor, int | float) and isinstance(samples, int):
+                self._known[key] = Calibration(factor, samples)
+        return self._known[key]
+
+    def sent(self, model: str | None, counted: int) -> None:
+        """Remember what a request counted as, until its bill comes."""
+        self._last = _key(model), counted
+
+    async def billed(self, usage: Usage) -> None:
+        """Learn from a bill, if it is for a request that was counted."""
+        reported = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        if self._last is None or not reported:
+            return
+        (key, counted), self._last = self._last, None
+        before = self._known.get(key, Calibration())
+        after = before.learn(counted=counted, reported=reported)
+        if after != before:
+            self._known[key] = after
+            await self._store.put_fact(key, {"factor": after.factor, "samples": after.samples})
+
+
+def _key(model: str | None) -> str:
+    return f"calibration:{model or 'unknown'}"

@@ -1,0 +1,173 @@
+"""What a session gives out: the request, what it cost to make, and what was done for it."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol
+
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Provenance, TokenCount
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.payload import message_hash, payload_hash
+from holdfast.core.planning.plan import Plan
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.receipt import Receipt, spans
+from holdfast.core.planning.situation import Situation
+
+
+class Encoder(Protocol):
+    """What writes messages as a provider's JSON."""
+
+    def encode(self, message: Message) -> Mapping[str, object]:
+        """Return a message as JSON."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """What to send."""
+
+    messages: list[Mapping[str, object]]
+    tokens: TokenCount
+    receipt: Receipt
+    system: object = None
+    tools: object = None
+    hash: str = ""
+    """Of the whole payload, in our canonical encoding: what a replay is held against."""
+
+
+def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
+    """Return an entry as JSON; what nobody touched is the same object that came in."""
+    message = entry.message
+    if message.is_untouched and message.native is not None and not message.notes:
+        return message.native
+    return wire.encode(message)
+
+
+def drawn_up(
+    plan: Plan, history: History, situation: Situation, wire: Encoder, beside: tuple[object, object]
+) -> PreparedRequest:
+    """Return the request of a plan; `beside` are system text and tools."""
+    messages = [encoded(entry, wire) for entry in plan.view.entries]
+    receipt = _receipt(plan, history, situation)
+    whole = payload_hash(map(message_hash, messages), system=beside[0], tools=beside[1])
+    return PreparedRequest(messages, receipt.tokens, receipt, *beside, whole)
+
+
+def told_of(
+    request: PreparedRequest, plan: Plan, history: History, policy: Policy, situation: Situation
+) -> log.RequestPrepared:
+    """Return the event that tells of a request, with all that rebuilds it from the log."""
+    shown = history.context(situation.scope).shown()
+    return log.RequestPrepared(
+        view=tuple(_pieces(plan.view.entries, shown, request.messages)),
+        payload_hash=request.hash,
+        policy=policy_hash(policy),
+        engine=engine_version(),
+        situation={
+            "budget": situation.budget.tokens,
+            "source": situation.budget.source,
+            "counter": situation.counter.name,
+            "factor": situation.calibration.factor,
+            "systemTokens": situation.system_tokens,
+            "toolsTokens": situation.tools_tokens,
+            "tokens": request.tokens.total,
+        },
+        scope=situation.scope,
+    )
+
+
+def rebuilt(
+    event: log.RequestPrepared, history: History, wire: Encoder, beside: tuple[object, object]
+) -> tuple[list[Mapping[str, object]], str]:
+    """Return the messages that an event tells of, and the hash of them, from how the history stood then."""
+    shown = history.context(event.scope).shown()
+    messages: list[Mapping[str, object]] = []
+    for piece in event.view:
+        made = piece.get("message")
+        if isinstance(made, Mapping):
+            messages.append({str(key): value for key, value in made.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            continue
+        first, last = piece.get("from"), piece.get("to")
+        if isinstance(first, int) and isinstance(last, int):
+            messages += [encoded(entry, wire) for entry in shown[first:last]]
+    return messages, payload_hash(map(message_hash, messages), system=beside[0], tools=beside[1])
+
+
+@cache
+def engine_version() -> str:
+    """Return which Holdfast this is."""
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
+        return "unknown"
+
+
+def policy_hash(policy: Policy) -> str:
+    """Return a name for exactly these settings."""
+    return f"{policy.name}:{hashlib.sha256(repr(policy).encode()).hexdigest()[:12]}"
+
+
+def _pieces(
+    entries: Sequence[Entry], shown: Sequence[Entry], messages: Sequence[Mapping[str, object]]
+) -> Iterator[Mapping[str, object]]:
+    """Yield a view as ranges of what stands, and in full what was made or changed for this request alone."""
+    start = index = 0
+    while index < len(entries):
+        run = index
+        while (
+            run < len(entries)
+            and start + run - index < len(shown)
+            and _is_same(entries[run], shown[start + run - index])
+        ):
+            run += 1
+        if run > index:
+            yield {"from": start, "to": start + run - index}
+            start, index = start + run - index, run
+            continue
+        later = next((at for at in range(start, len(shown)) if _is_same(entries[index], shown[at])), None)
+        if later is not None:
+            start = later
+            continue
+        yield {"message": dict(messages[index])}
+        index += 1
+
+
+def _is_same(one: Entry, other: Entry) -> bool:
+    return one is other or (one.position == other.position and one.message == other.message)
+
+
+def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
+    standing = history.version.of(situation.scope)
+    kept: list[int] = []
+    changed: list[int] = []
+    for entry in plan.view.entries:
+        if entry.position is not None:
+            (kept if entry.message.is_untouched else changed).append(entry.position)
+    shown = {*kept, *changed}
+    folded = [position for fold in standing.folds for position in range(fold.start, fold.stop) if position not in shown]
+    before = history.projection(situation.counter, situation.scope).tokens
+    return Receipt(
+        budget=situation.budget,
+        tokens_before=_count(situation, before),
+        tokens=_count(situation, plan.view.tokens),
+        messages_before=len(history),
+        messages=len(plan.view.entries),
+        kept=tuple(kept),
+        clipped=tuple(position for position in changed if history.entries[position].message.results),
+        folded=spans(folded),
+        mended=plan.view.repairs,
+        reasons=plan.reasons,
+    )
+
+
+def _count(situation: Situation, messages: int) -> TokenCount:
+    """Return a count as the provider would make it, with its origin."""
+    counted = (situation.system_tokens, situation.tools_tokens, messages + REPLY_OVERHEAD)
+    parts = [-int(-part * situation.calibration.factor // 1) for part in counted]
+    provenance: Provenance = "calibrated" if situation.calibration.samples else situation.counter.provenance
+    return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name, counted=sum(counted))

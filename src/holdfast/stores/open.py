@@ -1,0 +1,29 @@
+"""A store by its URL."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import SettingsError
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+
+
+def open_store(url: str | Store) -> Store:
+    """Return the store that a URL names: `memory://`, `sqlite:///file`, `sqlite:////absolute`, `postgresql://…`."""
+    if not isinstance(url, str):
+        return url
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
+        return MemoryStore()
+    if scheme == "sqlite":
+        path = unquote(urlsplit(url).path)[1:] if rest.startswith("/") else unquote(rest)
+        if not path:
+            raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
+        return SqliteStore(Path(path).expanduser())
+    if scheme in {"postgresql", "postgres"}:
+        from holdfast.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra that few need
+
+        return PostgresStore(url)
+    known = "memory://, sqlite:///file, postgresql://…"
+    raise SettingsError("store", f"{url.partition('@')[2] or url!r} is not the URL of a store; choose one of: {known}")

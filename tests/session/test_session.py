@@ -1,0 +1,303 @@
+"""A session keeps what was said, sends what fits, and gives everything back."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import HoldfastError, MalformedInputError, SettingsError, validate
+from holdfast.core.history import events as log
+from holdfast.errors import NothingToCompactError
+from holdfast.session.session import Session
+from holdfast.session.verify import requests_of
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.sessions import generated_session
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
+    yield made
+    await made.close()
+
+
+def opened(store: Store, name: str = "c1", **settings: Any) -> Any:
+    return Session.open(name, store=store, model="gpt-5", **settings)
+
+
+TALK = [said("one"), answered("1"), said("two"), answered("2"), said("three")]
+
+
+async def test_what_was_recorded_is_there_for_whoever_opens_the_session_next(store: Store) -> None:
+    first = await opened(store)
+    assert await first.record(TALK) == range(5)
+    request = await first.prepare(16_000)
+
+    again = await opened(store)
+
+    assert request.messages == TALK
+    assert (await again.prepare(16_000)).hash == request.hash
+    assert again.damage == []
+
+
+async def test_two_sessions_on_one_log_take_turns_and_lose_nothing(store: Store) -> None:
+    one, other = await opened(store), await opened(store)
+
+    assert await one.record([said("a")]) == range(1)
+    assert await other.record([answered("b")]) == range(1, 2)
+    assert await one.record([said("c")]) == range(2, 3)
+
+    assert (await other.prepare(16_000)).messages == [said("a"), answered("b"), said("c")]
+
+
+async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_proved(store: Store) -> None:
+    session = await opened(store)
+    for message in generated_session(240):
+        await session.record([message])
+        if message["role"] == "user":
+            request = await session.prepare(6_000, system="Be brief.", tools=[{"name": "read_file"}])
+            assert validate(request.messages, "openai-chat") == []
+            assert request.tokens.total <= 6_000
+
+    again = await opened(store)
+    proofs = list(requests_of(again.history.events))
+
+    assert len(proofs) > 10
+    assert all(proof.is_same for proof in proofs)
+    assert any(isinstance(event, log.CompactionCompleted) for event in again.history.events)
+
+
+@pytest.mark.seed("C-34", "C-48")
+async def test_every_request_leaves_the_meter_and_its_proof_in_the_log(store: Store) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+    await session.prepare(16_000)
+
+    kinds = [event.KIND for event in session.history.events[5:]]
+
+    assert kinds == ["session.usage_info", "request.prepared"]
+
+
+async def test_a_change_of_system_text_or_tools_is_recorded_once(store: Store) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+    for _ in range(2):
+        await session.prepare(16_000, system="Be brief.", tools=[{"name": "run"}])
+    await session.prepare(16_000, system="Be long.", tools=[{"name": "run"}])
+
+    changes = [event for event in session.history.events if isinstance(event, log.SystemChanged | log.ToolsChanged)]
+
+    assert changes == [
+        log.SystemChanged(text="Be brief."),
+        log.ToolsChanged(tools=({"name": "run"},)),
+        log.SystemChanged(text="Be long."),
+    ]
+
+
+async def test_a_list_that_is_sent_again_changes_nothing_and_one_that_grew_brings_what_is_new(store: Store) -> None:
+    session = await opened(store)
+
+    assert await session.sync(TALK) == range(5)
+    assert await session.sync(TALK) == range(5, 5)
+    assert await session.sync([*TALK, answered("3"), said("four")]) == range(5, 7)
+    assert len(session) == 7
+
+
+async def test_a_list_that_differs_takes_back_what_it_does_not_have(store: Store) -> None:
+    session = await opened(store)
+    await session.sync(TALK)
+
+    await session.sync([*TALK[:3], answered("two!")])
+
+    assert (await session.prepare(16_000)).messages[:4] == [*TALK[:3], answered("two!")]
+    assert len(session) == 6
+    await session.undo()
+    assert [entry.position for entry in session.history.context().shown()] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_client_that_goes_on_from_what_was_sent_is_understood(store: Store) -> None:
+    session = await opened(store)
+    await session.record(generated_session(240))
+    request = await session.prepare(6_000)
+    reply, more = answered("Understood."), said("Go on.")
+    await session.record([reply])
+    before = len(session)
+
+    positions = await session.sync([*request.messages, reply, more])
+
+    assert positions == range(before, before + 1)
+    assert session.history.entries[-1].message.text == "Go on."
+
+
+async def test_clear_rewind_undo_and_redo_change_what_is_shown_and_delete_nothing(store: Store) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+
+    await session.rewind(to=2)
+    await session.record([said("other")])
+    assert (await session.prepare(16_000)).messages == [said("one"), answered("1"), said("other")]
+    assert await session.undo()
+    assert await session.redo()
+    assert not await session.redo()
+    await session.clear()
+    await session.record([said("anew")])
+    assert (await session.prepare(16_000)).messages == [said("anew")]
+    assert len(session) == 7
+
+
+async def test_undo_with_nothing_to_undo_says_so(store: Store) -> None:
+    assert not await (await opened(store)).undo()
+
+
+async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+
+    other = await session.fork("c2", at=3)
+    await other.record([answered("another way")])
+
+    assert [entry.message.text for entry in other.history.entries] == ["one", "1", "two", "another way"]
+    assert other.history.facts.parent == log.Forked(parent="c1", at=3)
+    assert len(session) == 5
+    assert [hit.session for hit in await store.search("two", session="c2")] == ["c2"]
+    with pytest.raises(SettingsError, match="'c2' is already there"):
+        await session.fork("c2")
+    with pytest.raises(MalformedInputError):
+        await session.fork("c3", at=99)
+
+
+async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store: Store) -> None:
+    session = await opened(store)
+    await session.record([*generated_session(200), said("now")])
+    whole = len((await session.prepare(200_000)).messages)
+
+    event = await session.compact(budget=200_000)
+
+    assert event.success
+    assert len((await session.prepare(200_000)).messages) < whole / 2
+    await session.undo()
+    assert len((await session.prepare(200_000)).messages) == whole
+
+
+@pytest.mark.seed("C-57")
+async def test_there_is_nothing_to_compact_in_an_empty_session(store: Store) -> None:
+    with pytest.raises(NothingToCompactError):
+        await (await opened(store)).compact()
+
+
+async def test_what_was_folded_is_recalled_byte_for_byte_and_nothing_before_a_clear(store: Store) -> None:
+    session = await opened(store)
+    messages = generated_session(240)
+    await session.record(messages)
+    await session.prepare(6_000)
+
+    assert await session.recall(3, 30) == messages[3:30]
+    await session.clear()
+    await session.record([said("anew")])
+    with pytest.raises(MalformedInputError, match=r"there are messages \d+ to \d+"):
+        await session.recall(3)
+
+
+async def test_a_huge_message_is_kept_once_and_comes_back_whole(store: Store) -> None:
+    huge = returned("x", "data " * 200_000)
+    session = await opened(store)
+    await session.record([said("go"), called("x"), huge])
+    await (await opened(store, "c2")).record([said("go"), called("x"), huge])
+
+    again = await opened(store)
+
+    assert await again.recall(2) == [huge]
+    assert (await again.prepare(16_000)).tokens.total <= 16_000
+
+
+async def test_bills_correct_the_counting_for_the_next_session_too(store: Store) -> None:
+    session = await opened(store)
+    await session.record([said("word " * 400)])
+    request = await session.prepare(16_000)
+    await session.record([answered("ok")], usage={"input_tokens": request.tokens.counted * 2, "output_tokens": 3})
+    await session.record([said("more")])
+
+    assert (await session.prepare(16_000)).tokens.provenance == "calibrated"
+    other = await opened(store, "c2")
+    await other.record([said("word")])
+    assert (await other.prepare(16_000)).tokens.provenance == "calibrated"
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "settings", "kind"),
+    [
+        ("record", [[{"role": "robot"}]], {}, MalformedInputError),
+        ("record", [["hello"]], {}, MalformedInputError),
+        ("record", [[said("x")]], {"format": "anthropic-messages"}, SettingsError),
+        ("record", [[said("x")]], {"usage": {"input_tokens": "many"}}, SettingsError),
+        ("rewind", [], {"to": 99}, MalformedInputError),
+        ("pin", [99], {}, MalformedInputError),
+        ("recall", [99], {}, MalformedInputError),
+        ("prepare", [3], {}, SettingsError),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_and_leaves_no_trace(
+    store: Store, method: str, values: list[Any], settings: dict[str, Any], kind: type[HoldfastError]
+) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+
+    with pytest.raises(kind):
+        await getattr(session, method)(*values, **settings)
+
+    assert await store.length("c1") == 5
+
+
+@pytest.mark.parametrize("url", ["", "chats.db", "sqlite://", "mysql://x", "sqlite:///"])
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="store:"):
+        Session.open("c1", store=url)
+
+
+MOVES = st.sampled_from(
+    ["say", "answer", "sync", "prepare", "compact", "clear", "rewind", "undo", "redo", "fork", "open"]
+)
+
+
+async def moved(session: Session, move: str, number: int) -> Session:
+    """Do one thing to a session, and return the one to go on with."""
+    standing = [
+        session.history.origins[entry.position or 0].native
+        for entry in session.history.context().between(0, len(session))
+    ]
+    work = [called(f"c{number}"), returned(f"c{number}", "out " * 60), answered("ok")]
+    actions: dict[str, Callable[[], Any]] = {
+        "say": lambda: session.record([said(f"question {number} " + "word " * 60)]),
+        "answer": lambda: session.record(work),
+        "sync": lambda: session.sync([*standing[:-1], said(f"instead {number}")]),
+        "prepare": lambda: session.prepare(1_000),
+        "compact": lambda: session.compact(budget=1_000),
+        "clear": session.clear,
+        "rewind": lambda: session.rewind(to=max(0, len(session) - 2)),
+        "undo": session.undo,
+        "redo": session.redo,
+        "fork": lambda: session.fork(f"fork{number}"),
+        "open": lambda: opened(session.store, session.id),
+    }
+    result = await actions[move]()
+    return result if isinstance(result, Session) else session
+
+
+@given(st.lists(MOVES, max_size=14))
+async def test_live_stored_and_replayed_are_one(moves: list[str]) -> None:
+    session: Session = await opened(MemoryStore())
+    for number, move in enumerate(moves):
+        try:
+            session = await moved(session, move, number)
+        except HoldfastError:
+            continue
+        stored: Session = await opened(session.store, session.id)
+        assert stored.history.events == session.history.events
+        assert stored.history.context().shown() == session.history.context().shown()
+        assert all(proof.is_same for proof in requests_of(stored.history.events))
