@@ -1,0 +1,33 @@
+"""Keep a conversation in a file: recorded before anything is sent, opened again, taken back, and proved."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from holdfast import Session
+from holdfast.session.verify import requests_of
+from holdfast.testing.sessions import generated_session
+
+
+async def main(folder: Path) -> None:
+    """Play a session, and come back to it."""
+    url = f"sqlite:///{folder}/chats.db"
+    async with Session.open("conversation-1", store=url, policy="default", model="gpt-5") as session:
+        for message in generated_session(300):
+            await session.record([message])  # durable when it returns
+            if message["role"] == "user":
+                await session.prepare(16_000)
+        print((await session.prepare(16_000)).receipt)
+
+    async with Session.open("conversation-1", store=url, model="gpt-5") as session:
+        await session.rewind(to=250)
+        print(f"after a rewind {len((await session.prepare(16_000)).messages)} messages would be sent")
+        await session.undo()
+        proofs = list(requests_of(session.history.events))
+        print(f"{sum(proof.is_same for proof in proofs)} of {len(proofs)} requests are proved from the log")
+        print(f"message 3, as it was recorded: {(await session.recall(3))[0]['role']}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        asyncio.run(main(Path(name)))
