@@ -1,6 +1,7 @@
 """Replays recorded sessions under policies, and prints prefix stability, cost, growth, validity and budget.
 
     python -m benchmarks.replay FILE.jsonl … --policy default,copilot+summary,my.toml --budget 16000,100000 [--concat]
+        [--json [FILE]]
 
 A policy is a preset or a TOML file; with `+summary` behind it a model writes summaries, which are priced and
 say nothing. Every policy is shown beside the baselines full, sliding, pair-safe, hysteresis and threshold.
@@ -16,7 +17,7 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from holdfast import SettingsError, read_policy
+from holdfast import HoldfastError, SettingsError, read_policy
 from holdfast.core.planning.cost import PRICES, Prices
 from holdfast.core.planning.presets import PRESETS, policy_of
 from holdfast.core.planning.rules.deep import FoldDeep
@@ -29,7 +30,29 @@ BASELINES = ("full", "sliding", "pair-safe", "hysteresis", "threshold")
 
 
 def load(paths: list[Path]) -> list[Session]:
-    return [read_session(json.loads(line)) for path in paths for line in path.read_text().splitlines() if line]
+    """Return the sessions of files; raises ValueError that names file and line."""
+    sessions: list[Session] = []
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if not line.strip():
+                continue
+            try:
+                sessions.append(read_session(json.loads(line)))
+            except (ValueError, HoldfastError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+    if not sessions:
+        raise ValueError("there is no session in these files")
+    return sessions
+
+
+def budgets(text: str) -> list[int]:
+    """Return the budgets of a list; raises ValueError for what is none."""
+    numbers = [int(number) for number in text.split(",") if number.strip().isdecimal()]
+    if len(numbers) != len(text.split(",")) or min(numbers) <= STATIC_TOKENS:
+        raise ValueError(
+            f"{text!r} is no list of budgets; give whole numbers above {STATIC_TOKENS:,}, such as 16000,100000"
+        )
+    return numbers
 
 
 def made(name: str, prices: Prices) -> ReplayPolicy:
@@ -69,8 +92,21 @@ def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         for name in PRICES:
             key = f"M6.{name}.total"
-            row[f"M6.{name}.vs_threshold"] = row[key] / base[row["session"], row["budget"]][key]
+            row[f"M6.{name}.vs_threshold"] = row[key] / (base[row["session"], row["budget"]][key] or 1)
     return rows
+
+
+def with_groups(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its figures by their full names, and once more grouped under each metric."""
+    grouped: dict[str, Any] = {}
+    for name, value in row.items():
+        *path, last = name.split(".")
+        place = grouped
+        for step in path:
+            place = place.setdefault(step, {})
+        if path:
+            place[last] = value
+    return {**row, **grouped}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -100,27 +136,32 @@ def main() -> None:
     parser.add_argument("--budget", default="16000")
     parser.add_argument("--static", type=int, default=STATIC_TOKENS, help="tokens of system text and tools")
     parser.add_argument("--concat", action="store_true", help="play all sessions as one long one")
-    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="print the rows as JSON, or write them to a file"
+    )
     options = parser.parse_args()
     try:
         for name in options.policy.split(","):
             made(name, PRICES["none"])
     except (SettingsError, OSError) as error:
         parser.error(f"{error}; presets: {', '.join(PRESETS)}; baselines: {', '.join(POLICIES)}")
-    sessions = load(options.files)
+    try:
+        sessions, sizes = load(options.files), budgets(options.budget)
+    except (OSError, ValueError, HoldfastError) as error:
+        parser.error(str(error))
     sessions = [concatenated(sessions)] if options.concat else sessions
     policies = [*BASELINES, *(name for name in options.policy.split(",") if name not in BASELINES)]
     jobs = [
-        (session, policy, int(budget), options.static)
-        for session in sessions
-        for budget in options.budget.split(",")
-        for policy in policies
+        (session, policy, budget, options.static) for session in sessions for budget in sizes for policy in policies
     ]
     with Pool() as pool:
         rows = with_ratios(pool.map(play, jobs, chunksize=1))
-    print(table(rows))
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    if options.json == "-":
+        print(json.dumps([*map(with_groups, rows)], indent=1))
+    else:
+        print(table(rows))
+    if options.json and options.json != "-":
+        Path(options.json).write_text(json.dumps([*map(with_groups, rows)], indent=1))
     sys.exit(any(row["M8.invalid"] or row["M9.over"] for row in rows if row["policy"] not in BASELINES))
 
 

@@ -8,11 +8,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import cast
 
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.cost import Prices, request_cost
 from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import MalformedInputError
 from holdfast.lab.baselines import SUMMARY_TOKENS, Asked, Governed, Prepared, ReplayPolicy, Sizes
 from holdfast.lab.planned import Planned
 from holdfast.testing.chat import Json
@@ -145,8 +147,15 @@ def _common(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str,
 
 def read_session(record: Mapping[str, object]) -> Session:
     """Return a session from a record of a JSONL file; keys that begin with `x_` are annotations."""
-    raw = record.get("messages")
-    native: list[Json] = [dict(message) for message in raw] if isinstance(raw, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    raw = record.get("messages") if isinstance(record, Mapping) else None
+    if not isinstance(raw, list):
+        raise MalformedInputError("session", "must be an object with a list of messages")
+    native: list[Json] = []
+    for index, message in enumerate(cast("list[object]", raw)):
+        said = cast("Json", message) if isinstance(message, dict) else {}
+        if not isinstance(said.get("role"), str):
+            raise MalformedInputError(f"messages[{index}]", "must be an object with a role")
+        native.append(said)
     return Session(
         str(record.get("id", "session")),
         [{key: value for key, value in message.items() if not key.startswith("x_")} for message in native],
