@@ -304,6 +304,20 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
     assert len(history.projection(COUNTER)) == 5
 
 
+def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> None:
+    how = situation(16_000)
+    history = grown_to(0.97, how)
+    step = make_plan(history, DEFAULT, how).now[0]
+    assert isinstance(step, FoldSpan)
+
+    history.append(log.CompactionCompleted(success=False, stop=step.stop, error="no smaller"))
+
+    assert make_plan(history, DEFAULT, how).now == ()
+    history.append(spoke(answered("more")))
+    history.append(spoke(said("and more " * 100)))
+    assert len(make_plan(history, DEFAULT, how).now) == 1
+
+
 def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_everything() -> None:
     talk = [said("look"), called("a"), returned("a", "data " * 13_000), answered("seen"), said("and now")]
     talk += [called("b"), returned("b", "data"), answered("ok"), said("go on")]

@@ -37,6 +37,8 @@ class Facts:
     """A compaction that was started and has not ended."""
     failures: int = 0
     """Compactions that failed in a row."""
+    failed_stop: int = -1
+    """Where the span of the last of them ended; what failed there is not tried again."""
     interrupted_at: int = 0
     """How much had been said when a turn was last interrupted."""
     parent: log.Forked | None = None
@@ -198,7 +200,8 @@ class History:
         elif isinstance(event, log.CompactionStarted):
             self.facts = replace(self.facts, running=event)
         elif isinstance(event, log.CompactionCompleted):
-            self.facts = replace(self.facts, running=None, failures=0 if event.success else self.facts.failures + 1)
+            failures, stop = (0, -1) if event.success else (self.facts.failures + 1, event.stop)
+            self.facts = replace(self.facts, running=None, failures=failures, failed_stop=stop)
         else:
             self.facts = _learned(self.facts, event)
 

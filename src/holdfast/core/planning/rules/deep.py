@@ -69,7 +69,7 @@ class FoldDeep:
         if room <= 0 or (why is None and not is_full):
             return NOTHING
         step = self._span(outlook, room)
-        if step is None:
+        if step is None or step.stop <= outlook.history.facts.failed_stop:
             return NOTHING
         after = self._left(outlook, step) + self._allowance(outlook, step)
         if held - after < self._least_gain(outlook):
