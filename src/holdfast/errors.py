@@ -23,6 +23,17 @@ from collections.abc import Mapping, Sequence
 class HoldfastError(Exception):
     """The root: catch this to catch everything that Holdfast raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let an error travel between processes with its facts."""
+        return _restored, (type(self), self.args, dict(self.__dict__))
+
+
+def _restored(kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]) -> HoldfastError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
 
 class MalformedInputError(HoldfastError):
     """The input does not have the shape its format prescribes. Mend the place that `where` names."""

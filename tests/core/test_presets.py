@@ -337,7 +337,10 @@ def test_only_the_reminder_of_the_users_words_is_clipped() -> None:
     assert len(many) == 21
     assert many[4] == "... 10 messages omitted ..."
     assert (many[3], many[5]) == ("<user_message>\nm3\n</user_message>", "<user_message>\nm14\n</user_message>")
-    assert long == ["<user_message>\n" + "x" * 6_000 + "...<truncated>...\n</user_message>"]
+    assert long == ["<user_message>\n" + "x" * 30_000 + "...<truncated>...\n</user_message>"]
+    assert list(reminder(["first " + "x" * 5_990, "second", "NEWEST"]))[-1] == "<user_message>\nNEWEST\n</user_message>"
+    crowded = list(reminder(["y" * 6_900 for _ in range(12)]))
+    assert sum("omitted" in line for line in crowded) == 1
 
 
 # CowAgent

@@ -48,7 +48,8 @@ def _is_call_and_result(before: Message, after: Message) -> bool:
 
 
 def _is_one_batch(before: Message, after: Message) -> bool:
-    return (_has_result(before) and _has_result(after)) or (_has_call(before) and _has_call(after))
+    # A run of the model's elements is one batch as soon as there is another call in it.
+    return (_has_result(before) and _has_result(after)) or (before.role == "assistant" and _has_call(after))
 
 
 def _is_reasoning_for(before: Message, _after: Message) -> bool:

@@ -1,5 +1,6 @@
 """What the model will see: messages, each with the position it came from."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message
@@ -15,3 +16,15 @@ class Entry(NamedTuple):
     def saying(self, message: Message) -> "Entry":
         """Return the entry with its message replaced."""
         return Entry(message, self.position)
+
+
+class Spoken(NamedTuple):
+    """Entries as the messages they hold."""
+
+    entries: Sequence[Entry]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int, /) -> Message:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.entries[index].message

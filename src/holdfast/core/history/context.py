@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.core.conversation.clip import clip_outputs
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.messages import Message, Text, assistant, user
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.view import Entry, Spoken
 from holdfast.core.conversation.words import turns_in_words
 from holdfast.core.history import events as log
 from holdfast.core.history.scope import Scopes
@@ -110,20 +110,7 @@ class Context:
     def _pinned(self, start: int, stop: int) -> set[int]:
         """Return the positions of a span that pins keep; a pin keeps all of its exchange."""
         pins = [pin for pin in self.pins if start <= pin < stop]
-        return {position for pin in pins for position in range(*unit_around(_Spoken(self.entries), pin))}
-
-
-@dataclass(frozen=True, slots=True)
-class _Spoken:
-    """Entries as messages."""
-
-    entries: Sequence[Entry]
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __getitem__(self, index: int, /) -> Message:
-        return self.entries[index].message
+        return {position for pin in pins for position in range(*unit_around(Spoken(self.entries), pin))}
 
 
 def _spoken(texts: Sequence[str]) -> list[Entry]:

@@ -16,7 +16,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
 from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.projection import Projection
-from holdfast.core.history.scope import Scopes
+from holdfast.core.history.scope import MainSees, Scopes
 from holdfast.core.history.standing import Version
 from holdfast.errors import MalformedInputError
 
@@ -39,8 +39,10 @@ class Facts:
     """Compactions that failed in a row."""
     failed_stop: int = -1
     """Where the span of the last of them ended; what failed there is not tried again."""
-    interrupted_at: int = 0
-    """How much had been said when a turn was last interrupted."""
+    failed_at: int = 0
+    """How much had been said then."""
+    interrupted_at: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By scope, how much had been said when its turn was last interrupted."""
     parent: log.Forked | None = None
 
 
@@ -68,9 +70,11 @@ class History:
     _ledgers: dict[str, "_Kept"] = field(default_factory=dict[str, "_Kept"])
 
     @classmethod
-    def replay(cls, events: Iterable[log.Event], readers: Callable[[str], Reader]) -> "History":
+    def replay(
+        cls, events: Iterable[log.Event], readers: Callable[[str], Reader], *, main_sees: MainSees = "everything"
+    ) -> "History":
         """Return the history of a log."""
-        history = cls(readers)
+        history = cls(readers, Scopes(main_sees=main_sees))
         for event in events:
             history.append(event)
         return history
@@ -91,7 +95,11 @@ class History:
     @property
     def is_interrupted(self) -> bool:
         """Whether nothing was said since the last turn was interrupted."""
-        return 0 < self.facts.interrupted_at == len(self.entries)
+        return self.was_interrupted(log.MAIN)
+
+    def was_interrupted(self, scope: str) -> bool:
+        """Return whether nothing was said since an agent's turn was interrupted."""
+        return 0 < self.facts.interrupted_at.get(scope, 0) == len(self.entries)
 
     @property
     def can_undo(self) -> bool:
@@ -136,8 +144,11 @@ class History:
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
             kept = self._ledgers[scope] = _Kept(lineage, context.standing.cleared_at, Ledger())
+        own = self.scopes.lineage(scope)
         for entry in context.between(kept.stop, stop):
-            kept.ledger.observe(entry)
+            # What one agent tells another is no word of the user's.
+            if entry.message.role != "user" or self.origins[entry.position or 0].scope in own:
+                kept.ledger.observe(entry)
         kept.stop = max(kept.stop, stop)
         return kept.ledger
 
@@ -193,15 +204,19 @@ class History:
             self.scopes.parents[event.scope] = event.parent
             # Who sees what may have changed.
             self._projections.clear()
+            self._ledgers.clear()
         elif isinstance(event, log.TurnInterrupted):
-            self.facts = replace(self.facts, interrupted_at=len(self.entries))
+            at = {**self.facts.interrupted_at, event.scope: len(self.entries)}
+            self.facts = replace(self.facts, interrupted_at=at)
         elif isinstance(event, log.Pinned | log.Unpinned):
             self._pin(event)
         elif isinstance(event, log.CompactionStarted):
             self.facts = replace(self.facts, running=event)
         elif isinstance(event, log.CompactionCompleted):
             failures, stop = (0, -1) if event.success else (self.facts.failures + 1, event.stop)
-            self.facts = replace(self.facts, running=None, failures=failures, failed_stop=stop)
+            self.facts = replace(
+                self.facts, running=None, failures=failures, failed_stop=stop, failed_at=len(self.entries)
+            )
         else:
             self.facts = _learned(self.facts, event)
 

@@ -34,6 +34,7 @@ class Projection:
         self.newest_prompt: int | None = None
         """The index of the last thing the user said."""
         self._tokens_of = tokens_of
+        self._lineage = context.scopes.lineage(context.scope)
         self._settled: dict[Batching, tuple[int, set[str]]] = {}
         """By how a format carries a batch: the index before which all is sound, and the call ids used there."""
         self._changed_at = context.standing.changed_at
@@ -112,7 +113,7 @@ class Projection:
         if context.version is not self.context.version or context.pins is not self.context.pins:
             return None
         folds = context.standing.folds
-        if folds and folds[-1].is_merged and self.newest_prompt is None:
+        if folds and folds[-1].is_merged and not self._has_prompt_behind(folds[-1].stop):
             return None
         for position in range(self.context.length, context.length):
             if context.stands(position):
@@ -120,11 +121,19 @@ class Projection:
         self.context = context
         return self
 
+    def _has_prompt_behind(self, stop: int) -> bool:
+        prompt = self.newest_prompt
+        return prompt is not None and (self.entries[prompt].position or 0) >= stop
+
+    def _is_own(self, entry: Entry) -> bool:
+        """Return whether a message was said to this agent: what a delegate is told to do is no prompt of a person's."""
+        return entry.position is not None and self.context.origins[entry.position].scope in self._lineage
+
     def _take(self, entry: Entry) -> None:
         message = entry.message
         if message.role == "assistant" and entry.position is not None and entry.position >= self._changed_at:
             self.sent += self.sums[-1]
-        elif message.role == "user" and entry.position is not None and message.is_prompt:
+        elif message.role == "user" and self._is_own(entry) and message.is_prompt:
             self.newest_prompt = len(self.entries)
         self.media += count_media(message)
         self.longest = max(self.longest, weight_of(message))

@@ -4,6 +4,7 @@ A value: each change of context gives another one, and taking a change back is g
 before it. What is said afterwards belongs to all of them alike, because they speak of positions.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -41,13 +42,16 @@ class Version:
 
     def is_hidden(self, position: int) -> bool:
         """Return whether a rewind took a message out."""
-        return any(position in span for span in self.hidden)
+        if not self.hidden:
+            return False
+        number = bisect_right(self.hidden, position, key=_start) - 1
+        return number >= 0 and position in self.hidden[number]
 
     def after(self, event: log.Event, length: int) -> "Version | None":
         """Return how everything stands after an event, or None if it changes nothing of that."""
         match event:
             case log.CompactionCompleted(success=True):
-                _check_span(event, length)
+                _check_span(event, length, self.of(event.scope).folds)
                 standing = replace(self.of(event.scope), folds=_with_fold(self.of(event.scope).folds, event))
             case log.OutputsOffloaded():
                 _check_line(event, length)
@@ -70,7 +74,18 @@ class Version:
         standings = {
             scope: replace(_as_of(standing, event.to), changed_at=length) for scope, standing in self.standings.items()
         }
-        return Version(standings, (*self.hidden, range(event.to, length)))
+        return Version(standings, _joined(self.hidden, range(event.to, length)))
+
+
+def _start(span: range) -> int:
+    return span.start
+
+
+def _joined(spans: tuple[range, ...], new: range) -> tuple[range, ...]:
+    """Return ranges in order, with one more that reaches to the end; those it touches are part of it."""
+    before = [span for span in spans if span.stop < new.start]
+    touched = [span.start for span in spans if span.stop >= new.start]
+    return (*before, range(min([new.start, *touched]), new.stop)) if new else spans
 
 
 def _as_of(standing: Standing, position: int) -> Standing:
@@ -96,6 +111,11 @@ def _check_line(event: log.OutputsOffloaded | log.TurnsReducedToText, length: in
         raise MalformedInputError(event.KIND, f"there is no message {event.line}")
 
 
-def _check_span(event: log.CompactionCompleted, length: int) -> None:
+def _check_span(event: log.CompactionCompleted, length: int, folds: tuple[log.CompactionCompleted, ...]) -> None:
     if not 0 <= event.start <= event.stop <= length:
         raise MalformedInputError(event.KIND, f"{event.start}–{event.stop} is no span of {length} messages")
+    for fold in folds:
+        is_apart = fold.stop <= event.start or event.stop <= fold.start
+        if not is_apart and not (event.start <= fold.start and fold.stop <= event.stop):
+            spans = f"{event.start}–{event.stop} cuts through {fold.start}–{fold.stop}"
+            raise MalformedInputError(event.KIND, f"{spans}, which was folded before")

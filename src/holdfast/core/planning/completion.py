@@ -6,6 +6,7 @@ from typing import Protocol
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Outlook, Proposal, ReduceToText, Summary
+from holdfast.errors import MalformedInputError
 
 
 class FoldRule(Protocol):
@@ -50,7 +51,11 @@ def completed(
     step: FoldSpan, rule: FoldRule, outlook: Outlook, summary: Summary | None = None
 ) -> log.CompactionCompleted:
     """Return the event of a fold; a failed one where the replacement would not make anything smaller."""
+    if summary is not None and not summary.text.strip():
+        summary = None
     texts = rule.replacement(outlook, step, summary)
+    if step.by == "summary" and summary is None and (step.trigger == "manual" or not texts):
+        return failed(step, outlook, "the summary is empty")
     event = log.CompactionCompleted(
         success=True,
         trigger=step.trigger,
@@ -65,7 +70,10 @@ def completed(
         duration_ms=summary.duration_ms if summary else None,
         scope=outlook.situation.scope,
     )
-    before, after = outlook.shown, _after(event, outlook)
+    try:
+        before, after = outlook.shown, _after(event, outlook)
+    except MalformedInputError as error:
+        return failed(step, outlook, f"its span does not stand any more: {error.problem}")
     measured = replace(
         event,
         pre_compaction_tokens=before.tokens,

@@ -13,9 +13,11 @@ from holdfast.core.history.events import Breakdown, UsageMeasured
 from holdfast.core.history.history import History
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import NOTHING, Outlook, Proposal, Step
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Step
 from holdfast.core.planning.view import View, view_of
 
+MAX_FAILURES, REST = 3, 20
+"""After so many failures in a row no summary is asked for until so many more messages have been said."""
 MAX_ROUNDS = 3
 """How often a request is planned at most."""
 
@@ -73,12 +75,15 @@ def rounds(history: History, policy: Policy, situation: Callable[[], Situation])
 
 def outlook_of(history: History, policy: Policy, situation: Situation) -> Outlook:
     """Return what the rules of a policy look at."""
-    if history.is_interrupted and not situation.is_interrupted:
-        situation = replace(situation, is_interrupted=True)
+    situation = replace(
+        situation,
+        is_interrupted=situation.is_interrupted or history.was_interrupted(situation.scope),
+        pins=situation.pins | history.facts.pins,
+    )
     shown = history.projection(situation.counter, situation.scope)
     if policy.outputs is None:
         return Outlook(history, shown, situation, shown.entries[:], shown.tokens)
-    entries = policy.outputs.apply(shown.entries)
+    entries = policy.outputs.apply(shown.entries, situation.pins)
     return Outlook(history, shown, situation, entries, shown.tokens + _difference(shown.entries, entries, situation))
 
 
@@ -96,5 +101,21 @@ def _proposed(outlook: Outlook, policy: Policy) -> Proposal:
     for rule in (policy.emergency, policy.offload, policy.fold):
         proposal = rule.propose(outlook) if rule else NOTHING
         if proposal is not NOTHING:
-            return proposal
+            return _without_failures(proposal, outlook)
     return NOTHING
+
+
+def _without_failures(proposal: Proposal, outlook: Outlook) -> Proposal:
+    """Return a proposal without folds that have failed before: not the same again, and after three a while of rest."""
+    facts = outlook.history.facts
+    is_resting = facts.failures >= MAX_FAILURES and len(outlook.history) - facts.failed_at < REST
+
+    def may_help(step: Step) -> bool:
+        if not isinstance(step, FoldSpan) or not facts.failures:
+            return True
+        return step.stop > facts.failed_stop and not (is_resting and step.by == "summary")
+
+    now, later = tuple(filter(may_help, proposal.now)), tuple(filter(may_help, proposal.later))
+    if len(now) == len(proposal.now) and len(later) == len(proposal.later):
+        return proposal
+    return Proposal(now, later, ("a fold that failed is not tried again yet",))

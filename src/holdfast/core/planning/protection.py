@@ -1,10 +1,12 @@
 """What may never leave a request: system text, pins, the newest prompt, and the last exchange."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from holdfast.core.conversation.cuts import Messages, unit_around
 from holdfast.core.conversation.messages import Message, Thinking
 from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.view import Entry, Spoken
 
 FAR = 100_000
 """How many messages away the other half of an exchange is looked for, where it does not stand beside it."""
@@ -98,6 +100,12 @@ class Protection:
 
     def _reasoning_before(self, fold: int) -> range:
         return range(0) if self.prompt is None else reasoning_exchange(self._transcript, self.prompt, fold)
+
+
+def exchanges_of(entries: Sequence[Entry], pins: frozenset[int]) -> frozenset[int]:
+    """Return the indices that pins keep: all of each exchange, for a call is nothing without its result."""
+    found = [index for index, entry in enumerate(entries) if entry.position in pins]
+    return frozenset(at for index in found for at in range(*unit_around(Spoken(entries), index)))
 
 
 def reasoning_exchange(messages: Messages, prompt: int, fold: int) -> range:

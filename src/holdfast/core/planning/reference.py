@@ -36,7 +36,7 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
     words = _words(whole)
     taken = sum(counter.count(text) + 2 for text in (words, names) if text)
     done = _framed(summary.text, step.count) if summary else _digest(outlook, step, prompts, whole, allowance - taken)
-    return "\n\n".join(text for text in (done, words, names) if text)
+    return "\n\n".join(text for text in (done, words, names) if text) or f"[{step.count:,} earlier messages]"
 
 
 def _words(whole: list[Entry]) -> str:

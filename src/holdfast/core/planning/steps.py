@@ -88,9 +88,14 @@ class Outlook:
 
     def prompts_between(self, start: int, stop: int) -> list[int]:
         """Return the positions of what the user said in a span, as far as it stands, newest first."""
-        prompts, stands = self.history.prompts, self.shown.context.stands
+        prompts, context = self.history.prompts, self.shown.context
+        own = context.scopes.lineage(context.scope)
         first, last = bisect_left(prompts, start), bisect_left(prompts, stop)
-        return [position for position in reversed(prompts[first:last]) if stands(position)]
+        return [
+            position
+            for position in reversed(prompts[first:last])
+            if context.stands(position) and context.origins[position].scope in own
+        ]
 
     @property
     def fill(self) -> float:
@@ -109,6 +114,17 @@ class Outlook:
     def token_fill(self) -> float:
         """How much of their room the messages take."""
         return self.shown.tokens / max(1, self.situation.room)
+
+    @property
+    def fixed_tokens(self) -> int:
+        """What no fold makes smaller: system text, tools, pins, and the newest prompt."""
+        shown, pins = self.shown, self.situation.pins
+        kept = sum(
+            size
+            for index, (entry, size) in enumerate(zip(shown.entries, shown.sizes(), strict=True))
+            if entry.message.role == "system" or entry.position in pins or index == shown.newest_prompt
+        )
+        return kept + self.situation.static_tokens + REPLY_OVERHEAD
 
     def _bytes(self, entry: Entry) -> int:
         return self.history.reader.json_bytes(entry.message)

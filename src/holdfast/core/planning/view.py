@@ -4,7 +4,7 @@ The stages have names and an order, also where a policy leaves one empty: whatev
 comes after whatever changes what stands.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.core.conversation.messages import Message
@@ -51,11 +51,12 @@ def _limited(view: View, outlook: Outlook, policy: Policy) -> View:
     can_summarise = outlook.situation.has_summariser and not outlook.history.facts.failures
     if policy.limits is None:
         return view
+    pins = outlook.situation.pins
     if can_summarise:
-        entries, why = policy.limits.retrieved(view.entries), RETRIEVED
+        entries, why = policy.limits.retrieved(view.entries, pins), RETRIEVED
     else:
-        entries, why = policy.limits.apply(view.entries, _price(outlook)), LIMITED
-    if len(entries) == len(view.entries):
+        entries, why = policy.limits.apply(view.entries, _price(outlook), pins), LIMITED
+    if _are_same(entries, view.entries):
         return view
     return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, why))
 
@@ -78,7 +79,9 @@ def _truncated(view: View, outlook: Outlook, policy: Policy) -> View:
     static = situation.static_tokens
     if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_sound(view.entries, situation.batching):
         return view
-    done = truncator.truncate(view.entries, limit=limit, tools_tokens=static, tokens_of=_price(outlook))
+    done = truncator.truncate(
+        view.entries, limit=limit, tools_tokens=static, tokens_of=_price(outlook), pins=situation.pins
+    )
     if done.event is None:
         return view
     why = f"{done.event.messages_removed:,} messages were left out of this request to stay below {limit:,} tokens"
@@ -102,6 +105,8 @@ def _with_floor(view: View, outlook: Outlook, policy: Policy) -> View:
     if _can_be_sent(view, outlook, policy):
         return view
     fitted = footed(view.entries, outlook.history.reader, policy.floor, outlook.situation)
+    if _are_same(fitted.entries, view.entries):
+        return view
     return replace(
         view,
         entries=fitted.entries,
@@ -118,13 +123,21 @@ def _can_be_sent(view: View, outlook: Outlook, policy: Policy) -> bool:
     if not entries or view.tokens > situation.room or outlook.shown.media > policy.floor.max_media:
         return False
     budget, longest = situation.budget, situation.max_text_chars
-    if budget.messages or budget.turns or budget.bytes or (longest and outlook.shown.longest > longest):
+    is_as_shown = view.entries is outlook.entries and policy.outputs is None
+    if (budget.messages or budget.turns or budget.bytes) and not (is_as_shown and outlook.fill <= 1):
+        return False
+    if (longest and outlook.shown.longest > longest) or outlook.shown.media > (situation.max_images or 10**9):
         return False
     first = next((entry.message.role for entry in entries if entry.message.role != "system"), None)
     if first != "user" or entries[-1].message.role not in {"user", "tool"}:
         return False
-    is_as_shown = view.entries is outlook.entries and policy.outputs is None
     return outlook.shown.is_sound(situation.batching) if is_as_shown else is_sound(entries, situation.batching)
+
+
+def _are_same(one: Sequence[Entry], other: Sequence[Entry]) -> bool:
+    return len(one) == len(other) and all(
+        mine.message is theirs.message for mine, theirs in zip(one, other, strict=True)
+    )
 
 
 def _price(outlook: Outlook) -> Callable[[Message], int]:

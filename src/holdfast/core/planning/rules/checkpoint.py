@@ -36,6 +36,9 @@ class FoldToCheckpoint:
         if not situation.has_summariser:
             return NOTHING
         limit = situation.window or FALLBACK_LIMIT
+        if outlook.fixed_tokens >= self.lines.background * limit:
+            told = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
+            return Proposal(reasons=(told,))
         pending = Pending.RUNNING if outlook.is_summarising else Pending.NONE
         move = self.lines.move(
             utilisation=outlook.tokens / limit,
@@ -60,7 +63,8 @@ class FoldToCheckpoint:
         if summary is None:
             return ()
         facts, entries = outlook.history.facts, outlook.history.entries
-        said = [entries[position].message.text for position in reversed(outlook.prompts_between(step.start, step.stop))]
+        positions = reversed(outlook.prompts_between(step.start, step.stop))
+        said = [entries[position].message.text for position in positions if position not in step.kept]
         return (
             compacted_history(
                 summary.text,
@@ -114,16 +118,18 @@ def compacted_history(
 
 
 def reminder(messages: Sequence[str]) -> Iterator[str]:
-    """Yield what the user said, the first and the newest messages, with words for what is left out."""
-    head = messages[: int(REMINDER_MESSAGES * HEAD_SHARE)]
-    tail = messages[len(head) :]
-    omitted = max(0, len(tail) - (REMINDER_MESSAGES - len(head)))
-    tail = tail[omitted:]
-    yield from map(_quoted, _clipped(head, int(REMINDER_CHARS * HEAD_SHARE)))
+    """Yield what the user said: the newest messages first of all, then the first ones, and words for the rest."""
+    head_count = int(REMINDER_MESSAGES * HEAD_SHARE)
+    newest = list(messages[max(head_count, len(messages) - (REMINDER_MESSAGES - head_count)) :])
+    oldest = list(messages[: min(head_count, len(messages))])
+    head_chars = min(int(REMINDER_CHARS * HEAD_SHARE), sum(map(len, oldest)))
+    tail = _clipped(list(reversed(newest)), REMINDER_CHARS - head_chars)
+    head = _clipped(oldest, REMINDER_CHARS - sum(map(len, tail)))
+    yield from map(_quoted, head)
+    omitted = len(messages) - len(head) - len(tail)
     if omitted:
         yield f"... {omitted} messages omitted ..."
-    newest_first = _clipped(list(reversed(tail)), REMINDER_CHARS - int(REMINDER_CHARS * HEAD_SHARE))
-    yield from map(_quoted, reversed(newest_first))
+    yield from map(_quoted, reversed(tail))
 
 
 def _clipped(messages: Sequence[str], most: int) -> list[str]:

@@ -17,7 +17,7 @@ from holdfast.core.planning.protection import reasoning_exchange
 from holdfast.core.planning.reference import reference
 from holdfast.core.planning.settings import check_settings, ratio, share, whole
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary
 from holdfast.errors import SettingsError
 
 TAIL_PARTS = 4
@@ -64,13 +64,18 @@ class FoldDeep:
     def propose(self, outlook: Outlook) -> Proposal:
         """Return the fold to make now, or the summary to ask for meanwhile."""
         held, room = outlook.shown.tokens, outlook.situation.room
+        if outlook.situation.has_ready_summary:
+            return Proposal(now=(AwaitSummary(),), reasons=("a summary is ready",))
         why = self._why(outlook)
         is_full = outlook.fill >= self.soft_share and outlook.situation.has_summariser
         if room <= 0 or (why is None and not is_full):
             return NOTHING
         step = self._span(outlook, room)
-        if step is None or step.stop <= outlook.history.facts.failed_stop:
+        if step is None:
             return NOTHING
+        if why is not None and outlook.fixed_tokens - outlook.situation.static_tokens > self.soft_share * room:
+            told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
+            return Proposal(reasons=(told,)) if outlook.fill <= 1 else NOTHING
         after = self._left(outlook, step) + self._allowance(outlook, step)
         if held - after < self._least_gain(outlook):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"

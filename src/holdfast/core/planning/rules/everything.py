@@ -15,6 +15,7 @@ from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.messages import Message, ToolCall, ToolResult, user
 from holdfast.core.conversation.view import Entry
+from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, share, whole
 from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import mid_run_fraction
@@ -41,7 +42,7 @@ class FoldEverything:
 
     def propose(self, outlook: Outlook) -> Proposal:
         """Return the compression that is due; it happens before the request goes out."""
-        if not outlook.situation.has_summariser or outlook.history.facts.failures:
+        if not outlook.situation.has_summariser:
             return NOTHING
         window = outlook.situation.window or UNKNOWN_WINDOW
         for part, span in ((self.fraction, self._before_prompt), (mid_run_fraction(window), self._since_prompt)):
@@ -86,8 +87,10 @@ def _span(outlook: Outlook, first: int, last: int) -> FoldSpan | None:
     ]
     if not new:
         return None
-    start = 0 if first == 0 else shown.position(first)
-    return FoldSpan(start=start, stop=shown.position(last), by="summary", count=len(new))
+    start, stop = 0 if first == 0 else shown.position(first), shown.position(last)
+    # What an earlier fold kept stands behind it with an older position: it stays kept.
+    kept = [entry.position for entry in shown.entries[last:] if entry.position is not None and entry.position < stop]
+    return FoldSpan(start=start, stop=stop, kept=tuple(kept), by="summary", count=len(new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +142,23 @@ class FixedLimits:
     def __post_init__(self) -> None:
         check_settings(self, "limits")
 
-    def retrieved(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the newest messages, and system messages and summaries wherever they stand."""
+    def retrieved(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
+        """Return the newest messages, and what always stays: system text, summaries, pins, the newest prompt."""
         start = max(0, len(entries) - self.max_retrieved)
+        staying = _staying(entries, pins)
         return [
-            entry
-            for index, entry in enumerate(entries)
-            if index >= start or entry.position is None or entry.message.role == "system"
+            entry for index, entry in enumerate(entries) if index >= start or index in staying or entry.position is None
         ]
 
-    def apply(self, entries: Sequence[Entry], tokens_of: Callable[[Message], int]) -> list[Entry]:
-        """Return the entries that stay, with a marker for those that went; system messages always stay."""
-        prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
+    def apply(
+        self, entries: Sequence[Entry], tokens_of: Callable[[Message], int], pins: frozenset[int] = frozenset()
+    ) -> list[Entry]:
+        """Return the entries that stay, with a marker for those that went."""
+        staying = _staying(entries, pins)
+        prompt = _newest_prompt(entries)
         spoken = [index for index, entry in enumerate(entries) if entry.message.role != "system"]
         first = spoken[-self.max_messages] if len(spoken) > self.max_messages else 0
-        left = self.max_tokens
-        start = prompt
+        left, start = self.max_tokens, prompt
         for index in range(prompt - 1, first - 1, -1):
             message = entries[index].message
             if message.role == "system":
@@ -164,9 +168,21 @@ class FixedLimits:
                 break
             start = index
         start = max(first, start)
-        gone = sum(index < start for index in spoken)
+        gone = sum(index < start and index not in staying for index in spoken)
         if not gone:
             return list(entries)
-        systems = [entry for entry in entries[:start] if entry.message.role == "system"]
+        kept = [entry for index, entry in enumerate(entries[:start]) if index in staying]
+        systems = [entry for entry in kept if entry.message.role == "system"]
+        others = [entry for entry in kept if entry.message.role != "system"]
         marker = f"[Previous conversation history truncated - {gone} earlier messages]"
-        return [*systems, Entry(user(marker, trust="summary")), *entries[start:]]
+        return [*systems, Entry(user(marker, trust="summary")), *others, *entries[start:]]
+
+
+def _newest_prompt(entries: Sequence[Entry]) -> int:
+    return max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
+
+
+def _staying(entries: Sequence[Entry], pins: frozenset[int]) -> frozenset[int]:
+    """Return the indices that no limit takes away."""
+    systems = (index for index, entry in enumerate(entries) if entry.message.role == "system")
+    return frozenset({*systems, *exchanges_of(entries, pins), _newest_prompt(entries)})

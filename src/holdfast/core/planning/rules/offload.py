@@ -7,6 +7,7 @@ outputs hold most of the tokens.
 from dataclasses import dataclass, field
 
 from holdfast.core.conversation.cuts import next_cut, unit_around
+from holdfast.core.conversation.messages import Text
 from holdfast.core.planning.settings import check_settings, share, whole
 from holdfast.core.planning.steps import NOTHING, OffloadOutputs, Outlook, Proposal
 
@@ -32,14 +33,17 @@ class Offload:
     def propose(self, outlook: Outlook) -> Proposal:
         """Return the pass over everything before the tail, if it frees enough."""
         shown, room = outlook.shown, outlook.situation.room
-        if outlook.fill < self.at_share or not len(shown):
+        if outlook.token_fill < self.at_share or not len(shown):
             return NOTHING
         last = unit_around(shown, len(shown) - 1)[0]
         cut = min(next_cut(shown, max(shown.first_free, shown.start_within(int(self.tail_share * room)))), last)
         gain = sum(self._gain(outlook, index) for index in range(cut))
-        if shown.tokens - gain > self.max_left_share * room:
+        if gain < self.max_left_share * room or shown.tokens - gain > self.max_left_share * room:
             return NOTHING
         step = OffloadOutputs(line=shown.position(cut), max_chars=self.max_chars)
+        before = shown.context.standing.offloaded
+        if before is not None and step.line <= before.line:
+            return NOTHING
         why = f"tool outputs before #{step.line} hold about {gain:,} tokens: they are shown as previews from now on"
         return Proposal(now=(step,), reasons=(why,))
 
@@ -47,5 +51,5 @@ class Offload:
         entry = outlook.shown.entries[index]
         if entry.position is None or entry.position in outlook.history.facts.pins:
             return 0
-        longest = sum(max(0, len(result.text) - self.max_chars) for result in entry.message.results)
-        return longest // CHARS_PER_TOKEN
+        texts = (part.text for result in entry.message.results for part in result.content if isinstance(part, Text))
+        return sum(max(0, len(text) - self.max_chars) for text in texts) // CHARS_PER_TOKEN

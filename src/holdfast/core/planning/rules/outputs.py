@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from holdfast.core.conversation.clip import clip_outputs
 from holdfast.core.conversation.groups import exchanges, turns
-from holdfast.core.conversation.messages import Message, Text, ToolResult
+from holdfast.core.conversation.messages import Content, Message, Text, ToolResult
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.settings import check_settings, whole
 
@@ -27,7 +27,12 @@ def keep_head(content: str | Mapping[str, object], max_chars: int) -> str | Mapp
     if max_chars == 0 or length <= max_chars:
         return content
     text = content if isinstance(content, str) else json.dumps(content)
-    return f"{text[:max_chars]}\n[…truncated, {length} chars total]"
+    return text[:max_chars] + truncation_notice(length)
+
+
+def truncation_notice(length: int) -> str:
+    """Return what stands behind the head of an output that was cut."""
+    return f"\n[…truncated, {length} chars total]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,33 +49,39 @@ class KeepHeads:
     def __post_init__(self) -> None:
         check_settings(self, "outputs")
 
-    def apply(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries with older outputs cut."""
+    def apply(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
+        """Return the entries with older outputs cut, pinned ones excepted."""
         groups = exchanges(entries)
         stop = groups[-self.protect_last].start if len(groups) >= self.protect_last else 0
         return [
             entry.saying(_with_heads(entry.message, self.max_chars))
-            if index < stop and entry.message.results
+            if index < stop and entry.message.results and entry.position not in pins
             else entry
             for index, entry in enumerate(entries)
         ]
 
 
 def _with_heads(message: Message, max_chars: int) -> Message:
-    parts = tuple(
-        part.with_content(
-            tuple(_head(inner, max_chars) if isinstance(inner, Text) else inner for inner in part.content)
-        )
-        if isinstance(part, ToolResult)
-        else part
-        for part in message.parts
-    )
+    parts = tuple(_with_head(part, max_chars) if isinstance(part, ToolResult) else part for part in message.parts)
     return message if parts == message.parts else message.with_parts(parts)
 
 
-def _head(part: Text, max_chars: int) -> Text:
-    text = keep_head(part.text, max_chars)
-    return part if text is part.text else part.rewritten(str(text))
+def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
+    """Return a result with the head of its words; of several texts the later ones go first."""
+    total = sum(len(part.text) for part in result.content if isinstance(part, Text))
+    if max_chars == 0 or total <= max_chars:
+        return result
+    content: list[Content] = []
+    left = max_chars
+    for part in result.content:
+        if not isinstance(part, Text):
+            content.append(part)
+        elif left > 0:
+            kept = part.text[:left]
+            left -= len(kept)
+            notice = "" if left > 0 else truncation_notice(total)
+            content.append(part if kept == part.text and not notice else part.rewritten(kept + notice))
+    return result.with_content(tuple(content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +95,13 @@ class KeepEnds:
     def __post_init__(self) -> None:
         check_settings(self, "outputs")
 
-    def apply(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries with the outputs of historical turns cut."""
+    def apply(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
+        """Return the entries with the outputs of historical turns cut, pinned ones excepted."""
         spans = turns(entries)
         stop = spans[-1].start if spans else 0
         return [
-            entry.saying(clip_outputs(entry.message, self.max_chars)) if index < stop else entry
+            entry.saying(clip_outputs(entry.message, self.max_chars))
+            if index < stop and entry.message.results and entry.position not in pins
+            else entry
             for index, entry in enumerate(entries)
         ]

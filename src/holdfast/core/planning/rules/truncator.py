@@ -12,6 +12,7 @@ from typing import ClassVar
 from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import RequestTruncated
+from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, ratio
 
 FALLBACK_LIMIT = 128_000
@@ -51,14 +52,20 @@ class BasicTruncator:
         return replace(self, retry_buffer=min(self.MAX_RETRY_BUFFER, self.retry_buffer + refusals * step))
 
     def truncate(
-        self, entries: Sequence[Entry], *, limit: int, tools_tokens: int, tokens_of: Callable[[Message], int]
+        self,
+        entries: Sequence[Entry],
+        *,
+        limit: int,
+        tools_tokens: int,
+        tokens_of: Callable[[Message], int],
+        pins: frozenset[int] = frozenset(),
     ) -> Truncated:
-        """Return a request that fits the target, if leaving messages out can make it fit."""
+        """Return a request that fits the target, if leaving messages out can make it fit; pinned ones stay."""
         before = [tokens_of(entry.message) for entry in entries]
         target = int(limit * self.target_share * (1 - self.retry_buffer))
         kept = list(range(len(entries)))
         if sum(before) + tools_tokens > limit * (1 - self.retry_buffer):
-            kept = self._pruned(entries, before, target - tools_tokens)
+            kept = self._pruned(entries, before, target - tools_tokens, exchanges_of(entries, pins))
         left = _without_orphans([entries[index] for index in kept])
         after = sum(tokens_of(entry.message) for entry in left) + tools_tokens
         total = sum(before) + tools_tokens
@@ -78,7 +85,9 @@ class BasicTruncator:
             ),
         )
 
-    def _pruned(self, entries: Sequence[Entry], tokens: Sequence[int], target: int) -> list[int]:
+    def _pruned(
+        self, entries: Sequence[Entry], tokens: Sequence[int], target: int, pinned: frozenset[int]
+    ) -> list[int]:
         """Return the indices that stay: two passes over what stands before the newest prompt, oldest first."""
         prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
         gone: set[int] = set()
@@ -91,7 +100,7 @@ class BasicTruncator:
                 )
                 if size <= target:
                     break
-                if index in gone or not is_material:
+                if index in gone or index in pinned or not is_material:
                     continue
                 pair = {index, *_results_of(entries, index)} - gone
                 gone |= pair

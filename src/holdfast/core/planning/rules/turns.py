@@ -70,7 +70,10 @@ class Emergency:
     def propose(self, outlook: Outlook) -> Proposal:
         """Return what empties the context when even that was refused; prompt and pins stay, and so does the log."""
         shown, prompt = outlook.shown, outlook.shown.newest_prompt
-        if outlook.situation.refusals <= 1 or len(shown) <= 1:
+        free = [
+            index for index, entry in enumerate(shown.entries) if entry.message.role != "system" and index != prompt
+        ]
+        if outlook.situation.refusals <= 1 or not free:
             return NOTHING
         kept = () if prompt is None else (shown.entries[prompt].position or 0,)
         step = FoldSpan(
@@ -146,7 +149,7 @@ class HalveTurns:
         if line:
             return self._trim(outlook, line, f"{count:,} turns are more than {self.max_turns:,}")
         limit = min(self.max_tokens, outlook.situation.usable_tokens)
-        if outlook.tokens <= limit:
+        if outlook.tokens <= limit or outlook.fixed_tokens >= limit:
             return self._summary(outlook)
         why = f"{outlook.tokens:,} tokens are more than {limit:,}"
         if not must_reduce_to_text(entries):
@@ -187,8 +190,8 @@ class HalveTurns:
     def _summary(self, outlook: Outlook) -> Proposal:
         """Return the summary of the last trim, if it has none yet, none is being written, and the last did not fail."""
         folds, facts = outlook.shown.context.standing.folds, outlook.history.facts
-        is_wanted = outlook.situation.has_summariser and not outlook.is_summarising and not facts.failures
-        if not folds or folds[-1].replacement or not is_wanted:
+        is_wanted = outlook.situation.has_summariser and not outlook.is_summarising
+        if not folds or folds[-1].replacement or not is_wanted or folds[-1].stop == facts.failed_stop:
             return NOTHING
         fold = folds[-1]
         count = len(outlook.prompts_between(fold.start, fold.stop))

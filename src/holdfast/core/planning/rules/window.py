@@ -11,6 +11,7 @@ from typing import ClassVar
 from holdfast.core.conversation.groups import exchanges
 from holdfast.core.conversation.messages import Text
 from holdfast.core.conversation.view import Entry
+from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, whole
 from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 
@@ -80,11 +81,14 @@ class FoldMiddle:
 
     def propose(self, outlook: Outlook) -> Proposal:
         """Return the fold of the middle, if there are too many messages."""
-        window = plan_window(outlook.entries, self.max_messages)
+        pinned = len(exchanges_of(outlook.entries, outlook.situation.pins))
+        window = plan_window(outlook.entries, self.max_messages + pinned if self.max_messages else 0)
         if window is None:
             return NOTHING
-        shown = outlook.shown
+        shown, prompt = outlook.shown, outlook.shown.newest_prompt
+        is_inside = prompt is not None and prompt in window.dropped
         step = FoldSpan(
+            kept=(shown.entries[prompt].position or 0,) if is_inside and prompt is not None else (),
             start=shown.position(window.dropped.start),
             stop=shown.position(window.tail.start),
             by="summary" if outlook.situation.has_summariser else "marker",
