@@ -51,7 +51,7 @@ def test_tables_inside_tables_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "setting", "problem"),
     [
-        ("fold = ", "policy", "is not TOML"),
+        ("fold = ", "policy", "is not TOML that can be read"),
         ('base = "acme"', "policy", "'acme' is not known; choose one of: default, co-cli, inkeep, copilot, cowagent"),
         ("[fold]\nsoft_shar = 0.7", "policy.fold.soft_shar", "is not a setting; did you mean 'soft_share'?"),
         ("zzz = 1", "policy.zzz", "is not a setting; there are: name, fold, offload"),
@@ -66,7 +66,13 @@ def test_tables_inside_tables_are_read() -> None:
         ("floor = false", "policy.floor", "must be FloorSettings, not None"),
         ("max_steps = 0", "policy.max_steps", "must be a whole number from 1"),
         ("[floor]\nmax_media = true", "policy.floor.max_media", "must be a whole number from 1 to 10,000, not True"),
-        ('base = "copilot"\n[fold.lines]\nexhausted = 0.5', "thresholds", "0.8 must lie below 0.5"),
+        ('base = "copilot"\n[fold.lines]\nexhausted = 0.5', "policy.fold.lines.background", "0.8 must lie below 0.5"),
+        ('base = "copilot"\n[fold.lines]\nbackground = "a"', "policy.fold.lines.background", "must lie between"),
+        ('base = "copilot"\n[fold.lines]\nmin_messages = -5', "policy.fold.lines.min_messages", "from 1 to"),
+        ('base = "copilot"\n[fold]\nlines = false', "policy.fold.lines", "must be TwoLines, not None"),
+        ("[fold]\nrule = []", "policy.fold.rule", "[] is not known"),
+        ("max_steps = 0x" + "f" * 5_000, "policy.max_steps", "must be a whole number"),
+        ("a = " + "[" * 5_000, "policy", "is not TOML that can be read"),
     ],
 )
 def test_what_is_wrong_with_a_document_is_named(text: str, setting: str, problem: str) -> None:

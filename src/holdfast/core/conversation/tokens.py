@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
+from holdfast.core.conversation.batching import is_by_name
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall
 from holdfast.errors import SettingsError
 
@@ -131,13 +132,16 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
     if isinstance(part, Media):
         return 0, part.tokens
     inner = [_part_tokens(content, counter) for content in part.content]
-    words = _id_tokens(part.call_id) + sum(words for words, _ in inner)
+    # Some formats write the pieces of a result as one text: a line break stands between them then.
+    seams = max(0, len(inner) - 1)
+    words = _id_tokens(part.call_id) + seams + sum(words for words, _ in inner)
     words += part.answers.answer_tokens if part.answers else 0
     return words, sum(media for _, media in inner)
 
 
 def _id_tokens(call_id: str) -> int:
-    return CALL_OVERHEAD + -(-len(call_id) // CHARS_PER_ID_TOKEN)
+    # An id that was made of a name, because there was none, is never sent.
+    return CALL_OVERHEAD + (0 if is_by_name(call_id) else -(-len(call_id) // CHARS_PER_ID_TOKEN))
 
 
 def total_tokens(messages: Sequence[Message], counter: Counter) -> int:

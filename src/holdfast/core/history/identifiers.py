@@ -24,7 +24,7 @@ _PATTERN = (
     r"|(?P<number>\b\d{4,}\b)"
 )
 MIN_CHARS, MAX_CHARS = 4, 200
-MAX_RUN_CHARS = 400
+MAX_RUN_CHARS = 200
 """Longer runs are data, encoded or minified; the rule would also take the square of their length to read."""
 KNOWN_RUNS = 1 << 16
 

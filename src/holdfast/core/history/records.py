@@ -6,7 +6,7 @@ nobody knows is kept as it is, and records of earlier schemas are brought up to 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
@@ -38,6 +38,8 @@ def from_record(record: object) -> Event:
     kind, schema, data = known.get("type"), known.get("schema", SCHEMA), known.get("data", {})
     if not isinstance(kind, str) or not isinstance(schema, int) or not isinstance(data, Mapping):
         raise MalformedInputError("record", "must have a type, a schema number and data")
+    if isinstance(schema, bool) or schema < 1:
+        raise MalformedInputError("record", f"{schema!r} is no schema number")
     values = cast("Mapping[str, object]", data)
     if kind not in KINDS or schema > SCHEMA:
         return Unknown(kind=kind, schema=schema, data=values)
@@ -50,7 +52,8 @@ def _written(value: object) -> Record:
     out: Record = {}
     for item in fields(value) if is_dataclass(value) else ():
         content = getattr(value, item.name)
-        if content is None or content == ():
+        is_needed = item.default is MISSING and item.default_factory is MISSING
+        if not is_needed and (content is None or content == ()):
             continue
         if is_dataclass(content):
             content = _written(content)

@@ -107,6 +107,8 @@ def _with_fold(
 
 
 def _check_line(event: log.OutputsOffloaded | log.TurnsReducedToText, length: int) -> None:
+    if isinstance(event, log.OutputsOffloaded) and event.max_chars < 0:
+        raise MalformedInputError(event.KIND, f"{event.max_chars} is no number of characters")
     if not 0 <= event.line <= length:
         raise MalformedInputError(event.KIND, f"there is no message {event.line}")
 
@@ -114,6 +116,8 @@ def _check_line(event: log.OutputsOffloaded | log.TurnsReducedToText, length: in
 def _check_span(event: log.CompactionCompleted, length: int, folds: tuple[log.CompactionCompleted, ...]) -> None:
     if not 0 <= event.start <= event.stop <= length:
         raise MalformedInputError(event.KIND, f"{event.start}–{event.stop} is no span of {length} messages")
+    if any(not event.start <= position < event.stop for position in event.kept):
+        raise MalformedInputError(event.KIND, f"{event.kept} are not all inside {event.start}–{event.stop}")
     for fold in folds:
         is_apart = fold.stop <= event.start or event.stop <= fold.start
         if not is_apart and not (event.start <= fold.start and fold.stop <= event.stop):

@@ -18,10 +18,12 @@ from holdfast.errors import SettingsError
 
 def read_policy(text: str) -> Policy:
     """Return the policy that a TOML document describes."""
+    if not isinstance(text, str):
+        raise SettingsError("policy", f"must be TOML text, not {type(text).__name__}")
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError("policy", f"is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise SettingsError("policy", f"is not TOML that can be read: {error}") from error
     base = policy_of(table.pop("base")) if "base" in table else DEFAULT
     return cast("Policy", _changed(base, {"name": "custom", **table}, "policy"))
 
@@ -46,12 +48,12 @@ def _value(current: object, value: object, hint: object, place: str) -> object:
     if value is False:
         return None
     if not isinstance(value, dict):
-        raise SettingsError(place, f"must be a table of settings, or false, not {value!r}")
+        raise SettingsError(place, f"must be a table of settings, or false, not {value!r:.60}")
     table = dict(cast("dict[str, object]", value))
     named: dict[str, type] = {getattr(rule, "RULE", rule.__name__): rule for rule in rules}
     wanted = table.pop("rule", None)
-    if wanted is not None and wanted not in named:
-        raise SettingsError(f"{place}.rule", f"{wanted!r} is not known; choose one of: {', '.join(named)}")
+    if wanted is not None and (not isinstance(wanted, str) or wanted not in named):
+        raise SettingsError(f"{place}.rule", f"{wanted!r:.60} is not known; choose one of: {', '.join(named)}")
     begin = named[wanted]() if isinstance(wanted, str) else current if current is not None else rules[0]()
     if type(begin) is type(current):
         begin = current

@@ -48,7 +48,14 @@ def check_settings(settings: object, place: str) -> None:
         name = ".".join(part for part in ("policy", place, item.name) if part)
         problem = _problem(value, hints[item.name], item)
         if problem:
-            raise SettingsError(name, f"{problem}, not {value!r}")
+            raise SettingsError(name, f"{problem}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # an integer of thousands of digits
+        return "a number without end"
 
 
 @cache

@@ -1,8 +1,9 @@
 """When something is done: thresholds as data, and what two systems make of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from holdfast.core.planning.settings import check_settings, ratio, whole
 from holdfast.errors import SettingsError
 
 SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
@@ -80,15 +81,15 @@ class Move(Enum):
 class TwoLines:
     """Starts at one share of the window, waits at another: compaction in the background, as Copilot CLI has it."""
 
-    background: float = 0.8
-    exhausted: float = 0.95
-    min_messages: int = 4
+    background: float = field(default=0.8, metadata=ratio(0.001, 1))
+    exhausted: float = field(default=0.95, metadata=ratio(0.001, 1))
+    min_messages: int = field(default=4, metadata=whole(1, 10**6))
 
     def __post_init__(self) -> None:
-        if not 0 < self.background < self.exhausted <= 1:
-            raise SettingsError(
-                "thresholds", f"{self.background} must lie below {self.exhausted}, both between 0 and 1"
-            )
+        check_settings(self, "fold.lines")
+        if self.background >= self.exhausted:
+            problem = f"{self.background} must lie below {self.exhausted}"
+            raise SettingsError("policy.fold.lines.background", problem)
 
     def move(self, *, utilisation: float, pending: Pending, messages: int, was_refused: bool = False) -> Move:
         """Return what to do, given how full the window is."""

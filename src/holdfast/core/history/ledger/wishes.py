@@ -44,7 +44,7 @@ SAME_SUBJECT = 0.5
 NEARBY = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
 _CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
-_SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|\s*\n\s*"
+_SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
 _CODE_MARK = r"[][{}<>\\=|;$`]"
 _LIST_MARK = r"^(?:[-*•]|\d{1,2}[.)])\s+"
 _WORD = r"[^\W\d_][\w.+#'’/-]*[\w+#]|[^\W\d_]|\d{2,}"

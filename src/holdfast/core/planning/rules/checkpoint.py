@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.planning.rules.truncator import FALLBACK_LIMIT
+from holdfast.core.planning.settings import check_settings
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import Move, Pending, TwoLines
 
@@ -29,6 +30,9 @@ class FoldToCheckpoint:
     RULE: ClassVar[str] = "checkpoint"
 
     lines: TwoLines = field(default_factory=TwoLines)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "fold")
 
     def propose(self, outlook: Outlook) -> Proposal:
         """Return what the two lines say: start, wait, apply or go on."""
