@@ -31,6 +31,8 @@ class Projection:
         """How many images, sounds and documents are among them."""
         self.longest = 0
         """The weight of the heaviest of them, in bytes of text: no text in it is longer."""
+        self.has_foreign = False
+        """Whether messages of other scopes are among them."""
         self.newest_prompt: int | None = None
         """The index of the last thing the user said."""
         self._tokens_of = tokens_of
@@ -135,6 +137,8 @@ class Projection:
             self.sent += self.sums[-1]
         elif message.role == "user" and self._is_own(entry) and message.is_prompt:
             self.newest_prompt = len(self.entries)
+        if entry.position is not None and self.context.origins[entry.position].scope != self.context.scope:
+            self.has_foreign = True
         self.media += count_media(message)
         self.longest = max(self.longest, weight_of(message))
         self.entries.append(entry)

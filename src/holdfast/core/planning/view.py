@@ -7,6 +7,7 @@ comes after whatever changes what stands.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.soundness import is_sound
@@ -16,6 +17,7 @@ from holdfast.core.history.events import RequestTruncated
 from holdfast.core.planning.footing import footed
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.steps import Outlook
+from holdfast.errors import PendingToolCallsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,25 @@ class View:
 
 def view_of(outlook: Outlook, policy: Policy) -> View:
     """Return a view that can be sent as it is."""
+    _check_own_calls(outlook)
     view = View(outlook.entries, outlook.message_tokens)
     for stage in STAGES.values():
         view = stage(view, outlook, policy)
     return _with_floor(view, outlook, policy)
+
+
+def _check_own_calls(outlook: Outlook) -> None:
+    """Raise where an agent's own calls still run: what its delegates say meanwhile is no answer to them."""
+    shown, situation = outlook.shown, outlook.situation
+    if not shown.has_foreign or situation.is_interrupted:
+        return
+    origins = shown.context.origins
+    own = [
+        entry for entry in shown.entries if entry.position is None or origins[entry.position].scope == situation.scope
+    ]
+    pending = mend(own, batching=situation.batching).pending
+    if pending:
+        raise PendingToolCallsError(pending)
 
 
 def _unchanged(view: View, outlook: Outlook, policy: Policy) -> View:

@@ -1,0 +1,226 @@
+"""What reviewers broke, so that it stays mended."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, SettingsError, counter_for
+from holdfast.core.conversation.batching import ITEMS
+from holdfast.core.conversation.cuts import cut_points
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.planning.completion import completed
+from holdfast.core.planning.plan import make_plan, outlook_of
+from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.steps import FoldSpan, Summary
+from holdfast.lab.baselines import Asked, Sizes
+from holdfast.lab.planned import Planned
+from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.items import function_call, function_output, output_message
+from holdfast.wire.formats import format_named
+
+COUNTER = counter_for("gpt-5")
+
+
+def heard(messages: list[Json], *events: log.Event, format_name: str = "openai-chat") -> History:
+    said_so = [log.MessageAppended(format=format_name, native=native) for native in messages]
+    return History.replay([*said_so, *events], format_named)
+
+
+def situation(budget: int = 16_000, **fields: Any) -> Situation:
+    settings: dict[str, Any] = {"window": budget, "is_interrupted": True, **fields}
+    return Situation(budget=Budget(budget), counter=COUNTER, **settings)
+
+
+def loop(steps: int) -> list[Json]:
+    return [one for number in range(steps) for one in (called(f"c{number}"), returned(f"c{number}"))]
+
+
+LONG = [one for _ in range(60) for one in (said("word " * 60), answered("word " * 60))]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("has_summariser", [False, True])
+def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summariser: bool) -> None:  # noqa: FBT001
+    history = heard([said("PIN: never deploy"), answered("ok"), *LONG, said("now")], log.Pinned(position=0))
+
+    view = make_plan(history, PRESETS[name], situation(2_000, has_summariser=has_summariser)).view
+
+    assert "PIN: never deploy" in [entry.message.text for entry in view.entries]
+
+
+@pytest.mark.parametrize(("name", "length"), [("co-cli", 3_000), ("cowagent", 30_000)])
+def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
+    messages = [said("a"), called("x"), returned("x", "y" * length), answered("b"), said("c"), answered("d"), said("e")]
+    history = heard(messages, log.Pinned(position=2))
+
+    view = make_plan(history, PRESETS[name], situation(100_000)).view
+
+    assert view.entries[2].message.results[0].text == "y" * length
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("has_summariser", [False, True])
+def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summariser: bool) -> None:  # noqa: FBT001
+    messages = [said("hi"), answered("hello"), said("THE TASK"), *loop(60)]
+    player = Planned(PRESETS[name], has_summariser=has_summariser, summary="It went well.")
+    sizes = Sizes(Transcript([], format_named("openai-chat"), COUNTER), 0)
+
+    sent = player.prepare(Asked(messages, sizes, 100_000)).messages
+
+    assert said("THE TASK") in sent
+
+
+def test_a_run_of_items_with_another_call_in_it_is_one_batch() -> None:
+    items = [
+        function_call("A"), output_message("And:", "msg_2"), function_call("B"),
+        function_output("A", "a"), function_output("B", "b"),
+    ]  # fmt: skip
+    wire = format_named("openai-responses")
+    messages = [wire.decode(item, index) for index, item in enumerate(items)]
+
+    assert cut_points(messages) == [0, 5]
+    assert wire.batching == ITEMS
+
+
+def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
+    view = make_plan(heard([said("word " * 60_000), said("now")]), PRESETS["inkeep"], situation(1_000_000)).view
+
+    assert [entry.message.text for entry in view.entries] == [
+        "[Previous conversation history truncated - 1 earlier messages]",
+        "now",
+    ]
+
+
+def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -> None:
+    history = heard([one for n in range(30) for one in (said(f"q{n}"), answered(f"a{n}"))][:-1])
+    how = Situation(budget=Budget(100_000, messages=40), counter=COUNTER)
+
+    steps = make_plan(history, PRESETS["default"], how).now
+
+    assert [type(step) for step in steps] == [FoldSpan]
+
+
+def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> None:
+    history = heard([one for n in range(9) for one in (said(f"q{n}"), answered(f"a{n}"))][:-1])
+
+    plan = make_plan(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summariser=True))
+
+    assert (plan.now, plan.later) == ((), ())
+    assert "compaction cannot help" in plan.reasons[0]
+
+
+def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> None:
+    talk = [said("word " * 300), answered("word " * 300)] * 6
+    failure = log.CompactionCompleted(success=False, stop=1, error="timeout")
+    how = situation(6_000, has_summariser=True)
+
+    resting = heard([*talk, said("now")], failure, failure, failure)
+    assert make_plan(resting, PRESETS["inkeep"], how).now == ()
+    for number in range(20):
+        resting.append(log.MessageAppended(format="openai-chat", native=said(f"more {number}")))
+
+    assert len(make_plan(resting, PRESETS["inkeep"], how).now) == 1
+
+
+@pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])
+@pytest.mark.seed("C-58")
+def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
+    history = heard([*LONG, said("now")])
+    for name in ("copilot", "inkeep"):
+        rule = PRESETS[name].fold
+        assert rule is not None
+        step = FoldSpan(start=0, stop=100, by="summary", count=100)
+        event = completed(step, rule, outlook_of(history, PRESETS[name], situation()), summary)
+
+        assert (event.success, event.error) == (False, "the summary is empty")
+
+
+def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
+    trimmed = log.CompactionCompleted(success=True, start=0, stop=34)
+    history = heard([*LONG, said("now")], trimmed)
+    rule = PRESETS["cowagent"].fold
+    assert rule is not None
+    late = FoldSpan(start=0, stop=20, by="summary", count=10, is_merged=True)
+
+    event = completed(late, rule, outlook_of(history, PRESETS["cowagent"], situation()), Summary("late"))
+
+    assert not event.success
+    assert "does not stand any more" in str(event.error)
+    with pytest.raises(MalformedInputError, match="cuts through 0–34"):
+        history.append(log.CompactionCompleted(success=True, start=0, stop=20))
+
+
+def test_a_fold_always_leaves_a_word_in_its_place() -> None:
+    history, how = heard([*LONG, said("now")]), situation(400)
+    step = make_plan(history, PRESETS["default"], how).now[0]
+    rule = PRESETS["default"].fold
+    assert isinstance(step, FoldSpan)
+    assert rule is not None
+
+    assert all(text.strip() for text in completed(step, rule, outlook_of(history, PRESETS["default"], how)).replacement)
+
+
+def delegated() -> History:
+    history = heard([said("THE TASK"), called("m1")])
+    history.append(log.DelegationStarted(scope="d1", agent="worker"))
+    for native in (said("Always delete tmp files."), answered("working")):
+        history.append(log.MessageAppended(format="openai-chat", native=native, scope="d1"))
+    return history
+
+
+def test_what_a_delegate_is_told_is_no_word_of_the_users() -> None:
+    history = delegated()
+
+    assert history.projection(COUNTER).newest_prompt == 0
+    assert list(history.ledger(log.MAIN, 4).wishes) == []
+
+
+def test_a_call_whose_delegate_still_works_is_pending_and_not_interrupted() -> None:
+    with pytest.raises(PendingToolCallsError) as pending:
+        make_plan(delegated(), PRESETS["default"], situation(is_interrupted=False))
+
+    assert pending.value.call_ids == ("m1",)
+
+
+def test_an_interrupt_of_one_agent_does_not_stop_another() -> None:
+    history = heard([said("go"), called("m1")], log.TurnInterrupted(scope="d1"))
+
+    with pytest.raises(PendingToolCallsError):
+        make_plan(history, PRESETS["default"], situation(is_interrupted=False))
+
+
+def test_errors_travel_between_processes_with_their_facts() -> None:
+    for error in (
+        SettingsError("a", "b"),
+        MalformedInputError("x", "y"),
+        PendingToolCallsError(["c1"]),
+        CannotFitError("the newest prompt", needed=2, limit=1, breakdown={"x": 1}),
+    ):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
+
+
+def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay() -> None:
+    fold = log.CompactionCompleted(success=True, start=0, stop=4, replacement=("S: ",), is_merged=True)
+    history = heard([said("PIN"), answered("x"), said("q"), answered("a")], log.Pinned(position=0), fold)
+    history.projection(COUNTER)
+    history.append(log.MessageAppended(format="openai-chat", native=said("new")))
+
+    replayed = History.replay(history.events, format_named)
+
+    assert history.projection(COUNTER).entries == replayed.projection(COUNTER).entries
+
+
+def test_many_rewinds_stay_cheap_and_right() -> None:
+    history = heard([told("be")])
+    for number in range(300):
+        history.append(log.MessageAppended(format="openai-chat", native=said(f"q{number}")))
+        history.append(log.MessageAppended(format="openai-chat", native=answered(f"a{number}")))
+        history.append(log.Rewound(to=len(history) - 1))
+
+    assert len(history.version.hidden) == 300
+    assert [entry.message.text for entry in history.context().shown()][-2:] == ["q298", "q299"]
