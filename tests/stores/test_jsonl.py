@@ -1,0 +1,165 @@
+"""Files of JSON lines are read to the last readable byte, and what is lost is named."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import HoldfastError, MalformedInputError, validate
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.base import StoredRecord
+from holdfast.stores.jsonl import Loaded, Loss, export_lines, load_file, loaded, write_private
+from holdfast.testing.store_contract import NOW, said
+
+CORPUS = Path(__file__).parent.parent / "corpus"
+
+
+def texts(found: Loaded) -> list[object]:
+    return [record["data"]["native"]["content"] for _, _, record in found.conversations[0].records]  # type: ignore[index]
+
+
+def test_an_export_comes_back_to_the_letter() -> None:
+    odd = {"type": "x.y", "schema": 1, "data": {"text": 'a\u2028b\x00\n"\ud800'}}
+    records = [StoredRecord(0, NOW, said("one")), StoredRecord(1, NOW + 1, odd)]
+
+    found = loaded("".join(export_lines("c1", "Parser", records)).encode())
+
+    assert (found.source, found.session, found.conversations[0].name) == ("holdfast", "c1", "Parser")
+    assert found.conversations[0].records == [(2, NOW, said("one")), (3, NOW + 1, odd)]
+    assert (found.losses, found.notes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "losses"),
+    [
+        ("export", ["Why does it fail?", "It splits on spaces.", "Fix it."], []),
+        ("nul_padding", ["one", "two"], []),
+        ("torn_last_line", ["one", "two"], [(4, 60)]),
+        ("glued_records", ["one", "two", "three"], [(2, 40)]),
+        ("raw_newlines", ['first\n\n    indented "quoted"', "two\u2028and\u2029more"], []),
+        ("byte_order_mark", ["one"], []),
+    ],
+)
+def test_a_damaged_export_gives_all_that_is_readable(
+    name: str, expected: list[str], losses: list[tuple[int, int]]
+) -> None:
+    found = load_file(CORPUS / f"{name}.jsonl")
+
+    assert texts(found) == expected
+    assert [(loss.line, loss.bytes) for loss in found.losses] == losses
+
+
+def test_a_torn_end_is_called_so() -> None:
+    (loss,) = load_file(CORPUS / "torn_last_line.jsonl").losses
+
+    assert loss.reason.startswith("the file ends in the middle of it")
+
+
+def test_a_line_torn_in_the_middle_of_a_file_costs_that_line_only() -> None:
+    lines = [json.dumps({"role": "user", "content": str(number)}) for number in range(5)]
+    lines[2] = lines[2][:-4]
+
+    found = loaded("\n".join(lines).encode())
+
+    assert [message["content"] for _, message in found.conversations[0].messages] == ["0", "1", "3", "4"]
+    assert [loss.line for loss in found.losses] == [3]
+
+
+@pytest.mark.parametrize("name", ["unknown_kind", "newer_schema"])
+def test_records_of_other_programs_are_kept(name: str) -> None:
+    lines = (CORPUS / f"{name}.jsonl").read_text().splitlines()
+
+    kept = [record for _, _, record in load_file(CORPUS / f"{name}.jsonl").conversations[0].records]
+
+    assert [record["data"] for record in kept] == [json.loads(line)["data"] for line in lines[1:]]
+
+
+def test_chat_messages_a_line_are_one_conversation_and_lists_of_them_are_several() -> None:
+    single = load_file(CORPUS / "chat_messages.jsonl")
+    several = load_file(CORPUS / "chat_conversations.jsonl")
+
+    assert (single.source, several.source) == ("openai-chat", "openai-chat")
+    assert [message["role"] for _, message in single.conversations[0].messages] == ["system", "user", "assistant"]
+    assert [len(one.messages) for one in several.conversations] == [2, 2]
+
+
+def test_a_pydantic_ai_history_becomes_chat_messages() -> None:
+    found = load_file(CORPUS / "pydantic_ai.json")
+
+    messages = [dict(message) for _, message in found.conversations[0].messages]
+
+    assert found.source == "pydantic-ai"
+    assert [message["role"] for message in messages] == [
+        "system", "user", "assistant", "tool", "assistant", "tool", "user", "assistant",
+    ]  # fmt: skip
+    assert messages[2] == {
+        "role": "assistant",
+        "content": "Reading.",
+        "reasoning_content": "I should read it.",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.py"}'}},
+        ],
+    }
+    assert messages[5]["content"] == "n must be a number\n\nFix the errors and try again."
+    assert [loss.reason for loss in found.losses] == ["a part of the kind 'hologram' has no place in a chat message"]
+    assert validate(messages, "openai-chat") == []
+
+
+def test_what_stands_among_others_is_reported() -> None:
+    content = b'{"role":"user","content":"a"}\n{"x":1}\n7\n{"type":"t","data":{}}\n'
+
+    assert loaded(content).losses == [
+        Loss(2, 7, "neither a record nor a message"),
+        Loss(3, 1, "neither a record nor a message"),
+        Loss(4, 22, "holdfast in a file of openai-chat"),
+    ]
+
+
+def test_bytes_that_are_no_text_are_replaced_with_a_note() -> None:
+    found = loaded(b'{"role":"user","content":"a\xffb"}')
+
+    assert found.conversations[0].messages == [(1, {"role": "user", "content": "a\ufffdb"})]
+    assert found.notes == ["bytes that are not UTF-8 were replaced, the first at 27"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00\x00", b"hello", b"{", b"[]", b'{"a": 1}', b"[" * 100_000, b"1" * 9_999]
+)
+def test_a_file_with_nothing_in_it_is_refused(content: bytes) -> None:
+    with pytest.raises(MalformedInputError):
+        loaded(content)
+
+
+@given(st.binary(max_size=300), st.integers(0, 10_000), st.integers(0, 40))
+def test_no_damage_makes_the_reader_fail_otherwise(noise: bytes, place: int, cut: int) -> None:
+    content = (CORPUS / "export.jsonl").read_bytes()
+    at = place % len(content)
+
+    try:
+        found = loaded(content[:at] + noise + content[at + cut :])
+    except HoldfastError:
+        return
+
+    assert all(loss.line >= 1 and loss.bytes >= 0 for loss in found.losses)
+
+
+def test_an_export_is_its_owners_alone_and_a_failure_leaves_no_half_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    write_private(path, ["one\n"])
+
+    def failing() -> list[str]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_private(path, (line for line in failing()))
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
+    assert path.read_text() == "one\n"
+    with pytest.raises(StoreUnavailableError):
+        write_private(tmp_path / "nowhere" / "x", ["one\n"])
+    with pytest.raises(StoreUnavailableError):
+        load_file(tmp_path / "nothing.jsonl")
