@@ -7,8 +7,8 @@ from typing import cast
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.records import from_record, to_record
-from holdfast.errors import MalformedInputError
+from holdfast.core.history.records import SCHEMA, from_record, to_record
+from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import Indexed, Record, Store
 
 MIN_BLOB_BYTES = 16_384
@@ -26,11 +26,15 @@ class Log:
         self.session = session
         self.length = 0
         """How many records have been read or written."""
+        self.newest_schema = SCHEMA
 
     async def append(self, events: Sequence[log.Event], time_ms: int, index: Sequence[Indexed] = ()) -> None:
         """Write events; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
+        if self.newest_schema > SCHEMA:
+            problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
+            raise StoreUnavailableError(f"session {self.session!r}", problem)
         blobs: list[str] = []
-        records = [await self._packed(event, blobs) for event in events]
+        records = [await packed_record(self.store, to_record(event), blobs) for event in events]
         self.length = await self.store.append(
             self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
         )
@@ -40,42 +44,58 @@ class Log:
         found: list[tuple[int, log.Event]] = []
         while True:
             page = await self.store.read(self.session, start=self.length, limit=PAGE)
-            found += [(stored.time_ms, from_record(await self._unpacked(stored.record))) for stored in page]
+            events = [from_record(await whole_record(self.store, stored.record)) for stored in page]
+            found += [(stored.time_ms, event) for stored, event in zip(page, events, strict=True)]
+            schemas = [event.schema for event in events if isinstance(event, log.Unknown)]
+            self.newest_schema = max([self.newest_schema, *schemas])
             self.length += len(page)
             if len(page) < PAGE:
                 return found
 
-    async def _packed(self, event: log.Event, blobs: list[str]) -> Record:
-        record = to_record(event)
-        if not isinstance(event, log.MessageAppended):
-            return record
-        content = json.dumps(event.native, ensure_ascii=True).encode()
-        if len(content) < MIN_BLOB_BYTES:
-            return record
-        digest = await self.store.put_blob(content)
-        blobs.append(digest)
-        data = {key: value for key, value in cast("dict[str, object]", record["data"]).items() if key != "native"}
-        return {**record, "data": {**data, "blob": digest}}
 
-    async def _unpacked(self, record: Record) -> Record:
-        data = record.get("data")
-        if not isinstance(data, dict) or "blob" not in data:
-            return record
-        values = cast("dict[str, object]", data)
-        content = await self.store.get_blob(str(values["blob"]))
-        try:
-            native = json.loads(content)
-        except ValueError as error:
-            raise MalformedInputError("blob", f"{values['blob']} is not JSON: {error}") from error
-        return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
+async def packed_record(store: Store, record: Record, blobs: list[str]) -> Record:
+    """Return a record as it is kept: a large message becomes a blob, whose hash is added to `blobs`."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
+        return record
+    values = cast("dict[str, object]", data)
+    content = json.dumps(values["native"], ensure_ascii=True).encode()
+    if len(content) < MIN_BLOB_BYTES:
+        return record
+    digest = await store.put_blob(content)
+    blobs.append(digest)
+    return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
+
+
+async def whole_record(store: Store, record: Record) -> Record:
+    """Return a record with the message inside that is kept apart."""
+    digest = blob_of(record)
+    if digest is None:
+        return record
+    content = await store.get_blob(digest)
+    try:
+        native = json.loads(content)
+    except ValueError as error:
+        raise MalformedInputError("blob", f"{digest} is not JSON: {error}") from error
+    values = cast("dict[str, object]", record["data"])
+    return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
+
+
+def blob_of(record: Record) -> str | None:
+    """Return the hash of the message that a record keeps apart."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "blob" not in data:
+        return None
+    return str(cast("dict[str, object]", data)["blob"])
 
 
 def indexed(messages: Iterable[tuple[int, Message]]) -> list[Indexed]:
     """Return what is to be found of messages: their words, and those of calls and results."""
-    return [Indexed(position, text) for position, message in messages if (text := _words(message))]
+    return [Indexed(position, text) for position, message in messages if (text := words_of_message(message))]
 
 
-def _words(message: Message) -> str:
+def words_of_message(message: Message) -> str:
+    """Return what one message is found by."""
     pieces = [message.text, *(result.text for result in message.results)]
     pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
     return "\n".join(piece for piece in pieces if piece)[:MAX_INDEXED_CHARS]

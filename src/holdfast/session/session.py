@@ -325,6 +325,10 @@ class Session:
 
     async def _take_in(self) -> int:
         news = await self._log.news()
+        if len(self.history.events) and any(isinstance(event, log.SessionScrubbed) for _, event in news):
+            # What was taken out of the log must not live on here.
+            self.history, self._log, self._sent, self.damage = History(format_named), Log(self.store, self.id), [], []
+            return await self._take_in()
         for time_ms, event in news:
             try:
                 self._learn(event, time_ms)

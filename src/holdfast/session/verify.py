@@ -1,11 +1,13 @@
 """Proves that what was stored is what was sent: every request of a log is built again and held against its hash."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.session.request import rebuilt
+from holdfast.session.scrub import TOMBSTONE
 from holdfast.wire.formats import format_named
 
 
@@ -16,18 +18,25 @@ class Rebuilt:
     number: int
     """Which request of the session it is, counted from 0."""
     messages: list[Mapping[str, object]]
+    system: object
+    tools: object
     is_same: bool
     """Whether it has the hash that was recorded when it was sent."""
+    is_scrubbed: bool
+    """Whether it differs because a secret was taken out of the log since."""
 
 
 def requests_of(events: list[log.Event]) -> Iterator[Rebuilt]:
     """Yield every request that a log tells of, built from what had happened up to then."""
     history, number = History(format_named), 0
+    has_scrubs = any(isinstance(event, log.SessionScrubbed) for event in events)
     for event in events:
         if isinstance(event, log.RequestPrepared):
             wire = format_named(history.origins[-1].format)
             beside = history.facts.system or None, list(history.facts.tools) or None
             messages, found = rebuilt(event, history, wire, beside)
-            yield Rebuilt(number, messages, found == event.payload_hash)
+            is_same = found == event.payload_hash
+            is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *beside], default=str)
+            yield Rebuilt(number, messages, *beside, is_same, is_scrubbed)
             number += 1
         history.append(event)

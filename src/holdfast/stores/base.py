@@ -23,6 +23,10 @@ session that changes meanwhile is not skipped for good.
 
 *Deleting.* Only whole sessions go, and only by `delete`. Blobs that others refer to stay.
 
+*Rewriting.* The only exception to "a log only grows": `rewrite` puts records in the place of others, for a secret
+that must not stand anywhere. It appends a record that tells of it, and is done as a whole or not at all. What the
+index held of those messages, the snapshot, and content that nobody refers to any more go with it.
+
 *Failing.* Whatever a driver raises arrives as a `StoreError` that says what to do; the log is as it was.
 """
 
@@ -100,6 +104,25 @@ class Store(Protocol):
         """Append records to a log that has `after` records, and return how many it has now.
 
         `index` is what is to be found of them, `blobs` are the hashes of the content they refer to.
+        """
+        ...
+
+    async def rewrite(
+        self,
+        session: str,
+        records: Mapping[int, Record],
+        *,
+        tombstone: Record,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+        dropped: Sequence[str] = (),
+    ) -> int:
+        """Replace records by their positions, append the one that tells of it, and return the length of the log.
+
+        `index` takes the place of what could be found of those messages, `blobs` are the hashes that the new
+        records refer to, and `dropped` those that the log does not refer to any more.
         """
         ...
 

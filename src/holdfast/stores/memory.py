@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
@@ -53,6 +53,29 @@ class MemoryStore:
         log.blobs.update(blobs)
         log.info = replace(log.info, length=len(log.records), updated_ms=max(log.info.updated_ms, time_ms))
         return len(log.records)
+
+    async def rewrite(
+        self,
+        session: str,
+        records: Mapping[int, Record],
+        *,
+        tombstone: Record,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+        dropped: Sequence[str] = (),
+    ) -> int:
+        """Replace records by their positions, append the one that tells of it, and return the length of the log."""
+        lines = {position: packed(written(record)) for position, record in records.items()}
+        length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
+        log = self._logs[session]
+        for position, line in lines.items():
+            log.records[position] = log.records[position][0], line
+        log.snapshot = None
+        log.blobs.difference_update(dropped)
+        self._forget_unused(dropped)
+        return length
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
@@ -113,9 +136,7 @@ class MemoryStore:
         log = self._logs.pop(session, None)
         if log is None:
             return False
-        used = {digest for other in self._logs.values() for digest in other.blobs}
-        for digest in log.blobs - used:
-            self._blobs.pop(digest, None)
+        self._forget_unused(log.blobs)
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
@@ -137,6 +158,11 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Do nothing: there is nothing to give back."""
+
+    def _forget_unused(self, digests: Iterable[str]) -> None:
+        used = {digest for log in self._logs.values() for digest in log.blobs}
+        for digest in set(digests) - used:
+            self._blobs.pop(digest, None)
 
     def _known(self, session: str) -> _Log:
         if session not in self._logs:

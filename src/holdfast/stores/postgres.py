@@ -5,7 +5,7 @@ Needs the extra `holdfast[postgres]`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
@@ -88,20 +88,38 @@ class PostgresStore:
         length = after + len(lines)
         async with self._cursor() as cursor:
             number = await _grown(cursor, session, after=after, length=length, time_ms=time_ms)
-            events = "INSERT INTO holdfast.events (session, position, time_ms, data) VALUES (%s, %s, %s, %s)"
             rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
-            await cursor.executemany(events, rows)
-            if index:
-                words = (
-                    "INSERT INTO holdfast.words (session, position, body) VALUES (%s, %s, to_tsvector('simple', %s)) "
-                    "ON CONFLICT (session, position) DO UPDATE SET body = excluded.body"
-                )
-                bodies = [(number, item.position, " ".join(words_of(item.text))) for item in index]
-                await cursor.executemany(words, bodies)
-            if blobs:
-                uses = "INSERT INTO holdfast.blob_uses (session, digest) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-                await cursor.executemany(uses, [(number, digest) for digest in blobs])
+            await _put(cursor, number, rows, index, blobs)
         return length
+
+    async def rewrite(
+        self,
+        session: str,
+        records: Mapping[int, Record],
+        *,
+        tombstone: Record,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+        dropped: Sequence[str] = (),
+    ) -> int:
+        """Replace records by their positions, append the one that tells of it, and return the length of the log."""
+        async with self._cursor() as cursor:
+            number = await _grown(cursor, session, after=after, length=after + 1, time_ms=time_ms)
+            await _put(cursor, number, [(number, after, time_ms, packed(written(tombstone)))], index, blobs)
+            update = "UPDATE holdfast.events SET data = %s WHERE session = %s AND position = %s"
+            rows = [(packed(written(record)), number, position) for position, record in records.items()]
+            await cursor.executemany(update, rows)
+            await cursor.execute("DELETE FROM holdfast.snapshots WHERE session = %s", (number,))
+            uses = "DELETE FROM holdfast.blob_uses WHERE session = %s AND digest = ANY (%s)"
+            await cursor.execute(uses, (number, list(dropped)))
+            unused = (
+                "DELETE FROM holdfast.blobs WHERE digest = ANY (%s) "
+                "AND digest NOT IN (SELECT digest FROM holdfast.blob_uses)"
+            )
+            await cursor.execute(unused, (list(dropped),))
+        return after + 1
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
@@ -253,6 +271,28 @@ class PostgresStore:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+
+async def _put(
+    cursor: "psycopg.AsyncCursor[TupleRow]",
+    number: int,
+    rows: Sequence[tuple[int, int, int, bytes]],
+    index: Sequence[Indexed],
+    blobs: Sequence[str],
+) -> None:
+    """Write records, what is to be found of them, and what they refer to."""
+    events = "INSERT INTO holdfast.events (session, position, time_ms, data) VALUES (%s, %s, %s, %s)"
+    await cursor.executemany(events, rows)
+    if index:
+        words = (
+            "INSERT INTO holdfast.words (session, position, body) VALUES (%s, %s, to_tsvector('simple', %s)) "
+            "ON CONFLICT (session, position) DO UPDATE SET body = excluded.body"
+        )
+        bodies = [(number, item.position, " ".join(words_of(item.text))) for item in index]
+        await cursor.executemany(words, bodies)
+    if blobs:
+        uses = "INSERT INTO holdfast.blob_uses (session, digest) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+        await cursor.executemany(uses, [(number, digest) for digest in blobs])
 
 
 async def _grown(

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -59,10 +59,25 @@ class SqliteStore:
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
-        lines = [packed(written(record)) for record in records]
-        entries = [(item.position, " ".join(words_of(item.text))) for item in index]
-        batch = _Batch(session, after, time_ms, lines, entries, blobs)
+        batch = _batch(session, records, index, blobs, after=after, time_ms=time_ms)
         return await self._run(lambda db: db.append(batch))
+
+    async def rewrite(
+        self,
+        session: str,
+        records: Mapping[int, Record],
+        *,
+        tombstone: Record,
+        after: int,
+        time_ms: int,
+        index: Sequence[Indexed] = (),
+        blobs: Sequence[str] = (),
+        dropped: Sequence[str] = (),
+    ) -> int:
+        """Replace records by their positions, append the one that tells of it, and return the length of the log."""
+        batch = _batch(session, [tombstone], index, blobs, after=after, time_ms=time_ms)
+        lines = {position: packed(written(record)) for position, record in records.items()}
+        return await self._run(lambda db: db.rewrite(batch, lines, dropped))
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
@@ -145,6 +160,13 @@ class _Batch(NamedTuple):
     blobs: Sequence[str]
 
 
+def _batch(
+    session: str, records: Sequence[Record], index: Sequence[Indexed], blobs: Sequence[str], *, after: int, time_ms: int
+) -> _Batch:
+    words = [(item.position, " ".join(words_of(item.text))) for item in index]
+    return _Batch(session, after, time_ms, [packed(written(record)) for record in records], words, blobs)
+
+
 class _Database:
     """The connection, used by one thread."""
 
@@ -167,19 +189,39 @@ class _Database:
         self._connection.close()
 
     def append(self, batch: "_Batch") -> int:
+        with _transaction(self._connection):
+            number = self._grow(batch)
+            self._put(number, batch)
+        return batch.after + len(batch.lines)
+
+    def _put(self, number: int, batch: "_Batch") -> None:
+        write = self._connection.execute
+        events = "INSERT INTO events (session, position, time_ms, data) VALUES (?, ?, ?, ?)"
+        self._connection.executemany(
+            events, [(number, at, batch.time_ms, line) for at, line in enumerate(batch.lines, batch.after)]
+        )
+        for position, body in batch.words:
+            row_id = _row_id(number, position)
+            write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
+            write("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed(body.encode())))
+        for digest in batch.blobs:
+            uses = "INSERT OR IGNORE INTO blob_uses (session, digest) VALUES (?, ?)"
+            write(uses, (number, bytes.fromhex(digest)))
+
+    def rewrite(self, batch: "_Batch", lines: Mapping[int, bytes], dropped: Sequence[str]) -> int:
         with _transaction(self._connection) as write:
             number = self._grow(batch)
-            events = "INSERT INTO events (session, position, time_ms, data) VALUES (?, ?, ?, ?)"
-            self._connection.executemany(
-                events, [(number, at, batch.time_ms, line) for at, line in enumerate(batch.lines, batch.after)]
-            )
-            for position, body in batch.words:
-                row_id = _row_id(number, position)
-                write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
-                write("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed(body.encode())))
-            for digest in batch.blobs:
-                uses = "INSERT OR IGNORE INTO blob_uses (session, digest) VALUES (?, ?)"
-                write(uses, (number, bytes.fromhex(digest)))
+            for position, _ in batch.words:
+                self._forget_words(_row_id(number, position), _row_id(number, position) + 1)
+            self._put(number, batch)
+            for position, line in lines.items():
+                write("UPDATE events SET data = ? WHERE session = ? AND position = ?", (line, number, position))
+            write("DELETE FROM snapshots WHERE session = ?", (number,))
+            for digest in map(bytes.fromhex, dropped):
+                write("DELETE FROM blob_uses WHERE session = ? AND digest = ?", (number, digest))
+                unused = "DELETE FROM blobs WHERE digest = ? AND digest NOT IN (SELECT digest FROM blob_uses)"
+                write(unused, (digest,))
+        self._leave_no_trace()
         return batch.after + len(batch.lines)
 
     def _grow(self, batch: "_Batch") -> int:
@@ -273,10 +315,13 @@ class _Database:
                 (row[0], row[0]),
             )
             write("DELETE FROM sessions WHERE id = ?", row)
+        self._leave_no_trace()
+        return True
+
+    def _leave_no_trace(self) -> None:
         # An index forgets by adding; what was deleted must not linger in it, nor in the log of changes.
         self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return True
 
     def _forget_words(self, first: int, last: int) -> None:
         rows = self._connection.execute(

@@ -171,6 +171,47 @@ class StoreContract:
         assert not await store.delete("a")
         assert await store.append("a", [said("again")], after=0, time_ms=NOW) == 1
 
+    async def test_a_rewriting_takes_what_stood_there_from_everywhere(self, store: Store) -> None:
+        own, shared, new = [await store.put_blob(content) for content in (b"own", b"shared", b"new")]
+        index = [Indexed(0, "findme alpha"), Indexed(1, "beta")]
+        await store.append("a", [said("x"), said("y")], after=0, time_ms=NOW, blobs=[own, shared], index=index)
+        await store.append("b", [said("z")], after=0, time_ms=NOW, blobs=[shared])
+        await store.put_snapshot("a", Snapshot(1, b"shortcut"))
+
+        length = await store.rewrite(
+            "a",
+            {0: said("-")},
+            tombstone=said("gone"),
+            after=2,
+            time_ms=NOW + 1,
+            index=[Indexed(0, "alpha")],
+            blobs=[new],
+            dropped=[own, shared],
+        )
+
+        assert length == 3
+        assert await store.read("a") == [
+            StoredRecord(0, NOW, said("-")), StoredRecord(1, NOW, said("y")), StoredRecord(2, NOW + 1, said("gone")),
+        ]  # fmt: skip
+        assert await store.search("findme") == []
+        assert [hit.position for hit in await store.search("alpha")] == [0]
+        assert [hit.position for hit in await store.search("beta")] == [1]
+        assert await store.get_snapshot("a") is None
+        assert [await store.get_blob(digest) for digest in (shared, new)] == [b"shared", b"new"]
+        with pytest.raises(MissingBlobError):
+            await store.get_blob(own)
+
+    async def test_a_rewriting_that_is_behind_changes_nothing(self, store: Store) -> None:
+        await store.append("a", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
+
+        with pytest.raises(SequenceConflictError):
+            await store.rewrite(
+                "a", {0: said("-")}, tombstone=said("gone"), after=0, time_ms=NOW, index=[Indexed(0, "")]
+            )
+
+        assert [stored.record for stored in await store.read("a")] == [said("x")]
+        assert [hit.position for hit in await store.search("findme")] == [0]
+
     async def test_a_snapshot_is_the_last_one_kept(self, store: Store) -> None:
         await store.append("s", [said("a")], after=0, time_ms=NOW)
         await store.put_snapshot("s", Snapshot(1, b"one"))

@@ -324,6 +324,18 @@ class RequestPrepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionScrubbed:
+    """A secret was taken out of the log, and a tombstone stands in its place; never the secret itself."""
+
+    KIND: ClassVar[str] = "session.scrubbed"
+
+    positions: tuple[int, ...]
+    """Which records of the log were changed."""
+    count: int
+    """How often it stood there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
     """A record of a kind this program does not know: kept, and skipped."""
 
@@ -360,5 +372,6 @@ Event: TypeAlias = (
     | TurnInterrupted
     | ProviderSignalled
     | RequestPrepared
+    | SessionScrubbed
     | Unknown
 )

@@ -1,0 +1,151 @@
+"""Takes a leaked secret out of a session, wherever it stands, and leaves a tombstone in its place.
+
+The one thing that changes what was recorded. Requests that held the secret can no longer be proved by their
+hash; the event that tells of the scrub says why. Other sessions, forks too, are left alone, and named.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.records import from_record, to_record
+from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.session.log import PAGE, blob_of, packed_record, whole_record, words_of_message
+from holdfast.stores.base import Indexed, Record, Store
+from holdfast.wire.formats import format_named
+
+TOMBSTONE = "[scrubbed]"
+MIN_CHARS = 4
+"""Less than that stands everywhere by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What a scrub did."""
+
+    count: int
+    """How often the secret stood there."""
+    positions: tuple[int, ...]
+    """The records that were changed."""
+    elsewhere: tuple[str, ...]
+    """Other sessions in which it stands."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A record before and after."""
+
+    stored: Record
+    record: Record
+    count: int
+
+
+async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scrubbed:
+    """Replace a secret in everything a session has recorded; nothing is written where it is not found."""
+    if len(secret.strip()) < MIN_CHARS:
+        raise SettingsError("text", f"give at least {MIN_CHARS} characters of the secret")
+    if secret in TOMBSTONE:
+        raise SettingsError("text", "it is part of the tombstone")
+    copies = await _copies(store, session, spellings(secret))
+    changed = [position for position, copy in enumerate(copies) if copy.count]
+    count = sum(copy.count for copy in copies)
+    if changed:
+        history, said = _opened(copies)
+        index = [Indexed(said[at], words_of_message(history.entries[said[at]].message)) for at in changed if at in said]
+        blobs: list[str] = []
+        records = {at: await packed_record(store, copies[at].record, blobs) for at in changed}
+        still_used = {blob_of(copy.stored) for copy in copies if not copy.count} | set(blobs)
+        dropped = {digest for at in changed if (digest := blob_of(copies[at].stored))} - still_used
+        tombstone = to_record(log.SessionScrubbed(positions=tuple(changed), count=count))
+        await store.rewrite(
+            session,
+            records,
+            tombstone=tombstone,
+            after=len(copies),
+            time_ms=time_ms,
+            index=index,
+            blobs=blobs,
+            dropped=sorted(dropped),
+        )
+    info = next(info for info in await store.sessions(prefix=session, limit=1_000) if info.id == session)
+    if secret in info.name:
+        await store.rename(session, info.name.replace(secret, TOMBSTONE))
+        count += info.name.count(secret)
+    return Scrubbed(count, tuple(changed), tuple(await _others(store, session, secret)))
+
+
+def spellings(secret: str) -> list[str]:
+    """Return how a secret may be written: as it is, and as it stands in JSON inside of JSON."""
+    found = {secret}
+    for _ in range(2):
+        found |= {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in found for ascii_only in (True, False)}
+    return sorted(found, key=lambda text: (-len(text), text))
+
+
+def without(value: object, words: Sequence[str]) -> tuple[object, int]:
+    """Return a JSON value with every spelling replaced, and how many there were."""
+    if isinstance(value, str):
+        count = 0
+        for word in words:
+            count += value.count(word)
+            value = value.replace(word, TOMBSTONE)
+        return value, count
+    if isinstance(value, list | tuple):
+        pairs = [without(item, words) for item in cast("Sequence[object]", value)]
+        return [item for item, _ in pairs], sum(count for _, count in pairs)
+    if not isinstance(value, Mapping):
+        return value, 0
+    total, out = 0, dict[str, object]()
+    # The names that formats give their fields are plain words: a plain word is looked for in what was said only.
+    keys = () if all(re.fullmatch("[A-Za-z_]+", word) for word in words) else words
+    for key, item in cast("Mapping[str, object]", value).items():
+        new_key, in_key = without(key, keys)
+        out[str(new_key)], in_item = without(item, words)
+        total += in_key + in_item
+    return out, total
+
+
+async def _copies(store: Store, session: str, words: Sequence[str]) -> list[_Copy]:
+    copies: list[_Copy] = []
+    while page := await store.read(session, start=len(copies), limit=PAGE):
+        for stored in page:
+            whole = await whole_record(store, stored.record)
+            data, count = without(whole.get("data"), words)
+            copies.append(_Copy(stored.record, {**whole, "data": data} if count else whole, count))
+    return copies
+
+
+def _opened(copies: Sequence[_Copy]) -> tuple[History, Mapping[int, int]]:
+    """Return the history as it will be, and which message each record is; refuses what would break a record."""
+    history, said = History(format_named), dict[int, int]()
+    for position, copy in enumerate(copies):
+        before = len(history)
+        try:
+            history.append(from_record(copy.record))
+        except MalformedInputError as error:
+            if copy.count:
+                problem = f"without it record {position} could not be read any more ({error.where}); give more of it"
+                raise SettingsError("text", problem) from error
+        if len(history) > before:
+            said[position] = before
+    return history, said
+
+
+async def _holds(store: Store, session: str, words: Sequence[str]) -> bool:
+    return any(copy.count for copy in await _copies(store, session, words))
+
+
+async def _others(store: Store, session: str, secret: str) -> list[str]:
+    """Return the other sessions in which a secret stands."""
+    found: list[str] = []
+    before: tuple[int, str] | None = None
+    while infos := await store.sessions(before=before):
+        before = infos[-1].updated_ms, infos[-1].id
+        for info in infos:
+            if info.id != session and await _holds(store, info.id, spellings(secret)):
+                found += [info.id]
+    return found

@@ -1,0 +1,146 @@
+"""Whole logs on their way out of a store and into one: export, import, and what was salvaged.
+
+Records travel as they are, with large messages inside; what this program does not know is kept. A record that
+could not be opened again is not brought in: it is reported, and a message leaves a notice in its place, so that
+folds, pins and rewinds still speak of the messages they meant.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import cast
+
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.records import SCHEMA, from_record, to_record
+from holdfast.errors import HoldfastError, MalformedInputError, SettingsError
+from holdfast.session.log import PAGE, indexed, packed_record, whole_record
+from holdfast.stores.base import Indexed, Record, Store, StoredRecord
+from holdfast.stores.jsonl import Conversation
+from holdfast.wire.formats import FORMATS, format_named
+
+LOST = "[this message could not be read]"
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What came in."""
+
+    session: str
+    records: int = 0
+    messages: int = 0
+    newest_schema: int = SCHEMA
+    refused: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Where it stood (a line or a position), and why it could not be taken in."""
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether a newer program wrote it, so that this one must not go on writing."""
+        return self.newest_schema > SCHEMA
+
+
+async def outgoing(store: Store, session: str) -> AsyncIterator[StoredRecord]:
+    """Yield the records of a log with large messages inside."""
+    start = 0
+    while page := await store.read(session, start=start, limit=PAGE):
+        for stored in page:
+            yield StoredRecord(stored.position, stored.time_ms, await whole_record(store, stored.record))
+        start += len(page)
+
+
+def records_of(conversation: Conversation, now_ms: int) -> list[tuple[int, int, Record]]:
+    """Return what a file holds as records, each with its line and a time."""
+    out: list[tuple[int, int, Record]] = []
+    time_ms = now_ms
+    for line, given, record in conversation.records:
+        time_ms = time_ms if given is None else given
+        out.append((line, time_ms, record))
+    for line, message in conversation.messages:
+        out.append((line, now_ms, to_record(log.MessageAppended(format="openai-chat", native=message))))
+    return out
+
+
+async def bring_in(
+    store: Store,
+    session: str,
+    records: Iterable[tuple[int, int, Record]],
+    *,
+    name: str = "",
+    progress: Progress = lambda _: None,
+) -> Arrived:
+    """Write records, each with its place and time, as a new session; on a failure nothing of it stays."""
+    if await store.length(session):
+        raise SettingsError("session", f"{session!r} is already there; choose another name")
+    arrived = Arrived(session)
+    history = History(format_named)
+    readable = [(time_ms, _readable(place, record, history, arrived)) for place, time_ms, record in records]
+    if not any(record for _, record in readable):
+        raise MalformedInputError("session", "there is no record that could be taken in")
+    said = 0
+    try:
+        for time_ms, group in groupby(readable, key=lambda pair: pair[0]):
+            batch = [record for _, record in group if record is not None]
+            more = sum(map(_is_known_message, batch))
+            words = indexed((at, history.entries[at].message) for at in range(said, said + more))
+            said += more
+            await _append(store, arrived, batch, time_ms, words)
+            progress(arrived.records)
+        if name:
+            await store.rename(session, name)
+    except BaseException:
+        await store.delete(session)
+        raise
+    arrived.messages = said
+    return arrived
+
+
+async def _append(
+    store: Store, arrived: Arrived, batch: Sequence[Record], time_ms: int, words: Sequence[Indexed]
+) -> None:
+    """Write records of one time."""
+    if not batch:
+        return
+    blobs: list[str] = []
+    packed = [await packed_record(store, record, blobs) for record in batch]
+    arrived.records = await store.append(
+        arrived.session, packed, after=arrived.records, time_ms=time_ms, index=words, blobs=blobs
+    )
+
+
+def _readable(place: int, record: Record, history: History, arrived: Arrived) -> Record | None:
+    """Return a record that can be opened again: itself, a notice in the place of a message, or None."""
+    try:
+        event = from_record(record)
+        history.append(event)
+    except HoldfastError as error:
+        arrived.refused.append((place, str(error)))
+        if record.get("type") != log.MessageAppended.KIND:
+            return None
+        notice = lost_message(record)
+        history.append(from_record(notice))
+        return notice
+    if isinstance(event, log.Unknown):
+        arrived.newest_schema = max(arrived.newest_schema, event.schema)
+    return record
+
+
+def lost_message(record: Record) -> Record:
+    """Return what stands in the place of a message that could not be read."""
+    data = record.get("data")
+    values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
+    spoken = str(values.get("format"))
+    wire = spoken if spoken in FORMATS else "openai-chat"
+    is_gemini = wire.startswith("gemini")
+    native: Mapping[str, object] = (
+        {"role": "user", "parts": [{"text": LOST}]} if is_gemini else {"role": "user", "content": LOST}
+    )
+    scope = values.get("scope")
+    return to_record(
+        log.MessageAppended(format=wire, native=native, scope=scope if isinstance(scope, str) else log.MAIN)
+    )
+
+
+def _is_known_message(record: Record) -> bool:
+    schema = record.get("schema", SCHEMA)
+    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= SCHEMA

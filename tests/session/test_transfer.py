@@ -1,0 +1,156 @@
+"""Logs leave a store and come into another one whole; what is damaged costs no more than itself."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import SettingsError
+from holdfast.core.history import events as log
+from holdfast.core.history.records import to_record
+from holdfast.errors import MalformedInputError, StoreUnavailableError
+from holdfast.session.scrub import TOMBSTONE, scrub
+from holdfast.session.session import Session
+from holdfast.session.transfer import LOST, bring_in, outgoing, records_of
+from holdfast.session.verify import requests_of
+from holdfast.stores.base import Record, Store
+from holdfast.stores.jsonl import export_lines, load_file, loaded
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.sessions import generated_session
+from holdfast.testing.store_contract import NOW
+
+CORPUS = Path(__file__).parent.parent / "corpus"
+SECRET = 'sk-proj-"Ab1\\2cde3'
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
+    yield made
+    await made.close()
+
+
+def message(text: str) -> Record:
+    return to_record(log.MessageAppended(format="openai-chat", native=said(text)))
+
+
+async def test_a_session_is_the_same_after_export_and_import(store: Store) -> None:
+    session: Session = await Session.open("c1", store=store, model="gpt-5")
+    await session.record([*generated_session(120), said("x" * 40_000)])
+    await session.prepare(24_000, system="Be brief.")
+    lines = export_lines("c1", "Parser", [stored async for stored in outgoing(store, "c1")])
+    found = loaded("".join(lines).encode())
+
+    other = MemoryStore()
+    arrived = await bring_in(other, "c2", records_of(found.conversations[0], NOW), name=found.conversations[0].name)
+    again: Session = await Session.open("c2", store=other)
+
+    assert again.history.events == session.history.events
+    assert [proof.is_same for proof in requests_of(again.history.events)] == [True]
+    assert (arrived.messages, arrived.refused, (await other.sessions())[0].name) == (len(session), [], "Parser")
+    assert [stored.time_ms for stored in await other.read("c2")] == [s.time_ms for s in await store.read("c1")]
+    assert len(await other.search("x" * 40_000)) == len(await store.search("x" * 40_000))
+
+
+async def test_a_record_that_cannot_be_opened_leaves_a_notice_where_a_message_stood(store: Store) -> None:
+    broken: Record = {"type": "message.appended", "schema": 1, "data": {"format": "openai-chat", "native": {}}}
+    pinned = to_record(log.Pinned(position=99))
+    records = [message("one"), broken, message("two"), pinned, to_record(log.Pinned(position=2))]
+
+    arrived = await bring_in(store, "c1", [(line, NOW, record) for line, record in enumerate(records, 1)])
+    session: Session = await Session.open("c1", store=store)
+
+    assert [entry.message.text for entry in session.history.entries] == ["one", LOST, "two"]
+    assert session.history.facts.pins == {2}
+    assert [line for line, _ in arrived.refused] == [2, 4]
+    assert session.damage == []
+
+
+async def test_what_a_newer_program_wrote_is_kept_and_only_read(store: Store) -> None:
+    found = load_file(CORPUS / "newer_schema.jsonl")
+
+    arrived = await bring_in(store, "c1", records_of(found.conversations[0], NOW))
+    session: Session = await Session.open("c1", store=store)
+
+    assert (arrived.is_read_only, arrived.newest_schema, arrived.records) == (True, 7, 2)
+    assert [entry.message.text for entry in session.history.entries] == ["one"]
+    with pytest.raises(StoreUnavailableError, match="only reads it; update Holdfast"):
+        await session.record([said("more")])
+
+
+async def test_a_session_that_is_there_is_not_written_over_and_nothing_is_nothing(store: Store) -> None:
+    await bring_in(store, "c1", [(1, NOW, message("one"))])
+
+    with pytest.raises(SettingsError, match="already there"):
+        await bring_in(store, "c1", [(1, NOW, message("two"))])
+    with pytest.raises(MalformedInputError):
+        await bring_in(store, "c2", [])
+
+    assert [info.id for info in await store.sessions()] == ["c1"]
+
+
+async def leaky(store: Store, name: str = "c1") -> Any:
+    session: Session = await Session.open(name, store=store, model="gpt-5")
+    call = called("a", arguments={"key": SECRET, SECRET: 1})
+    await session.record([said(f"use {SECRET} please"), call, returned("a", "out " * 9_000 + SECRET), answered("ok")])
+    await session.record([said("clean")])
+    await session.prepare(16_000, system=f"The key is {SECRET}.")
+    return session
+
+
+async def test_a_scrubbed_secret_stands_nowhere_and_the_log_says_so(store: Store) -> None:
+    await leaky(store)
+
+    done = await scrub(store, "c1", SECRET, time_ms=NOW)
+    session: Session = await Session.open("c1", store=store)
+    kept = [stored.record async for stored in outgoing(store, "c1")]
+
+    assert (done.positions[:3], done.count >= 5, done.elsewhere) == ((0, 1, 2), True, ())
+    assert "Ab1" not in str(kept)
+    assert session.history.entries[0].message.text == f"use {TOMBSTONE} please"
+    assert session.history.events[-1] == log.SessionScrubbed(positions=done.positions, count=done.count)
+    assert await store.search("ab1") == []
+    assert [hit.position for hit in await store.search("please")] == [0]
+    proofs = list(requests_of(session.history.events))
+    assert [(proof.is_same, proof.is_scrubbed) for proof in proofs] == [(False, True)]
+    if isinstance(store, SqliteStore):
+        await store.close()
+        assert all(b"Ab1" not in file.read_bytes() for file in store.path.parent.iterdir())
+
+
+async def test_a_session_that_is_open_forgets_a_secret_too(store: Store) -> None:
+    session = await leaky(store)
+
+    await scrub(store, "c1", SECRET, time_ms=NOW)
+    await session.record([said("go on")])
+    request = await session.prepare(16_000)
+
+    assert "Ab1" not in str(request.messages)
+    assert len(session) == 6
+
+
+async def test_other_sessions_that_hold_it_are_named_and_their_content_stays(store: Store) -> None:
+    session = await leaky(store)
+    await session.fork("c2")
+
+    done = await scrub(store, "c1", SECRET, time_ms=NOW)
+
+    assert done.elsewhere == ("c2",)
+    assert SECRET in (await Session.open("c2", store=store)).history.entries[2].message.results[0].text
+
+
+@pytest.mark.parametrize("text", ["", "abc", "user", "scrubbed", "message"])
+async def test_a_text_that_would_break_the_log_is_refused_or_found_in_words_only(store: Store, text: str) -> None:
+    await leaky(store)
+
+    try:
+        done = await scrub(store, "c1", text, time_ms=NOW)
+    except SettingsError:
+        assert await store.length("c1") == 8
+    else:
+        assert done.count == 0
+
+    assert (await Session.open("c1", store=store)).damage == []
