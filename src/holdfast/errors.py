@@ -14,14 +14,30 @@ HoldfastError
     ├── StoreUnavailableError  the database cannot be reached or opened, is locked, full or read-only
     └── DamagedStoreError      the database is not what it should be
 
-A message says what is true and what to do; the facts are attributes.
+A message says what is true and what to do; the facts are attributes. What looks like a key is never in a message.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+
+_KEYS = re.compile(
+    r"\b(sk-|gh[pousr]_|github_pat_|xox[abprs]-|AKIA|AIza)[A-Za-z0-9_\-]{8,}|\b(Bearer\s+)[A-Za-z0-9._~+/=\-]{8,}",
+    re.IGNORECASE,
+)
+_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
+
+
+def redacted(text: str) -> str:
+    """Return a text without what looks like a key or a password."""
+    kept = _KEYS.sub(lambda match: f"{match[1] or match[2]}[redacted]", text)
+    return _PASSWORD.sub(r"\1[redacted]@", kept)
 
 
 class HoldfastError(Exception):
     """The root: catch this to catch everything that Holdfast raises on purpose."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redacted(message))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let an error travel between processes with its facts."""

@@ -5,6 +5,7 @@ could not be opened again is not brought in: it is reported, and a message leave
 folds, pins and rewinds still speak of the messages they meant.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,9 +15,10 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA, from_record, to_record
 from holdfast.errors import HoldfastError, MalformedInputError, SettingsError
-from holdfast.session.log import PAGE, indexed, packed_record, whole_record
+from holdfast.session.log import PAGE, blob_of, indexed, packed_record, whole_record
 from holdfast.stores.base import Indexed, Record, Store, StoredRecord
 from holdfast.stores.jsonl import Conversation
+from holdfast.stores.salvage import Salvage
 from holdfast.wire.formats import FORMATS, format_named
 
 LOST = "[this message could not be read]"
@@ -38,6 +40,15 @@ class Arrived:
     def is_read_only(self) -> bool:
         """Whether a newer program wrote it, so that this one must not go on writing."""
         return self.newest_schema > SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """What was saved of one session."""
+
+    arrived: Arrived
+    lost: list[int]
+    """The positions of records that could not be read at all."""
 
 
 async def outgoing(store: Store, session: str) -> AsyncIterator[StoredRecord]:
@@ -114,7 +125,7 @@ def _readable(place: int, record: Record, history: History, arrived: Arrived) ->
         event = from_record(record)
         history.append(event)
     except HoldfastError as error:
-        arrived.refused.append((place, str(error)))
+        arrived.refused.append((place, "its content is gone" if blob_of(record) else str(error)))
         if record.get("type") != log.MessageAppended.KIND:
             return None
         notice = lost_message(record)
@@ -123,6 +134,35 @@ def _readable(place: int, record: Record, history: History, arrived: Arrived) ->
     if isinstance(event, log.Unknown):
         arrived.newest_schema = max(arrived.newest_schema, event.schema)
     return record
+
+
+async def rescue(salvage: Salvage, store: Store, progress: Progress = lambda _: None) -> list[Rescued]:
+    """Write what was salvaged of a damaged store into a new one."""
+    rescued: list[Rescued] = []
+    for salvaged in salvage.logs.values():
+        records = [
+            (position, time_ms, _whole(salvage, record))
+            for position, (time_ms, record) in sorted(salvaged.records.items())
+        ]
+        try:
+            arrived = await bring_in(store, salvaged.id, records, name=salvaged.name, progress=progress)
+        except MalformedInputError as error:
+            # One session of which nothing can be used must not cost the others.
+            arrived = Arrived(salvaged.id, refused=[(records[0][0], str(error))])
+        rescued.append(Rescued(arrived, salvaged.lost))
+    for key, value in salvage.facts.items():
+        await store.put_fact(key, value)
+    return rescued
+
+
+def _whole(salvage: Salvage, record: Record) -> Record:
+    """Return a record with its message inside; without one where that is gone, which `bring_in` reports."""
+    digest = blob_of(record)
+    content = salvage.blobs.get(digest) if digest else None
+    if content is None:
+        return record
+    values = cast("dict[str, object]", record["data"])
+    return {**record, "data": {**values, "native": json.loads(content)}}
 
 
 def lost_message(record: Record) -> Record:

@@ -32,7 +32,7 @@ def requests_of(events: list[log.Event]) -> Iterator[Rebuilt]:
     has_scrubs = any(isinstance(event, log.SessionScrubbed) for event in events)
     for event in events:
         if isinstance(event, log.RequestPrepared):
-            wire = format_named(history.origins[-1].format)
+            wire = format_named(history.origins[-1].format if history.origins else "openai-chat")
             beside = history.facts.system or None, list(history.facts.tools) or None
             messages, found = rebuilt(event, history, wire, beside)
             is_same = found == event.payload_hash

@@ -1,0 +1,272 @@
+"""The commands: each is a function, and its docstring is its help, with an example in the last line."""
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+from holdfast.cli.terminal import (
+    Progress,
+    age_of,
+    confirm,
+    plain,
+    print_json,
+    print_table,
+    rendered,
+    say,
+    spans_of,
+    warn,
+)
+from holdfast.errors import SettingsError, StoreUnavailableError, UnknownSessionError
+from holdfast.session.request import encoded
+from holdfast.session.scrub import scrub
+from holdfast.session.session import Session, now_ms
+from holdfast.session.transfer import Arrived, bring_in, outgoing, records_of, rescue
+from holdfast.session.verify import Rebuilt, requests_of
+from holdfast.stores.base import SessionInfo, Store, StoredRecord
+from holdfast.stores.jsonl import export_lines, load_file, write_private
+from holdfast.stores.salvage import salvaged
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.wire.formats import Format, format_named
+
+DAY_MS = 86_400_000
+Command: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
+
+
+async def list_sessions(args: argparse.Namespace, store: Store) -> int:
+    """List sessions, the newest change first.
+
+    holdfast sessions --prefix report --limit 10
+    """
+    infos = await store.sessions(prefix=args.prefix, limit=args.limit)
+    if args.json:
+        print_json([asdict(info) for info in infos])
+    elif not infos:
+        warn("no sessions")
+    else:
+        print_table(
+            ("ID", "EVENTS", "AGE", "NAME"), [(info.id, f"{info.length:,}", age_of(info), info.name) for info in infos]
+        )
+    return 0
+
+
+async def remove_session(args: argparse.Namespace, store: Store) -> int:
+    """Delete one session for good.
+
+    holdfast sessions rm report-2024 --yes
+    """
+    session = await _found(store, args.id)
+    confirm(args, f"delete session {session!r} with {await store.length(session):,} events?")
+    await store.delete(session)
+    say(args, f"deleted {session}", {"deleted": [session]})
+    return 0
+
+
+async def prune_sessions(args: argparse.Namespace, store: Store) -> int:
+    """Delete the sessions that nothing was added to for a number of days.
+
+    holdfast sessions prune --days 30 --dry-run
+    """
+    limit = now_ms() - args.days * DAY_MS
+    old = [info async for info in _all_sessions(store) if info.updated_ms < limit]
+    if not args.dry_run and old:
+        confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
+        for info in old:
+            await store.delete(info.id)
+    did = "would delete" if args.dry_run else "deleted"
+    listed = "".join(f"\n  {plain(info.id)}  {age_of(info)}" for info in old)
+    say(args, f"{did} {len(old):,} sessions{listed}", {did.replace(" ", "_"): [info.id for info in old]})
+    return 0
+
+
+async def show_session(args: argparse.Namespace, store: Store) -> int:
+    """Show a conversation as it stands, or the N-th request exactly as it was sent.
+
+    holdfast show report-2024 --at 3 --json
+    """
+    session = await _opened(store, args.id)
+    wire = _wire(session)
+    if args.at is None:
+        facts = session.history.facts
+        messages = [encoded(entry, wire) for entry in session.history.context().shown()]
+        system, tools = facts.system or None, list(facts.tools) or None
+    else:
+        request = _request(session, args.at)
+        messages, system, tools = request.messages, request.system, request.tools
+    if args.json:
+        whole = {"session": session.id, "format": wire.name, "system": system, "tools": tools, "messages": messages}
+        print_json(whole if args.at is None else {**whole, "request": args.at})
+        return 0
+    if isinstance(system, str):
+        print(f"--- system\n{plain(system)}\n")
+    for number, native in enumerate(messages):
+        print(f"--- {rendered(wire.decode(native, number), number)}\n")
+    return 0
+
+
+async def replay_session(args: argparse.Namespace, store: Store) -> int:
+    """Rebuild every request from the log; with --verify, prove that each is what was sent.
+
+    holdfast replay report-2024 --verify
+    """
+    session = await _opened(store, args.id)
+    progress, requests = Progress("requests"), list[Rebuilt]()
+    for request in requests_of(session.history.events):
+        requests.append(request)
+        progress(len(requests))
+    progress.done()
+    rows = [{"request": one.number + 1, "messages": len(one.messages), "state": _state(one)} for one in requests]
+    first = next((row["request"] for row in rows if row["state"] == "different"), None)
+    if args.json:
+        print_json({"session": session.id, "requests": rows, "firstDifference": first, "damage": session.damage})
+    elif not args.verify:
+        print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
+    else:
+        states = [row["state"] for row in rows]
+        print(f"{len(rows):,} requests: {states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed, "
+              f"{states.count('different'):,} different")  # fmt: skip
+        if first is not None:
+            print(f"request {first} is not what was sent; see: holdfast show {plain(session.id)} --at {first}")
+    for problem in session.damage:
+        warn(f"not taken in: {problem}")
+    return int(args.verify and (first is not None or bool(session.damage)))
+
+
+async def export_session(args: argparse.Namespace, store: Store) -> int:
+    """Write a session's log as JSON lines, large messages inside.
+
+    holdfast export report-2024 -o report.jsonl
+    """
+    session = await _found(store, args.id)
+    info = (await _infos(store, session))[0]
+    progress, records = Progress("records"), list[StoredRecord]()
+    async for stored in outgoing(store, session):
+        records.append(stored)
+        progress(len(records))
+    progress.done()
+    lines = export_lines(session, info.name, records)
+    if args.output is None:
+        sys.stdout.writelines(lines)
+        return 0
+    write_private(args.output, lines)
+    say(args, f"wrote {len(records):,} records to {args.output}", {"records": len(records), "file": str(args.output)})
+    return 0
+
+
+async def import_file(args: argparse.Namespace, store: Store) -> int:
+    """Bring in an export, OpenAI chat messages (JSON or JSON lines) or a pydantic-ai history.
+
+    holdfast import report.jsonl --as report-2024
+    """
+    found = load_file(args.file)
+    name, many = args.session or found.session or args.file.stem, len(found.conversations) > 1
+    names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
+    for taken in [one for one in names if await store.length(one)]:
+        raise SettingsError("session", f"{taken!r} is already there; choose another name with --as")
+    progress, arrived = Progress("records"), list[Arrived]()
+    for one, conversation in zip(names, found.conversations, strict=True):
+        records = records_of(conversation, now_ms())
+        arrived.append(await bring_in(store, one, records, name=conversation.name, progress=progress))
+    progress.done()
+    refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
+    losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
+    newer = [f"{one.session}: a newer Holdfast wrote it; it can only be read" for one in arrived if one.is_read_only]
+    for problem in [*found.notes, *losses, *refused, *newer]:
+        warn(problem)
+    said = [f"imported {plain(one.session)}: {one.messages:,} messages, {one.records:,} records" for one in arrived]
+    facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
+    say(args, "\n".join(said), {**facts, "notes": found.notes})
+    return int(bool(losses or refused))
+
+
+async def recover_file(args: argparse.Namespace, store: Store) -> int:
+    """Save what can be read of a damaged SQLite file into a new one; the damaged file is not touched.
+
+    holdfast recover chats.db -o saved.db
+    """
+    del store
+    output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
+    _refuse_existing(output)
+    progress = Progress("rows")
+    salvage = salvaged(args.file, progress)
+    if not salvage.logs:
+        progress.done()
+        raise StoreUnavailableError(str(args.file), "nothing in it can be read; restore it from a copy")
+    new = SqliteStore(output)
+    try:
+        rescued = await rescue(salvage, new, progress)
+    finally:
+        await new.close()
+        progress.done()
+    lost = [f"{one.arrived.session}: records {spans_of(one.lost)} could not be read" for one in rescued if one.lost]
+    lost += [f"{one.arrived.session}: record {at}: {why}" for one in rescued for at, why in one.arrived.refused]
+    for problem in lost:
+        warn(problem)
+    kept = sum(one.arrived.records for one in rescued)
+    facts = {"file": str(output), "sessions": [{**asdict(one.arrived), "lost": one.lost} for one in rescued]}
+    say(args, f"saved {len(rescued):,} sessions with {kept:,} records to {output}", facts)
+    return int(bool(lost))
+
+
+async def scrub_session(args: argparse.Namespace, store: Store) -> int:
+    """Take a leaked secret out of a session, everywhere, for good; - reads it from standard input.
+
+    pbpaste | holdfast scrub report-2024 -
+    """
+    session = await _found(store, args.id)
+    secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
+    done = await scrub(store, session, secret, time_ms=now_ms())
+    for other in done.elsewhere:
+        warn(f"it also stands in session {other}; scrub that one too")
+    say(args, f"replaced {done.count:,} times in {len(done.positions):,} records", asdict(done))
+    return int(done.count == 0)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise StoreUnavailableError(str(path), "it is already there; choose another file with -o")
+
+
+async def _infos(store: Store, session: str) -> list[SessionInfo]:
+    return [info async for info in _all_sessions(store, session) if info.id == session]
+
+
+async def _all_sessions(store: Store, prefix: str = "") -> AsyncIterator[SessionInfo]:
+    before: tuple[int, str] | None = None
+    while page := await store.sessions(prefix=prefix, before=before):
+        for info in page:
+            yield info
+        before = page[-1].updated_ms, page[-1].id
+
+
+async def _found(store: Store, prefix: str) -> str:
+    """Return the id that a prefix means; a whole id means itself."""
+    if prefix and await store.length(prefix):
+        return prefix
+    infos = await store.sessions(prefix=prefix, limit=6) if prefix else []
+    if len(infos) != 1:
+        raise UnknownSessionError(prefix, [info.id for info in infos])
+    return infos[0].id
+
+
+async def _opened(store: Store, prefix: str) -> Session:
+    return await Session.open(await _found(store, prefix), store=store)
+
+
+def _wire(session: Session) -> Format:
+    return format_named(session.history.origins[-1].format if session.history.origins else "openai-chat")
+
+
+def _request(session: Session, number: int) -> Rebuilt:
+    count = 0
+    for request in requests_of(session.history.events):
+        count += 1
+        if count == number:
+            return request
+    raise SettingsError("--at", f"session {session.id!r} has requests 1 to {count:,}, not {number:,}")
+
+
+def _state(request: Rebuilt) -> str:
+    return "same" if request.is_same else "scrubbed" if request.is_scrubbed else "different"

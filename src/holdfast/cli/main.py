@@ -1,0 +1,138 @@
+"""The command line: list, show, prove, move, save and clean sessions.
+
+Each command is a function; its docstring is its help. Tables are for people, `--json` is for programs. What is asked
+for goes to standard output, everything else to standard error. Exit codes: 0 done, 1 done but something differs or
+was lost, 2 not done, 130 interrupted.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from inspect import cleandoc
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.cli import commands as do
+from holdfast.cli.terminal import prepare_output, warn
+from holdfast.errors import HoldfastError, StoreUnavailableError
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.open import open_store
+from holdfast.stores.sqlite import SqliteStore
+
+STORE_VARIABLE = "HOLDFAST_STORE"
+DEFAULT_STORE = "sqlite:///~/.holdfast/chats.db"
+MAKING = (do.import_file, do.recover_file)
+"""Commands that need no store to be there."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        prepare_output(is_utf8=args.json or args.command is do.export_session)
+        code = asyncio.run(_run(args))
+        sys.stdout.flush()
+    except (HoldfastError, ImportError) as error:
+        warn(str(error))
+        return 2
+    except KeyboardInterrupt:
+        warn("interrupted")
+        return 130
+    except BrokenPipeError:
+        # Whoever read has seen enough; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    return code
+
+
+async def _run(args: argparse.Namespace) -> int:
+    store = _store(args)
+    try:
+        return await args.command(args, store)
+    finally:
+        await store.close()
+
+
+def _store(args: argparse.Namespace) -> Store:
+    given = getattr(args, "store", None) or os.environ.get(STORE_VARIABLE)
+    store = open_store(given or DEFAULT_STORE)
+    if isinstance(store, SqliteStore) and not store.path.exists() and args.command not in MAKING:
+        if given:
+            raise StoreUnavailableError(str(store.path), "there is no such file; check --store")
+        return MemoryStore()
+    return store
+
+
+class Commands(Protocol):
+    """What commands are added to."""
+
+    def add_parser(
+        self,
+        name: str,
+        *,
+        help: str,  # noqa: A002 - the word argparse knows
+        description: str,
+        formatter_class: type[argparse.HelpFormatter],
+    ) -> argparse.ArgumentParser:
+        """Add a command."""
+        ...
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _command(group: Commands, name: str, command: do.Command, *, of_session: bool = False) -> argparse.ArgumentParser:
+    """Add a command whose help is the docstring of its function."""
+    first, _, example = cleandoc(command.__doc__ or "").partition("\n\n")
+    parser = group.add_parser(
+        name,
+        help=first,
+        description=f"{first}\n\nexample:\n  {example.strip()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=command)
+    if of_session:
+        parser.add_argument("id", metavar="ID", help="the id of a session, or how it begins if only one does")
+    store = f"where sessions are kept (${STORE_VARIABLE}, or {DEFAULT_STORE})"
+    parser.add_argument("--store", default=argparse.SUPPRESS, metavar="URL", help=store)
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(json=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    sessions = _command(commands, "sessions", do.list_sessions)
+    sessions.add_argument("--prefix", default="", help="only ids that begin so")
+    sessions.add_argument("--limit", type=_positive, default=50, metavar="N", help="at most so many (50)")
+    inner = sessions.add_subparsers(metavar="rm | prune")
+    remove = _command(inner, "rm", do.remove_session, of_session=True)
+    prune = _command(inner, "prune", do.prune_sessions)
+    prune.add_argument("--days", type=_positive, required=True, metavar="N", help="how old")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    for asking in (remove, prune):
+        asking.add_argument("--yes", action="store_true", help="do not ask")
+    show = _command(commands, "show", do.show_session, of_session=True)
+    show.add_argument("--at", type=_positive, metavar="N", help="the N-th request, counted from 1")
+    replay = _command(commands, "replay", do.replay_session, of_session=True)
+    replay.add_argument("--verify", action="store_true", help="exit with 1 if a request is not what was sent")
+    export = _command(commands, "export", do.export_session, of_session=True)
+    coming = _command(commands, "import", do.import_file)
+    coming.add_argument("--as", dest="session", metavar="ID", help="the id it gets")
+    recover = _command(commands, "recover", do.recover_file)
+    for reading in (coming, recover):
+        reading.add_argument("file", type=Path, metavar="FILE")
+    for writing in (export, recover):
+        writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
+    removing = _command(commands, "scrub", do.scrub_session, of_session=True)
+    removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
+    return parser

@@ -1,0 +1,110 @@
+"""How commands talk to people and to programs."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from holdfast.core.conversation.messages import Message
+from holdfast.errors import SettingsError, redacted
+from holdfast.session.session import now_ms
+from holdfast.stores.base import SessionInfo
+
+AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+class Progress:
+    """Counts on a terminal, once something takes longer than a second."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next = time.monotonic() + 1 if sys.stderr.isatty() else float("inf")
+        self._is_shown = False
+
+    def __call__(self, count: int) -> None:
+        """Say how far it is."""
+        if time.monotonic() >= self._next:
+            self._next, self._is_shown = time.monotonic() + 0.2, True
+            print(f"\r{count:,} {self._what}", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Leave the line empty."""
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def warn(problem: str) -> None:
+    """Say on standard error what is not as it should be."""
+    print(f"holdfast: {redacted(plain(problem))}", file=sys.stderr)
+
+
+def confirm(args: argparse.Namespace, question: str) -> None:
+    """Ask before something goes for good."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise SettingsError("--yes", f"{question} say so with --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise KeyboardInterrupt
+
+
+def say(args: argparse.Namespace, text: str, facts: Mapping[str, object]) -> None:
+    """Say what was done: in words, or in facts for a program."""
+    if args.json:
+        print_json(facts)
+    else:
+        print(text)
+
+
+def print_json(value: object) -> None:
+    """Print a value for a program."""
+    print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under titles, in columns."""
+    cells = [[plain(cell) for cell in row] for row in [titles, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def rendered(message: Message, number: int) -> str:
+    """Return a message as people read it."""
+    return plain("\n".join([f"{number} {message.role}", *_lines(message)]))
+
+
+def _lines(message: Message) -> Iterator[str]:
+    if message.text:
+        yield message.text
+    yield from (f"→ {call.name}({call.arguments})" for call in message.calls)
+    yield from (f"← {result.text}" for result in message.results)
+
+
+def plain(text: str) -> str:
+    """Return a text that cannot steer a terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+
+
+def age_of(info: SessionInfo) -> str:
+    """Return how long ago something was last added to a session."""
+    age = max(0, now_ms() - info.updated_ms)
+    return next((f"{age // unit} {name}" for unit, name in AGES if age >= unit), "now")
+
+
+def spans_of(positions: Sequence[int]) -> str:
+    """Return positions in few words."""
+    starts = [at for number, at in enumerate(positions) if number == 0 or positions[number - 1] != at - 1]
+    ends = [
+        at for number, at in enumerate(positions) if number + 1 == len(positions) or positions[number + 1] != at + 1
+    ]
+    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def prepare_output(*, is_utf8: bool) -> None:
+    """Let whatever was said be printed, whatever the terminal can show."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace", **({"encoding": "utf-8"} if is_utf8 else {}))

@@ -1,0 +1,148 @@
+"""The rows of a SQLite file, page by page, whatever its trees still hang together with.
+
+SQLite finds a row by walking down from a root; one bad page above it hides all that stand below. Here every page
+is looked at by itself (https://www.sqlite.org/fileformat2.html), so that a bad one costs only its own rows.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+Value: TypeAlias = int | float | str | bytes | None
+INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
+FILE_HEADER = 100
+DEFAULT_PAGE = 4096
+MAX_PAYLOAD = 1 << 30
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+"""How many bytes a whole number of a serial type has."""
+
+
+class Row(NamedTuple):
+    """One row: the number it has in a table that numbers its rows, and its values."""
+
+    row_id: int | None
+    values: tuple[Value, ...]
+
+
+class Pages:
+    """A file of pages."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        header = self._file.read(FILE_HEADER)
+        size = int.from_bytes(header[16:18], "big")
+        size = 65_536 if size == 1 else size
+        self._size = size if size >= 512 and size & (size - 1) == 0 else DEFAULT_PAGE  # noqa: PLR2004
+        self._usable = self._size - (header[20] if len(header) > 20 and header[20] <= 32 else 0)  # noqa: PLR2004
+        self.count = path.stat().st_size // self._size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def rows(self) -> Iterator[Row]:
+        """Yield every row of every page that can be read."""
+        for number in range(1, self.count + 1):
+            page = self._page(number)
+            start = FILE_HEADER if number == 1 else 0
+            kind = page[start] if len(page) > start else 0
+            if kind not in {INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF}:
+                continue
+            first = start + (12 if kind == INDEX_INTERIOR else 8)
+            for cell in range(int.from_bytes(page[start + 3 : start + 5], "big")):
+                pointer = page[first + 2 * cell : first + 2 * cell + 2]
+                # A cell that is not one breaks in many ways; it is then no row.
+                with suppress(ValueError, IndexError, struct.error, OverflowError):
+                    yield self._row(page, kind, int.from_bytes(pointer, "big"))
+
+    def _page(self, number: int) -> bytes:
+        if not 1 <= number <= self.count:
+            raise ValueError("there is no such page")
+        self._file.seek((number - 1) * self._size)
+        return self._file.read(self._size)
+
+    def _row(self, page: bytes, kind: int, at: int) -> Row:
+        row_id = None
+        at += 4 if kind == INDEX_INTERIOR else 0
+        length, at = _varint(page, at)
+        if kind == TABLE_LEAF:
+            row_id, at = _varint(page, at)
+        if not 0 < length <= MAX_PAYLOAD:
+            raise ValueError("no length of a row")
+        local = self._local(length, is_table=kind == TABLE_LEAF)
+        payload = page[at : at + local]
+        if local < length:
+            overflow = int.from_bytes(page[at + local : at + local + 4], "big")
+            payload += self._overflow(overflow, length - local)
+        if len(payload) != length:
+            raise ValueError("the row is cut off")
+        return Row(row_id, _values(payload))
+
+    def _local(self, length: int, *, is_table: bool) -> int:
+        """Return how much of a row stands on its own page."""
+        least = (self._usable - 12) * 32 // 255 - 23
+        most = self._usable - 35 if is_table else (self._usable - 12) * 64 // 255 - 23
+        if length <= most:
+            return length
+        some = least + (length - least) % (self._usable - 4)
+        return some if some <= most else least
+
+    def _overflow(self, number: int, length: int) -> bytes:
+        pieces: list[bytes] = []
+        while length > 0:
+            page = self._page(number)
+            piece = page[4 : 4 + min(length, self._usable - 4)]
+            pieces.append(piece)
+            length -= len(piece) or length
+            number = int.from_bytes(page[:4], "big")
+        return b"".join(pieces)
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and where it ends."""
+    value = 0
+    for count in range(9):
+        byte = content[at + count]
+        if count == 8:  # noqa: PLR2004 - the ninth byte counts whole
+            return (value << 8) | byte, at + 9
+        value = (value << 7) | (byte & 0x7F)
+        if byte < 0x80:  # noqa: PLR2004
+            return value, at + count + 1
+    raise ValueError("no number")  # pragma: no cover - the ninth byte ends it
+
+
+def _values(payload: bytes) -> tuple[Value, ...]:
+    end, at = _varint(payload, 0)
+    if end > len(payload):
+        raise ValueError("no header of a row")
+    kinds: list[int] = []
+    while at < end:
+        kind, at = _varint(payload, at)
+        kinds.append(kind)
+    values: list[Value] = []
+    for kind in kinds:
+        size = _size(kind)
+        content = payload[at : at + size]
+        if len(content) != size:
+            raise ValueError("a value is cut off")
+        values.append(_value(kind, content))
+        at += size
+    return tuple(values)
+
+
+def _size(kind: int) -> int:
+    if kind >= 12:  # noqa: PLR2004 - texts and blobs
+        return (kind - 12) // 2
+    return 8 if kind == 7 else _INTEGERS.get(kind, 0)  # noqa: PLR2004 - a floating-point number
+
+
+def _value(kind: int, content: bytes) -> Value:
+    if kind >= 12:  # noqa: PLR2004 - texts and blobs
+        return content.decode("utf-8", "replace") if kind % 2 else content
+    if kind in _INTEGERS:
+        return int.from_bytes(content, "big", signed=True)
+    if kind == 7:  # noqa: PLR2004 - a floating-point number
+        return struct.unpack(">d", content)[0]
+    return {8: 0, 9: 1}.get(kind)

@@ -1,0 +1,339 @@
+"""The command line, run as people run it, on a real file."""
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.errors import HoldfastError, redacted
+from holdfast.session.session import Session, now_ms
+from holdfast.stores.base import Store
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.sessions import generated_session
+
+CORPUS = Path(__file__).parent / "corpus"
+DAY_MS = 86_400_000
+T = TypeVar("T")
+
+
+@pytest.fixture
+def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "chats.db"
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:///{path}")
+    return path
+
+
+def on(path: Path, action: Callable[[Store], Awaitable[T]]) -> T:
+    """Do something to a store, and close it."""
+
+    async def act() -> T:
+        store = SqliteStore(path)
+        try:
+            return await action(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(act())
+
+
+def talked(path: Path, name: str = "report-1", *, age_days: int = 0) -> None:
+    """Leave a session with two requests."""
+
+    async def talk(store: Store) -> None:
+        session = await Session.open(name, store=store, clock=lambda: now_ms() - age_days * DAY_MS)
+        await session.record([said("Why does it fail?")])
+        await session.prepare(16_000, system="Be brief.")
+        await session.record([called("a"), returned("a", "sk-secret12345 found"), answered("Tabs."), said("Fix it.")])
+        await session.prepare(16_000, system="Be brief.")
+
+    on(path, talk)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_sessions_are_listed_for_people_and_for_programs(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats)
+    talked(chats, "other", age_days=3)
+
+    code, out, _ = run(capsys, "sessions")
+    lines = [line.split() for line in out.splitlines()]
+
+    assert code == 0
+    assert [line[:2] for line in lines] == [["ID", "EVENTS"], ["report-1", "10"], ["other", "10"]]
+    assert lines[2][2:] == ["3", "d"]
+    assert [row["id"] for row in json.loads(run(capsys, "sessions", "--json", "--prefix", "rep")[1])] == ["report-1"]
+    assert len(json.loads(run(capsys, "sessions", "--json", "--limit", "1")[1])) == 1
+
+
+def test_a_machine_without_sessions_says_so_and_makes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+
+    assert run(capsys, "sessions") == (0, "", "holdfast: no sessions\n")
+    assert list(tmp_path.iterdir()) == []
+    assert run(capsys, "sessions", "--store", f"sqlite:///{tmp_path}/typo.db")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_conversation_is_shown_as_it_stands_and_as_it_was_sent(
+    chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+
+    now = run(capsys, "show", "report-1")[1]
+    then = json.loads(run(capsys, "show", "rep", "--at", "1", "--json")[1])
+
+    assert "--- system\nBe brief." in now
+    assert "→ read_file" in now
+    assert "Fix it." in now
+    assert (then["request"], then["system"], then["messages"]) == (1, "Be brief.", [said("Why does it fail?")])
+    code, _, problem = run(capsys, "show", "rep", "--at", "9")
+    assert (code, problem) == (2, "holdfast: --at: session 'report-1' has requests 1 to 2, not 9\n")
+
+
+def test_what_was_said_cannot_steer_the_terminal(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def talk(store: Store) -> None:
+        await (await Session.open("c1", store=store)).record([said("a\x1b[2Jb\u202ec")])
+
+    on(chats, talk)
+
+    out = run(capsys, "show", "c1")[1]
+
+    assert "a\\x1b[2Jb\\u202ec" in out
+
+
+def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats)
+    assert run(capsys, "replay", "report-1", "--verify")[:2] == (
+        0,
+        "2 requests: 2 the same, 0 scrubbed, 0 different\n",
+    )
+
+    async def forge(store: Store) -> None:
+        records = [stored.record for stored in await store.read("report-1")]
+        native = said("Why does it work?")
+        forged = {**records[0], "data": {"format": "openai-chat", "native": native}}
+        unknown = {"type": "x.y", "schema": 1, "data": {}}
+        await store.rewrite("report-1", {0: forged}, tombstone=unknown, after=len(records), time_ms=now_ms())
+
+    on(chats, forge)
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+
+    assert code == 1
+    assert out.splitlines() == [
+        "2 requests: 0 the same, 0 scrubbed, 2 different",
+        "request 1 is not what was sent; see: holdfast show report-1 --at 1",
+    ]
+    assert json.loads(run(capsys, "replay", "report-1", "--verify", "--json")[1])["firstDifference"] == 1
+
+
+def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats)
+    talked(chats, "other")
+
+    code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
+
+    assert (code, out) == (0, "replaced 1 times in 1 records\n")
+    assert problems == "holdfast: it also stands in session other; scrub that one too\n"
+    assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
+    assert run(capsys, "replay", "report-1", "--verify")[:2] == (
+        0,
+        "2 requests: 1 the same, 1 scrubbed, 0 different\n",
+    )
+    assert run(capsys, "scrub", "report-1", "sk-secret12345")[0] == 1
+
+
+def test_an_export_comes_back_as_another_session(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    file = tmp_path / "out.jsonl"
+
+    assert run(capsys, "export", "report-1", "-o", str(file))[0] == 0
+    assert run(capsys, "export", "report-1")[1] == file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run(capsys, "import", str(file))[0] == 2
+    assert run(capsys, "import", str(file), "--as", "copy")[:2] == (0, "imported copy: 5 messages, 10 records\n")
+    assert run(capsys, "replay", "copy", "--verify")[0] == 0
+
+
+@pytest.mark.parametrize("file", sorted(CORPUS.iterdir()), ids=lambda file: file.name)
+def test_every_log_of_the_corpus_comes_in_and_opens(
+    file: Path, chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del chats
+    code, out, problems = run(capsys, "import", str(file), "--as", "c1", "--json")
+    facts = json.loads(out)
+
+    assert code == int(bool(facts["losses"]))
+    assert all(f"line {loss['line']}: {loss['bytes']:,} bytes not read" in problems for loss in facts["losses"])
+    for session in facts["sessions"]:
+        assert run(capsys, "show", session["session"])[0] == 0
+
+
+def test_old_sessions_go_when_asked(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats, "young")
+    talked(chats, "old", age_days=40)
+
+    assert "would delete 1 sessions\n  old" in run(capsys, "sessions", "prune", "--days", "30", "--dry-run")[1]
+    assert run(capsys, "sessions", "prune", "--days", "30")[0] == 2
+    assert (
+        run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")[1]
+        == '{\n  "deleted": [\n    "old"\n  ]\n}\n'
+    )
+    assert run(capsys, "sessions", "rm", "you", "--yes")[:2] == (0, "deleted young\n")
+    assert json.loads(run(capsys, "sessions", "--json")[1]) == []
+
+
+def test_a_damaged_file_is_saved_as_far_as_it_can_be_read(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def talk(store: Store) -> None:
+        for name in ("a", "b"):
+            session = await Session.open(name, store=store)
+            for message in generated_session(60):
+                await session.record([message])
+            await session.record([said(os.urandom(30_000).hex())])
+
+    on(chats, talk)
+    content = bytearray(chats.read_bytes())
+    page = 4096
+    for number in range(12, len(content) // page, 9):
+        content[number * page : (number + 1) * page] = os.urandom(page)
+    content[:16] = bytes(16)
+    chats.write_bytes(content)
+
+    assert run(capsys, "sessions")[0] == 2
+    code, out, problems = run(capsys, "recover", str(chats), "-o", str(tmp_path / "new.db"), "--json")
+    facts = json.loads(out)
+
+    assert code == 1
+    assert "could not be read" in problems
+    assert bytes(content) == chats.read_bytes()
+    assert sum(one["records"] for one in facts["sessions"]) > 20
+    new = f"sqlite:///{tmp_path / 'new.db'}"
+    for one in facts["sessions"]:
+        assert run(capsys, "show", one["session"], "--store", new)[0] == 0
+    assert run(capsys, "recover", str(chats), "-o", str(tmp_path / "new.db"))[0] == 2
+
+
+def test_a_whole_file_is_recovered_whole(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats)
+    fresh = chats.with_name("chats.recovered.db")
+
+    assert run(capsys, "recover", str(chats)) == (0, f"saved 1 sessions with 10 records to {fresh}\n", "")
+    assert run(capsys, "replay", "report-1", "--verify", "--store", f"sqlite:///{fresh}")[0] == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all " * 500])
+def test_a_file_with_nothing_to_save_is_called_so(
+    content: bytes, chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chats.write_bytes(content)
+
+    code, _, problem = run(capsys, "recover", str(chats))
+
+    assert code == 2
+    assert problem.count("\n") == 1
+    assert not chats.with_name("chats.recovered.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["show", "nobody"], "session 'nobody' is not known; list the sessions"),
+        (["show", ""], "session '' is not known; list the sessions"),
+        (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
+        (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
+        (["sessions", "--store", "mysql://u:hunter2@h/d"], "store: 'h/d' is not the URL of a store"),
+        (["scrub", "report-1", "ab"], "text: give at least 4 characters of the secret"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_no_traceback(
+    arguments: list[str], problem: str, chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    talked(chats, "report-2")
+
+    code, out, problems = run(capsys, *arguments)
+
+    assert (code, out) == (2, "")
+    assert problems.startswith(f"holdfast: {problem}")
+    assert problems.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["sessions"], ["sessions", "rm"], ["show"], ["replay"], ["scrub"], ["recover"]]
+)
+def test_help_teaches_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+
+    assert end.value.code == 0
+    assert not command or f"example:\n  {'pbpaste | ' * (command == ['scrub'])}holdfast" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(chats: Path) -> None:
+    async def talk(store: Store) -> None:
+        await (await Session.open("c1", store=store)).record(generated_session(2_000))
+
+    on(chats, talk)
+    program = [sys.executable, "-c", "import sys; from holdfast.cli.main import main; sys.exit(main(['show', 'c1']))"]
+
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr is not None
+        problems = process.stderr.read()
+
+    assert (process.returncode, problems) == (0, b"")
+
+
+def test_an_interrupt_ends_cleanly(
+    chats: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+
+    assert run(capsys, "sessions", "rm", "report-1")[0] == 130
+    assert run(capsys, "show", "report-1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("key sk-proj-abcdef123456 is wrong", "key sk-[redacted] is wrong"),
+        ("ghp_0123456789abcdef", "ghp_[redacted]"),
+        ("AKIAIOSFODNN7EXAMPLE", "AKIA[redacted]"),
+        ("Authorization: Bearer abc.def-ghi=", "Authorization: Bearer [redacted]"),
+        ("postgresql://me:hunter2@host/db", "postgresql://me:[redacted]@host/db"),
+        ("ask-me-anything, a risk-averse desk", "ask-me-anything, a risk-averse desk"),
+    ],
+)
+def test_what_looks_like_a_key_is_not_in_an_error(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+    assert str(HoldfastError(text)) == expected
