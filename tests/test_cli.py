@@ -285,7 +285,7 @@ def test_help_teaches_with_an_example(command: list[str], capsys: pytest.Capture
         main([*command, "--help"])
 
     assert end.value.code == 0
-    assert not command or f"example:\n  {'pbpaste | ' * (command == ['scrub'])}holdfast" in capsys.readouterr().out
+    assert not command or f"example:\n  holdfast {command[0]}" in capsys.readouterr().out
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(chats: Path) -> None:

@@ -154,3 +154,24 @@ async def test_a_text_that_would_break_the_log_is_refused_or_found_in_words_only
         assert done.count == 0
 
     assert (await Session.open("c1", store=store)).damage == []
+
+
+async def test_a_policy_with_a_retention_deletes_what_has_expired_when_a_session_is_opened(store: Store) -> None:
+    day_ms = 86_400_000
+    for number, name in enumerate(["new", "old", "own"]):
+        await bring_in(store, name, [(1, NOW - number * 31 * day_ms, message("one"))])
+
+    await Session.open("own", store=store, policy="default", clock=lambda: NOW)
+    assert len(await store.sessions()) == 3
+    await Session.open("own", store=store, policy="cowagent", clock=lambda: NOW)
+
+    assert sorted(info.id for info in await store.sessions()) == ["new", "own"]
+
+
+async def test_a_secret_in_the_name_of_a_session_goes_too(store: Store) -> None:
+    await leaky(store)
+    await store.rename("c1", f"about {SECRET}")
+
+    await scrub(store, "c1", SECRET, time_ms=NOW)
+
+    assert (await store.sessions())[0].name == f"about {TOMBSTONE}"

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -21,17 +21,18 @@ from holdfast.cli.terminal import (
 )
 from holdfast.errors import SettingsError, StoreUnavailableError, UnknownSessionError
 from holdfast.session.request import encoded
+from holdfast.session.retention import expired
 from holdfast.session.scrub import scrub
 from holdfast.session.session import Session, now_ms
 from holdfast.session.transfer import Arrived, bring_in, outgoing, records_of, rescue
 from holdfast.session.verify import Rebuilt, requests_of
 from holdfast.stores.base import SessionInfo, Store, StoredRecord
 from holdfast.stores.jsonl import export_lines, load_file, write_private
+from holdfast.stores.listing import every_session
 from holdfast.stores.salvage import salvaged
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.wire.formats import Format, format_named
 
-DAY_MS = 86_400_000
 Command: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
 
 
@@ -69,8 +70,7 @@ async def prune_sessions(args: argparse.Namespace, store: Store) -> int:
 
     holdfast sessions prune --days 30 --dry-run
     """
-    limit = now_ms() - args.days * DAY_MS
-    old = [info async for info in _all_sessions(store) if info.updated_ms < limit]
+    old = await expired(store, days=args.days, now_ms=now_ms())
     if not args.dry_run and old:
         confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
         for info in old:
@@ -213,7 +213,7 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
 async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     """Take a leaked secret out of a session, everywhere, for good; - reads it from standard input.
 
-    pbpaste | holdfast scrub report-2024 -
+    holdfast scrub report-2024 - < leaked.txt
     """
     session = await _found(store, args.id)
     secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
@@ -230,15 +230,7 @@ def _refuse_existing(path: Path) -> None:
 
 
 async def _infos(store: Store, session: str) -> list[SessionInfo]:
-    return [info async for info in _all_sessions(store, session) if info.id == session]
-
-
-async def _all_sessions(store: Store, prefix: str = "") -> AsyncIterator[SessionInfo]:
-    before: tuple[int, str] | None = None
-    while page := await store.sessions(prefix=prefix, before=before):
-        for info in page:
-            yield info
-        before = page[-1].updated_ms, page[-1].id
+    return [info async for info in every_session(store, session) if info.id == session]
 
 
 async def _found(store: Store, prefix: str) -> str:
@@ -265,7 +257,8 @@ def _request(session: Session, number: int) -> Rebuilt:
         count += 1
         if count == number:
             return request
-    raise SettingsError("--at", f"session {session.id!r} has requests 1 to {count:,}, not {number:,}")
+    has = f"requests 1 to {count:,}, not {number:,}" if count else "no requests yet"
+    raise SettingsError("--at", f"session {session.id!r} has {has}")
 
 
 def _state(request: Rebuilt) -> str:

@@ -24,6 +24,14 @@ from holdfast.stores.sqlite import SqliteStore
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 DEFAULT_STORE = "sqlite:///~/.holdfast/chats.db"
+DESCRIPTION = """Look at kept conversations, prove what was sent, and move, save and clean them.
+
+  holdfast sessions                        what is kept
+  holdfast show report --json              one of them, by the beginning of its id
+  holdfast replay report --verify          prove that every request is what was sent
+  holdfast COMMAND --help                  more, with an example
+
+Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 MAKING = (do.import_file, do.recover_file)
 """Commands that need no store to be there."""
 
@@ -107,7 +115,7 @@ def _command(group: Commands, name: str, command: do.Command, *, of_session: boo
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="holdfast", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="holdfast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(json=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -16,6 +16,7 @@ from holdfast.core.history.records import from_record, to_record
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.log import PAGE, blob_of, packed_record, whole_record, words_of_message
 from holdfast.stores.base import Indexed, Record, Store
+from holdfast.stores.listing import every_session
 from holdfast.wire.formats import format_named
 
 TOMBSTONE = "[scrubbed]"
@@ -50,7 +51,8 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         raise SettingsError("text", f"give at least {MIN_CHARS} characters of the secret")
     if secret in TOMBSTONE:
         raise SettingsError("text", "it is part of the tombstone")
-    copies = await _copies(store, session, spellings(secret))
+    words = spellings(secret)
+    copies = await _copies(store, session, words)
     changed = [position for position, copy in enumerate(copies) if copy.count]
     count = sum(copy.count for copy in copies)
     if changed:
@@ -71,11 +73,11 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             blobs=blobs,
             dropped=sorted(dropped),
         )
-    info = next(info for info in await store.sessions(prefix=session, limit=1_000) if info.id == session)
-    if secret in info.name:
-        await store.rename(session, info.name.replace(secret, TOMBSTONE))
-        count += info.name.count(secret)
-    return Scrubbed(count, tuple(changed), tuple(await _others(store, session, secret)))
+    async for info in every_session(store, session):
+        if info.id == session and secret in info.name:
+            await store.rename(session, info.name.replace(secret, TOMBSTONE))
+            count += info.name.count(secret)
+    return Scrubbed(count, tuple(changed), tuple(await _others(store, session, words)))
 
 
 def spellings(secret: str) -> list[str]:
@@ -139,13 +141,8 @@ async def _holds(store: Store, session: str, words: Sequence[str]) -> bool:
     return any(copy.count for copy in await _copies(store, session, words))
 
 
-async def _others(store: Store, session: str, secret: str) -> list[str]:
+async def _others(store: Store, session: str, words: Sequence[str]) -> list[str]:
     """Return the other sessions in which a secret stands."""
-    found: list[str] = []
-    before: tuple[int, str] | None = None
-    while infos := await store.sessions(before=before):
-        before = infos[-1].updated_ms, infos[-1].id
-        for info in infos:
-            if info.id != session and await _holds(store, info.id, spellings(secret)):
-                found += [info.id]
-    return found
+    return [
+        info.id async for info in every_session(store) if info.id != session and await _holds(store, info.id, words)
+    ]

@@ -27,6 +27,7 @@ from holdfast.session.circumstances import Wanted, billed_usage, changes_beside,
 from holdfast.session.log import Log, events_before, indexed
 from holdfast.session.meter import Meter
 from holdfast.session.request import PreparedRequest, drawn_up, told_of
+from holdfast.session.retention import prune
 from holdfast.stores.base import Indexed, Store
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
@@ -59,7 +60,7 @@ class Session:
         """What of the log could not be taken in, and why."""
         self._owns_store = isinstance(store, str)
         self._log = Log(self.store, session_id)
-        self._clock = clock
+        self.clock = clock
         self._turn = asyncio.Lock()
         self._meter = Meter(self.store)
         self._asked_ms: int | None = None
@@ -250,11 +251,11 @@ class Session:
         async with self._turn:
             await self._take_in()
             other = Session(
-                session_id or f"{self.id}-fork-{self._clock():x}",
+                session_id or f"{self.id}-fork-{self.clock():x}",
                 store=self.store,
                 policy=self.policy,
                 model=self.model,
-                clock=self._clock,
+                clock=self.clock,
             )
             if await self.store.length(other.id):
                 raise SettingsError("session", f"{other.id!r} is already there; choose another name")
@@ -311,7 +312,7 @@ class Session:
         for _ in range(MAX_CONFLICTS):
             events, words = change()
             try:
-                time_ms = self._clock()
+                time_ms = self.clock()
                 await self._log.append(events, time_ms, words)
             except SequenceConflictError:
                 await self._take_in()
@@ -351,7 +352,7 @@ class Session:
 
     def _situation(self, wanted: Wanted) -> Situation:
         wire = self._format(self.history.origins[-1].format) if self.history.origins else None
-        idle = 0.0 if self._asked_ms is None else max(0, self._clock() - self._asked_ms) / 1000
+        idle = 0.0 if self._asked_ms is None else max(0, self.clock() - self._asked_ms) / 1000
         return situation_of(self.history, wire, replace(wanted, idle_seconds=idle))
 
     def _format(self, name: str) -> Format:
@@ -378,8 +379,10 @@ class Opening:
         self._session = session
 
     async def _open(self) -> Session:
-        await self._session.catch_up()
-        return self._session
+        opened = self._session
+        await opened.catch_up()
+        await prune(opened.store, days=opened.policy.retention_days, now_ms=opened.clock(), keep=opened.id)
+        return opened
 
     def __await__(self):  # noqa: ANN204 - a generator that only the event loop sees
         return self._open().__await__()
