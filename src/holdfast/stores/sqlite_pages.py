@@ -14,7 +14,6 @@ Value: TypeAlias = int | float | str | bytes | None
 INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
 FILE_HEADER = 100
 DEFAULT_PAGE = 4096
-MAX_PAYLOAD = 1 << 30
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 """How many bytes a whole number of a serial type has."""
 
@@ -69,7 +68,7 @@ class Pages:
         length, at = _varint(page, at)
         if kind == TABLE_LEAF:
             row_id, at = _varint(page, at)
-        if not 0 < length <= MAX_PAYLOAD:
+        if not 0 < length <= self.count * self._size:
             raise ValueError("no length of a row")
         local = self._local(length, is_table=kind == TABLE_LEAF)
         payload = page[at : at + local]
