@@ -8,6 +8,7 @@ and the same for the first far use of each. The request is threshold compaction'
 the summary: its identifiers alone (names), and all of it, files, commands and wishes included (whole); beside
 them ledgers of random identifiers, of the most recent and of the most frequent ones. None repeats what stands
 in the part that stays.
+`default` is the request that the default policy makes, at the same budget, whatever its ledger has room for.
 """
 
 import argparse
@@ -25,12 +26,15 @@ from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import Item, Ledger, pack, render
+from holdfast.core.planning.presets import PRESETS
 from holdfast.lab.baselines import Asked, Sizes, Threshold
+from holdfast.lab.planned import Planned
 from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
 from holdfast.wire.formats import format_named
 
 FAR = 20
-KINDS = ("none", "random", "recent", "frequent", "names", "whole")
+LEDGERS = ("none", "random", "recent", "frequent", "names", "whole")
+KINDS = (*LEDGERS, "default")
 
 
 @dataclass(slots=True)
@@ -68,7 +72,8 @@ def play(job: tuple[Session, int, int]) -> dict[str, Any]:
     sizes = Sizes(Transcript(session.messages, reader, counter), STATIC_TOKENS)
     policy = Threshold()
     ledger, counts, folded = Ledger(), dict[str, int](), 0
-    packed: dict[str, str] = dict.fromkeys(KINDS, "")
+    packed: dict[str, str] = dict.fromkeys(LEDGERS, "")
+    ours = Planned(PRESETS["default"])
     tallies = {kind: Tally() for kind in KINDS}
     last_seen: dict[str, int] = {}
     for index, entry in enumerate(sizes.transcript.entry(i) for i in range(len(session.messages))):
@@ -85,16 +90,19 @@ def play(job: tuple[Session, int, int]) -> dict[str, Any]:
             if is_new_fold:
                 packed = ledgers(ledger, counts, allowance, counter, tail)
             wanted = {name for call in calls for name in demanded(argument_text(call.arguments)) if name in last_seen}
-            judge({name for name in wanted if index - last_seen[name] > FAR}, tail, packed, tallies)
+            sent = ours.prepare(Asked(session.messages[:index], sizes, budget)).messages
+            view = "\n".join(text_of(Entry(reader.decode(native, at))) for at, native in enumerate(sent))
+            texts = {kind: (tail, text) for kind, text in packed.items()} | {"default": (view, "")}
+            judge({name for name in wanted if index - last_seen[name] > FAR}, texts, tallies)
         for name in names(entry):
             last_seen[name] = index
     return {"session": session.name, **{kind: figures(tally) for kind, tally in tallies.items()}}
 
 
-def judge(far: set[str], tail: str, packed: dict[str, str], tallies: dict[str, Tally]) -> None:
+def judge(far: set[str], texts: dict[str, tuple[str, str]], tallies: dict[str, Tally]) -> None:
     for kind, tally in tallies.items():
         for name in far:
-            is_kept = name in tail or name in packed[kind]
+            is_kept = any(name in text for text in texts[kind])
             tally.far += 1
             tally.far_kept += is_kept
             if name not in tally.seen_far:
