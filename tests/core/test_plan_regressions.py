@@ -186,6 +186,17 @@ def test_a_call_whose_delegate_still_works_is_pending_and_not_interrupted() -> N
     assert pending.value.call_ids == ("m1",)
 
 
+def test_a_delegate_is_not_told_that_its_own_delegation_was_interrupted() -> None:
+    history = delegated()
+    history.append(log.MessageAppended(format="openai-chat", native=said("Go on."), scope="d1"))
+
+    view = make_plan(history, PRESETS["default"], situation(scope="d1", is_interrupted=False)).view
+
+    texts = [entry.message.text for entry in view.entries]
+    assert texts == ["THE TASK", "Always delete tmp files.", "working", "Go on."]
+    assert view.repairs == ()
+
+
 def test_an_interrupt_of_one_agent_does_not_stop_another() -> None:
     history = heard([said("go"), called("m1")], log.TurnInterrupted(scope="d1"))
 

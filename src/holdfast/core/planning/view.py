@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.core.conversation.mend import mend
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Message, Thinking, ToolCall
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.soundness import is_sound
 from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.events import RequestTruncated
+from holdfast.core.history.events import MAIN, RequestTruncated
 from holdfast.core.planning.footing import footed
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.steps import Outlook
@@ -38,7 +38,7 @@ class View:
 def view_of(outlook: Outlook, policy: Policy) -> View:
     """Return a view that can be sent as it is."""
     _check_own_calls(outlook)
-    view = View(outlook.entries, outlook.message_tokens)
+    view = _without_open_calls_of_others(View(outlook.entries, outlook.message_tokens), outlook)
     for stage in STAGES.values():
         view = stage(view, outlook, policy)
     return _with_floor(view, outlook, policy)
@@ -56,6 +56,26 @@ def _check_own_calls(outlook: Outlook) -> None:
     pending = mend(own, batching=situation.batching).pending
     if pending:
         raise PendingToolCallsError(pending)
+
+
+def _without_open_calls_of_others(view: View, outlook: Outlook) -> View:
+    """Leave out calls of other agents that still run, such as the one this delegate is working for."""
+    shown, scope = outlook.shown, outlook.situation.scope
+    if not shown.has_foreign or scope == MAIN:
+        return view
+    answered = {call_id for entry in view.entries for call_id in entry.message.outline.result_ids}
+    entries: list[Entry] = []
+    for entry in view.entries:
+        is_own = entry.position is None or shown.context.origins[entry.position].scope == scope
+        if is_own or answered.issuperset(entry.message.outline.call_ids):
+            entries.append(entry)
+            continue
+        parts = tuple(part for part in entry.message.parts if not isinstance(part, ToolCall) or part.id in answered)
+        if any(not isinstance(part, Thinking) for part in parts):
+            entries.append(entry.saying(entry.message.with_parts(parts)))
+    if _are_same(entries, view.entries):
+        return view
+    return replace(view, entries=entries, tokens=_total(entries, outlook))
 
 
 def _unchanged(view: View, outlook: Outlook, policy: Policy) -> View:
