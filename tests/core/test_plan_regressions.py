@@ -226,7 +226,7 @@ def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay()
     assert history.projection(COUNTER).entries == replayed.projection(COUNTER).entries
 
 
-def test_many_rewinds_stay_cheap_and_right() -> None:
+def test_many_rewinds_are_all_in_force() -> None:
     history = heard([told("be")])
     for number in range(300):
         history.append(log.MessageAppended(format="openai-chat", native=said(f"q{number}")))

@@ -218,6 +218,17 @@ def test_copilot_starts_a_summary_in_the_background_at_eighty_percent() -> None:
     assert due.later == (FoldSpan(start=0, stop=9, by="summary", count=8),)
 
 
+@pytest.mark.seed("C-23")
+def test_copilot_takes_the_window_of_an_unknown_model_from_its_settings() -> None:
+    talk, window = filled(0.85)
+    policy = read_policy(f'base = "copilot"\nunknown_window = {max(1_000, window)}')
+    long = [*talk[:-1], *chatted(30, " and so on" * 20), said("now")]
+    how = Situation(budget=Budget(10**6), counter=COUNTER, has_summariser=True)
+
+    assert len(make_plan(recorded(long).history, policy, how).now) == 1
+    assert make_plan(recorded(long).history, COPILOT, how).now == ()
+
+
 @pytest.mark.seed("C-14")
 def test_copilot_counts_tool_definitions() -> None:
     talk, window = filled(0.5)

@@ -100,6 +100,50 @@ async def test_a_change_of_system_text_or_tools_is_recorded_once(store: Store) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("system", "tools"),
+    [
+        (None, None), ("", []), (None, []), ("Be brief.", None), ([{"type": "text", "text": "Be brief."}], None),
+        ({"parts": [{"text": "x"}]}, ({"name": "run"},)),
+    ],
+)  # fmt: skip
+async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
+    store: Store, system: object, tools: Any
+) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+    request = await session.prepare(16_000, system=system, tools=tools)
+
+    proofs = list(requests_of((await opened(store)).history.events))
+
+    assert [proof.is_same for proof in proofs] == [True]
+    assert (request.system, request.tools) == (system, tools)
+
+
+async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> None:
+    session = await opened(store)
+    await session.record(TALK)
+    await session.prepare(16_000)
+    events = list(session.history.events)
+    events[0] = log.MessageAppended(format="openai-chat", native=said("forged"))
+
+    assert [proof.is_same for proof in requests_of(events)] == [False]
+
+
+async def test_a_session_knows_what_its_model_costs_and_folds_when_the_cache_has_expired(store: Store) -> None:
+    now = 1_700_000_000_000
+    session = Session("c1", store=store, policy="default", model="claude-sonnet-4-5", clock=lambda: now)
+    await session.record([one for _ in range(20) for one in (said("word " * 150), answered("word " * 150))][:-1])
+
+    warm = [await session.prepare(13_000) for _ in range(2)][-1]
+    now += 301_000
+    cold = await session.prepare(13_000)
+
+    assert len(warm.messages) == 39
+    assert len(cold.messages) < 10
+    assert "the prompt cache has expired" in cold.receipt.reasons[0]
+
+
 async def test_a_list_that_is_sent_again_changes_nothing_and_one_that_grew_brings_what_is_new(store: Store) -> None:
     session = await opened(store)
 
@@ -183,6 +227,17 @@ async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store:
     assert len((await session.prepare(200_000)).messages) < whole / 2
     await session.undo()
     assert len((await session.prepare(200_000)).messages) == whole
+
+
+@pytest.mark.parametrize("name", ["default", "co-cli", "inkeep", "copilot", "cowagent"])
+async def test_every_preset_can_be_compacted_by_hand_without_a_model(store: Store, name: str) -> None:
+    session = await opened(store, policy=name)
+    await session.record([one for n in range(30) for one in (said(f"q{n} " + "word " * 50), answered("word " * 50))])
+
+    event = await session.compact(budget=16_000)
+
+    assert (event.success, event.error, event.trigger) == (True, None, "manual")
+    assert len(session.history.context().shown()) < 20
 
 
 @pytest.mark.seed("C-57")

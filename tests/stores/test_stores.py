@@ -84,6 +84,13 @@ async def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
         await SqliteStore(path).length("s")
 
 
+async def test_a_path_that_cannot_be_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+
+    with pytest.raises(StoreUnavailableError, match="check the path"):
+        await SqliteStore(tmp_path / "file" / "chats.db").length("s")
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 async def test_a_file_that_cannot_be_written_to_is_called_so(path: Path) -> None:
     path.parent.mkdir()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from holdfast.core.planning.cost import Prices
 from holdfast.core.planning.situation import Budget
 
 
@@ -63,6 +64,19 @@ def _spellings(name: str) -> list[str]:
         # A dated or decorated name falls back to the model it is a version of.
         shortened += ["-".join(parts[:count]) for count in range(len(parts) - 1, 1, -1)]
     return whole + shortened
+
+
+def prices_of(model: Model) -> Prices | None:
+    """Return what a model's tokens cost relative to one plain input token; None where the table does not say."""
+    if not model.input_price or model.output_price is None:
+        return None
+    read = model.cache_read_price if model.cache_read_price is not None else model.input_price
+    return Prices(
+        name=model.name,
+        read=read / model.input_price,
+        write=(model.cache_write_price or model.input_price) / model.input_price,
+        output=model.output_price / model.input_price,
+    )
 
 
 def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:

@@ -7,7 +7,6 @@ one that is written in the background is there at the next request.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.completion import completed, started, told
@@ -18,6 +17,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
 from holdfast.counters.vocabularies import counter_for
 from holdfast.lab.baselines import SUMMARY, SUMMARY_TOKENS, Asked, Prepared
+from holdfast.session.request import encoded
 from holdfast.wire.formats import format_named
 
 FORMAT = "openai-chat"
@@ -44,12 +44,15 @@ class Planned:
             self.history.append(log.MessageAppended(format=FORMAT, native=native))
         self._summarised = 0
         plan = self._settled(asked)
-        return Prepared([self._encoded(entry) for entry in plan.view.entries], self._summarised)
+        return Prepared([encoded(entry, format_named(FORMAT)) for entry in plan.view.entries], self._summarised)
 
     def again(self, asked: Asked) -> list[Mapping[str, object]]:
         """Return what the same log gives when it is read from the beginning."""
         history = History.replay(self.history.events, format_named)
-        return [self._encoded(entry) for entry in make_plan(history, self.policy, self._situation(asked)).view.entries]
+        return [
+            encoded(entry, format_named(FORMAT))
+            for entry in make_plan(history, self.policy, self._situation(asked)).view.entries
+        ]
 
     def _situation(self, asked: Asked) -> Situation:
         return Situation(
@@ -96,9 +99,3 @@ class Planned:
         summary = Summary(self.summary) if step.by == "summary" else None
         self._summarised += outlook.shown.tokens if summary else 0
         self.history.append(completed(step, rule, outlook, summary))
-
-    def _encoded(self, entry: Entry) -> Mapping[str, object]:
-        message = entry.message
-        if message.is_untouched and message.native is not None and not message.notes:
-            return message.native
-        return format_named(FORMAT).encode(message)

@@ -9,7 +9,7 @@ from holdfast.core.conversation.tokens import Calibration
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.counters.models import budget_for, model_named
+from holdfast.counters.models import budget_for, model_named, prices_of
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import SettingsError
 from holdfast.wire.formats import Format
@@ -31,8 +31,10 @@ class Wanted:
 def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situation:
     """Return the situation of a request; `wire` is None where nothing was said yet."""
     counter, known, facts = counter_for(wanted.model), model_named(wanted.model), history.facts
+    budget = budget_for(wanted.model, wanted.budget)
+    table_window = known.max_input_tokens if known else None
     return Situation(
-        budget=budget_for(wanted.model, wanted.budget),
+        budget=budget,
         counter=counter,
         calibration=Calibration(),
         system_tokens=counter.count(facts.system) if facts.system else 0,
@@ -42,7 +44,9 @@ def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situa
         max_text_chars=wire.max_text_chars if wire else None,
         max_images=wire.max_images if wire else None,
         scope=wanted.scope,
-        window=known.max_input_tokens if known else None,
+        # Who names a budget means that as the window that is to be filled.
+        window=budget.tokens if budget.source == "user" else table_window,
+        prices=prices_of(known) if known else None,
         idle_seconds=wanted.idle_seconds,
         refusals=wanted.refusals,
     )

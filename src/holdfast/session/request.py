@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Provenance, TokenCount
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash, payload_hash
-from holdfast.core.planning.plan import Plan
+from holdfast.core.history.sync import Recorded
+from holdfast.core.planning.plan import Plan, tokens_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, spans
 from holdfast.core.planning.situation import Situation
@@ -38,6 +39,8 @@ class PreparedRequest:
     tools: object = None
     hash: str = ""
     """Of the whole payload, in our canonical encoding: what a replay is held against."""
+    hashes: tuple[str, ...] = field(default=(), repr=False)
+    """Of each message."""
 
 
 def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
@@ -49,20 +52,49 @@ def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
 
 
 def drawn_up(
-    plan: Plan, history: History, situation: Situation, wire: Encoder, beside: tuple[object, object]
+    plan: Plan, history: History, situation: Situation, wire: Encoder, hashes: dict[int, str]
 ) -> PreparedRequest:
-    """Return the request of a plan; `beside` are system text and tools."""
+    """Return the request of a plan; `hashes` are those of recorded messages, by position, and grow with it."""
     messages = [encoded(entry, wire) for entry in plan.view.entries]
+    named = tuple(_hash(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
     receipt = _receipt(plan, history, situation)
-    whole = payload_hash(map(message_hash, messages), system=beside[0], tools=beside[1])
-    return PreparedRequest(messages, receipt.tokens, receipt, *beside, whole)
+    return PreparedRequest(
+        messages, receipt.tokens, receipt, hash=payload_hash(named, **beside_of(history)), hashes=named
+    )
+
+
+def recorded(history: History, hashes: dict[int, str]) -> list[Recorded]:
+    """Return the messages that stand for the main agent, folded ones too, by their hashes."""
+    context = history.context()
+    found: list[Recorded] = []
+    for entry in context.between(context.standing.cleared_at, context.length):
+        position = entry.position or 0
+        if position not in hashes:
+            hashes[position] = message_hash(history.origins[position].native)
+        found.append(Recorded(position, hashes[position]))
+    return found
+
+
+def beside_of(history: History) -> dict[str, object]:
+    """Return what travels outside the messages, as it was recorded: what a hash is made of then and later."""
+    return {"system": history.facts.system, "tools": [dict(tool) for tool in history.facts.tools]}
+
+
+def _hash(entry: Entry, native: Mapping[str, object], hashes: dict[int, str]) -> str:
+    """Return the hash of a message; what goes out as it was recorded is hashed once."""
+    position, message = entry.position, entry.message
+    if position is None or native is not message.native:
+        return message_hash(native)
+    if position not in hashes:
+        hashes[position] = message_hash(native)
+    return hashes[position]
 
 
 def told_of(
     request: PreparedRequest, plan: Plan, history: History, policy: Policy, situation: Situation
 ) -> log.RequestPrepared:
     """Return the event that tells of a request, with all that rebuilds it from the log."""
-    shown = history.context(situation.scope).shown()
+    shown = history.projection(situation.counter, situation.scope).entries
     return log.RequestPrepared(
         view=tuple(_pieces(plan.view.entries, shown, request.messages)),
         payload_hash=request.hash,
@@ -81,9 +113,7 @@ def told_of(
     )
 
 
-def rebuilt(
-    event: log.RequestPrepared, history: History, wire: Encoder, beside: tuple[object, object]
-) -> tuple[list[Mapping[str, object]], str]:
+def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tuple[list[Mapping[str, object]], str]:
     """Return the messages that an event tells of, and the hash of them, from how the history stood then."""
     shown = history.context(event.scope).shown()
     messages: list[Mapping[str, object]] = []
@@ -95,7 +125,7 @@ def rebuilt(
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
             messages += [encoded(entry, wire) for entry in shown[first:last]]
-    return messages, payload_hash(map(message_hash, messages), system=beside[0], tools=beside[1])
+    return messages, payload_hash(map(message_hash, messages), **beside_of(history))
 
 
 @cache
@@ -153,8 +183,8 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
     before = history.projection(situation.counter, situation.scope).tokens
     return Receipt(
         budget=situation.budget,
-        tokens_before=_count(situation, before),
-        tokens=_count(situation, plan.view.tokens),
+        tokens_before=situation.as_billed(system=situation.system_tokens, conversation=before + REPLY_OVERHEAD),
+        tokens=tokens_of(plan.view, situation),
         messages_before=len(history),
         messages=len(plan.view.entries),
         kept=tuple(kept),
@@ -163,11 +193,3 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
         mended=plan.view.repairs,
         reasons=plan.reasons,
     )
-
-
-def _count(situation: Situation, messages: int) -> TokenCount:
-    """Return a count as the provider would make it, with its origin."""
-    counted = (situation.system_tokens, situation.tools_tokens, messages + REPLY_OVERHEAD)
-    parts = [-int(-part * situation.calibration.factor // 1) for part in counted]
-    provenance: Provenance = "calibrated" if situation.calibration.samples else situation.counter.provenance
-    return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name, counted=sum(counted))

@@ -15,18 +15,19 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash
-from holdfast.core.history.sync import Recorded, difference
+from holdfast.core.history.sync import difference
 from holdfast.core.planning.completion import completed, told
 from holdfast.core.planning.plan import outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
+from holdfast.core.planning.reference import digest_of
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, ReduceToText, Step
+from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, ReduceToText, Step, Summary
 from holdfast.errors import MalformedInputError, NothingToCompactError, SequenceConflictError, SettingsError
 from holdfast.session.circumstances import Wanted, billed_usage, changes_beside, situation_of
 from holdfast.session.log import Log, events_before, indexed
 from holdfast.session.meter import Meter
-from holdfast.session.request import PreparedRequest, drawn_up, told_of
+from holdfast.session.request import PreparedRequest, drawn_up, recorded, told_of
 from holdfast.session.retention import prune
 from holdfast.stores.base import Indexed, Store
 from holdfast.stores.open import open_store
@@ -67,6 +68,8 @@ class Session:
         """When the last request was prepared."""
         self._sent: list[tuple[str, int | None]] = []
         """The hashes of what was last sent, and the positions it came from."""
+        self._hashes: dict[int, str] = {}
+        """Of recorded messages, by position."""
 
     @classmethod
     def open(
@@ -141,7 +144,7 @@ class Session:
         async with self._turn:
             await self._take_in()
             given = [message_hash(native) for native in natives]
-            found = difference(given, self._recorded(), self._sent, len(self.history))
+            found = difference(given, recorded(self.history, self._hashes), self._sent, len(self.history))
             if found.rewind_to is not None:
                 await self._change(log.Rewound(to=found.rewind_to))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
@@ -177,14 +180,14 @@ class Session:
                 raise AssertionError
             wire = self._format(self.history.origins[-1].format)
             drawn = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
-            request = drawn_up(drawn, self.history, situation, wire, (system, tools))
+            request = replace(drawn_up(drawn, self.history, situation, wire, self._hashes), system=system, tools=tools)
             events: list[log.Event] = [usage_of(plan, situation)]
             if plan.view.truncated is not None:
                 events.append(plan.view.truncated)
             events.append(told_of(request, plan, self.history, self.policy, situation))
             await self._change(*events)
             positions = [entry.position for entry in plan.view.entries]
-            self._sent = list(zip(map(message_hash, request.messages), positions, strict=True))
+            self._sent = list(zip(request.hashes, positions, strict=True))
             self._meter.sent(named, request.tokens.counted)
             return request
 
@@ -238,7 +241,9 @@ class Session:
             step = rule.manual(outlook) if rule else None
             if rule is None or step is None:
                 raise NothingToCompactError(len(self.history))
-            event = completed(step, rule, outlook)
+            # Until a model writes it, the digest is the summary that a rule asks for.
+            summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
+            event = completed(step, rule, outlook, summary)
             await self._change(event)
             return event
 
@@ -328,7 +333,8 @@ class Session:
         news = await self._log.news()
         if len(self.history.events) and any(isinstance(event, log.SessionScrubbed) for _, event in news):
             # What was taken out of the log must not live on here.
-            self.history, self._log, self._sent, self.damage = History(format_named), Log(self.store, self.id), [], []
+            self.history, self._log = History(format_named), Log(self.store, self.id)
+            self._sent, self._hashes, self.damage = [], {}, []
             return await self._take_in()
         for time_ms, event in news:
             try:
@@ -362,14 +368,6 @@ class Session:
             problem = f"this session speaks {spoken}; use convert() to bring {wire.name} messages into it first"
             raise SettingsError("format", problem)
         return wire
-
-    def _recorded(self) -> list[Recorded]:
-        context = self.history.context()
-        entries = context.between(context.standing.cleared_at, context.length)
-        return [
-            Recorded(entry.position or 0, message_hash(self.history.origins[entry.position or 0].native))
-            for entry in entries
-        ]
 
 
 class Opening:

@@ -34,7 +34,7 @@ def requests_of(events: list[log.Event]) -> Iterator[Rebuilt]:
         if isinstance(event, log.RequestPrepared):
             wire = format_named(history.origins[-1].format if history.origins else "openai-chat")
             beside = history.facts.system or None, list(history.facts.tools) or None
-            messages, found = rebuilt(event, history, wire, beside)
+            messages, found = rebuilt(event, history, wire)
             is_same = found == event.payload_hash
             is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *beside], default=str)
             yield Rebuilt(number, messages, *beside, is_same, is_scrubbed)

@@ -1,6 +1,7 @@
 """What the model will see: messages, each with the position it came from."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message
@@ -18,7 +19,8 @@ class Entry(NamedTuple):
         return Entry(message, self.position)
 
 
-class Spoken(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Spoken:
     """Entries as the messages they hold."""
 
     entries: Sequence[Entry]
@@ -26,5 +28,5 @@ class Spoken(NamedTuple):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __getitem__(self, index: int, /) -> Message:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __getitem__(self, index: int, /) -> Message:
         return self.entries[index].message

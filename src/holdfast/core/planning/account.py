@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.conversation.pairing import Repair
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Provenance, TokenCount
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.compose import Composed
 from holdfast.core.planning.floor import Fitted
@@ -63,8 +63,7 @@ def _tokens(transcript: Transcript, situation: Situation, view: Composed) -> Tok
     system_words = sum(
         sum(transcript.tokens_of(entry.message)) for entry in view.entries if entry.message.role == "system"
     )
-    return _scaled(
-        situation,
+    return situation.as_billed(
         system=situation.system_tokens + system_words,
         conversation=view.words - system_words + REPLY_OVERHEAD,
         media=view.media,
@@ -73,24 +72,12 @@ def _tokens(transcript: Transcript, situation: Situation, view: Composed) -> Tok
 
 
 def _tokens_before(situation: Situation, fitted: Fitted) -> TokenCount:
-    return _scaled(
-        situation,
+    return situation.as_billed(
         system=situation.system_tokens,
         conversation=fitted.tokens_before + REPLY_OVERHEAD,
         media=0,
         is_counted=fitted.is_before_counted and not fitted.view.media,
     )
-
-
-def _scaled(situation: Situation, *, system: int, conversation: int, media: int, is_counted: bool) -> TokenCount:
-    """Return a count as the provider would make it, with its origin."""
-    factor = situation.calibration.factor
-    counted = (system, situation.tools_tokens, conversation, media)
-    parts = [-int(-part * factor // 1) for part in counted]
-    provenance: Provenance = "calibrated" if situation.calibration.samples else situation.counter.provenance
-    if not is_counted or (media and provenance == "counted"):
-        provenance = "estimated"
-    return TokenCount(sum(parts), provenance, *parts, counter=situation.counter.name, counted=sum(counted))
 
 
 def reasons_of(situation: Situation, view: Composed, max_media: int) -> Iterator[str]:

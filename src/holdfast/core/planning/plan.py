@@ -7,7 +7,7 @@ does, records, and plans again; what it wants done later happens beside the conv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, message_tokens
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import Breakdown, UsageMeasured
 from holdfast.core.history.history import History
@@ -41,22 +41,35 @@ def make_plan(history: History, policy: Policy, situation: Situation) -> Plan:
     return Plan(view, proposal.now, proposal.later, (*proposal.reasons, *view.reasons))
 
 
+def tokens_of(view: View, situation: Situation) -> TokenCount:
+    """Return what a view costs, as the provider would count it: system text, tools and conversation apart."""
+    systems = sum(
+        sum(message_tokens(entry.message, situation.counter))
+        for entry in view.entries
+        if entry.message.role == "system"
+    )
+    media = sum(message_tokens(entry.message, situation.counter)[1] for entry in view.entries) if view.has_media else 0
+    return situation.as_billed(
+        system=situation.system_tokens + systems,
+        conversation=view.tokens - systems - media + REPLY_OVERHEAD,
+        media=media,
+    )
+
+
 def usage_of(plan: Plan, situation: Situation) -> UsageMeasured:
     """Return how full the context is with a plan's view: what a meter shows."""
-    entries, factor = plan.view.entries, situation.calibration.factor
-    systems = sum(
-        sum(message_tokens(entry.message, situation.counter)) for entry in entries if entry.message.role == "system"
-    )
-    parts = (situation.system_tokens + systems, plan.view.tokens - systems + REPLY_OVERHEAD, situation.tools_tokens)
-    scaled = [-int(-part * factor // 1) for part in parts]
-    is_counted = situation.counter.provenance == "counted"
+    entries, count = plan.view.entries, tokens_of(plan.view, situation)
     return UsageMeasured(
         token_limit=situation.budget.tokens,
-        current_tokens=sum(scaled),
+        current_tokens=count.total,
         messages_length=len(entries),
-        tokens=Breakdown(system_tokens=scaled[0], conversation_tokens=scaled[1], tool_definitions_tokens=scaled[2]),
+        tokens=Breakdown(
+            system_tokens=count.system,
+            conversation_tokens=count.conversation + count.media,
+            tool_definitions_tokens=count.tools,
+        ),
         is_initial=all(entry.message.role != "assistant" for entry in entries),
-        provenance="calibrated" if situation.calibration.samples else "counted" if is_counted else "estimated",
+        provenance=count.provenance,
     )
 
 
@@ -80,11 +93,13 @@ def outlook_of(history: History, policy: Policy, situation: Situation) -> Outloo
         is_interrupted=situation.is_interrupted or history.was_interrupted(situation.scope),
         pins=situation.pins | history.facts.pins,
     )
+    window = situation.window or policy.unknown_window
     shown = history.projection(situation.counter, situation.scope)
     if policy.outputs is None:
-        return Outlook(history, shown, situation, shown.entries[:], shown.tokens)
+        return Outlook(history, shown, situation, window, shown.entries[:], shown.tokens)
     entries = policy.outputs.apply(shown.entries, situation.pins)
-    return Outlook(history, shown, situation, entries, shown.tokens + _difference(shown.entries, entries, situation))
+    tokens = shown.tokens + _difference(shown.entries, entries, situation)
+    return Outlook(history, shown, situation, window, entries, tokens)
 
 
 def _difference(before: Sequence[Entry], after: Sequence[Entry], situation: Situation) -> int:

@@ -43,6 +43,11 @@ def _words(whole: list[Entry]) -> str:
     return "\n".join([WORDS, *(_line(entry) for entry in whole)]) if whole else ""
 
 
+def digest_of(outlook: Outlook, step: FoldSpan, allowance: int = 2_000) -> str:
+    """Return a summary of a span made by rule alone, for those that want nothing but a summary."""
+    return _digest(outlook, step, _prompts(outlook, step), [], allowance)
+
+
 def _tail(outlook: Outlook, step: FoldSpan) -> Iterator[str]:
     """Yield the texts that stay in view behind the fold."""
     for entry in outlook.shown.context.between(step.stop, outlook.shown.context.length):

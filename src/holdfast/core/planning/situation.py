@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.batching import EACH, Batching
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Calibration, Counter
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Calibration, Counter, Provenance, TokenCount
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import Prices
 from holdfast.errors import SettingsError
@@ -146,6 +146,15 @@ class Situation:
         """Whether the prompt cache has forgotten the last request, so that a rewrite costs nothing extra."""
         ttl = self.prices.ttl_seconds if self.prices else None
         return ttl is not None and self.idle_seconds > ttl
+
+    def as_billed(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
+        """Return a count as the provider would make it, with its origin; `is_counted` is False for a guess."""
+        counted = (system, self.tools_tokens, conversation, media)
+        parts = [-int(-part * self.calibration.factor // 1) for part in counted]
+        provenance: Provenance = "calibrated" if self.calibration.samples else self.counter.provenance
+        if not is_counted or (media and provenance == "counted"):
+            provenance = "estimated"
+        return TokenCount(sum(parts), provenance, *parts, counter=self.counter.name, counted=sum(counted))
 
     @property
     def static_tokens(self) -> int:

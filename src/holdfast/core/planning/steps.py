@@ -76,6 +76,8 @@ class Outlook:
     history: History
     shown: Projection
     situation: Situation
+    window: int
+    """The model's, or what the policy takes for that of a model nobody knows."""
     entries: list[Entry]
     """What stands, with old tool output shown as the policy wants it."""
     message_tokens: int

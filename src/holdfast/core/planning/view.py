@@ -33,15 +33,21 @@ class View:
     reasons: tuple[str, ...] = ()
     is_floored: bool = False
     """Whether the floor had to change anything."""
+    has_media: bool = False
+    """Whether images, sounds or documents may be among them: those are estimated."""
 
 
 def view_of(outlook: Outlook, policy: Policy) -> View:
     """Return a view that can be sent as it is."""
     _check_own_calls(outlook)
-    view = _without_open_calls_of_others(View(outlook.entries, outlook.message_tokens), outlook)
+    view = _without_open_calls_of_others(_as_shown(outlook), outlook)
     for stage in STAGES.values():
         view = stage(view, outlook, policy)
     return _with_floor(view, outlook, policy)
+
+
+def _as_shown(outlook: Outlook) -> View:
+    return View(outlook.entries, outlook.message_tokens, has_media=outlook.shown.media > 0)
 
 
 def _check_own_calls(outlook: Outlook) -> None:
@@ -112,7 +118,7 @@ def _truncated(view: View, outlook: Outlook, policy: Policy) -> View:
     if policy.truncator is None:
         return view
     truncator = policy.truncator.after_refusals(situation.refusals)
-    limit = min(situation.budget.tokens, situation.window or policy.unknown_window)
+    limit = min(situation.budget.tokens, outlook.window)
     static = situation.static_tokens
     if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_sound(view.entries, situation.batching):
         return view

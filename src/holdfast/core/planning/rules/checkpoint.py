@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import unit_around
-from holdfast.core.planning.rules.truncator import FALLBACK_LIMIT
 from holdfast.core.planning.settings import check_settings
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import Move, Pending, TwoLines
@@ -39,7 +38,7 @@ class FoldToCheckpoint:
         situation = outlook.situation
         if not situation.has_summariser:
             return NOTHING
-        limit = situation.window or FALLBACK_LIMIT
+        limit = outlook.window
         if outlook.fixed_tokens >= self.lines.background * limit:
             told = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
             return Proposal(reasons=(told,))

@@ -20,7 +20,6 @@ from holdfast.core.planning.settings import check_settings, share, whole
 from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import mid_run_fraction
 
-UNKNOWN_WINDOW = 120_000
 MAX_ARTIFACTS = 12
 ARGUMENT_CHARS, PREVIEW_CHARS = 300, 150
 FRAME = "[Summary of the conversation so far, for reference.]"
@@ -44,7 +43,7 @@ class FoldEverything:
         """Return the compression that is due; it happens before the request goes out."""
         if not outlook.situation.has_summariser:
             return NOTHING
-        window = outlook.situation.window or UNKNOWN_WINDOW
+        window = outlook.window
         for part, span in ((self.fraction, self._before_prompt), (mid_run_fraction(window), self._since_prompt)):
             step = span(outlook) if outlook.tokens >= part * window else None
             if step is not None:
