@@ -120,6 +120,17 @@ async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
     assert (request.system, request.tools) == (system, tools)
 
 
+async def test_a_message_that_had_to_be_mended_is_proved_and_recognised(store: Store) -> None:
+    talk = [said("half a pair: \ud800"), answered("1"), said("two")]
+    session = await opened(store)
+    await session.sync(talk)
+    await session.prepare(16_000)
+
+    assert await session.sync(talk) == range(3, 3)
+    await session.prepare(16_000)
+    assert [proof.is_same for proof in requests_of((await opened(store)).history.events)] == [True, True]
+
+
 async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> None:
     session = await opened(store)
     await session.record(TALK)

@@ -83,7 +83,7 @@ def beside_of(history: History) -> dict[str, object]:
 def _hash(entry: Entry, native: Mapping[str, object], hashes: dict[int, str]) -> str:
     """Return the hash of a message; what goes out as it was recorded is hashed once."""
     position, message = entry.position, entry.message
-    if position is None or native is not message.native:
+    if position is None or message.notes or native is not message.native:
         return message_hash(native)
     if position not in hashes:
         hashes[position] = message_hash(native)
