@@ -23,7 +23,7 @@ async def main(folder: Path) -> None:
         await session.rewind(to=250)
         print(f"after a rewind {len((await session.prepare(16_000)).messages)} messages would be sent")
         await session.undo()
-        proofs = list(requests_of(session.history.events))
+        proofs = list(requests_of(await session.events()))
         print(f"{sum(proof.is_same for proof in proofs)} of {len(proofs)} requests are proved from the log")
         print(f"message 3, as it was recorded: {(await session.recall(3))[0]['role']}")
 

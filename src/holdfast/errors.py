@@ -7,6 +7,7 @@ HoldfastError
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
 ├── CannotFitError             what may not be shortened is larger than the budget
 ├── NothingToCompactError      there is nothing that a compaction could fold
+├── NotInMemoryError           messages were asked for that have stayed in the store
 └── StoreError                 a store could not do what it was asked; the log is as it was
     ├── SequenceConflictError  another writer appended first
     ├── UnknownSessionError    there is no session of that name, or more than one
@@ -119,6 +120,15 @@ class NothingToCompactError(HoldfastError):
     def __init__(self, messages: int) -> None:
         super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
         self.messages = messages
+
+
+class NotInMemoryError(HoldfastError):
+    """Messages were asked for that a session has not read. Ask the session (`recall`): it fetches them."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        named = ", ".join(f"#{position}" for position in positions[:3])
+        super().__init__(f"{len(positions):,} messages ({named} …) are in the store and not in memory; use recall")
+        self.positions = positions
 
 
 class StoreError(HoldfastError):

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast import MalformedInputError
 from holdfast.core.history import events as log
-from holdfast.core.history.history import History
 from holdfast.core.history.records import KINDS, from_record, to_record
 from holdfast.core.history.scope import tool_result_text
 from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 DONE = log.CompactionCompleted(success=True, stop=2, replacement=("Summary so far.",), summary_content="so far")
@@ -22,11 +22,11 @@ def spoke(native: Json, scope: str = log.MAIN) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
-def history(*events: log.Event) -> History:
-    return History.replay(events, format_named)
+def history(*events: log.Event) -> ToldHistory:
+    return ToldHistory.replay(events, format_named)
 
 
-def texts(told: History, scope: str = log.MAIN) -> list[str]:
+def texts(told: ToldHistory, scope: str = log.MAIN) -> list[str]:
     return [entry.message.text or str(entry.message.outline) for entry in told.context(scope).shown()]
 
 
@@ -180,7 +180,7 @@ DELEGATED = [
 ]  # fmt: skip
 
 
-def results(told: History, scope: str) -> list[str]:
+def results(told: ToldHistory, scope: str) -> list[str]:
     return [result.text for entry in told.context(scope).shown() for result in entry.message.results]
 
 
@@ -344,7 +344,7 @@ CHANGES: st.SearchStrategy[log.Event] = st.one_of(
 
 @given(st.lists(CHANGES, max_size=25))
 def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: list[log.Event]) -> None:
-    live = History(format_named)
+    live = ToldHistory(format_named)
     for event in events:
         try:
             live.append(event)
@@ -352,7 +352,7 @@ def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: l
             continue
 
     written = json.loads(json.dumps([to_record(event) for event in live.events]))
-    replayed = History.replay(map(from_record, written), format_named)
+    replayed = ToldHistory.replay(map(from_record, written), format_named)
 
     assert replayed.events == live.events
     assert replayed.context().shown() == live.context().shown()

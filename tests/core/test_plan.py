@@ -16,7 +16,6 @@ from holdfast import (
     validate,
 )
 from holdfast.core.history import events as log
-from holdfast.core.history.history import History
 from holdfast.core.planning.completion import completed
 from holdfast.core.planning.cost import PRICES
 from holdfast.core.planning.plan import make_plan, outlook_of, rounds
@@ -28,6 +27,7 @@ from holdfast.core.planning.view import View
 from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.testing.histories import chat_histories, sound_chat_histories
 from holdfast.testing.sessions import generated_session
+from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
@@ -38,8 +38,8 @@ def spoke(native: Json) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native)
 
 
-def heard(messages: list[Json], *events: log.Event) -> History:
-    return History.replay([*map(spoke, messages), *events], format_named)
+def heard(messages: list[Json], *events: log.Event) -> ToldHistory:
+    return ToldHistory.replay([*map(spoke, messages), *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -47,7 +47,7 @@ def situation(budget: int = 16_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(budget), window=budget, counter=COUNTER, **settings)
 
 
-def settle(history: History, policy: Policy, how: Situation) -> View:
+def settle(history: ToldHistory, policy: Policy, how: Situation) -> View:
     """Carry out what needs nobody's help, and return what is sent."""
     view = None
     for plan in rounds(history, policy, lambda: how):
@@ -94,7 +94,7 @@ def test_the_same_log_gives_the_same_plan(messages: list[Json], name: str, budge
         return
 
     assert make_plan(history, PRESETS[name], how) == plan
-    assert make_plan(History.replay(history.events, format_named), PRESETS[name], how) == plan
+    assert make_plan(ToldHistory.replay(history.events, format_named), PRESETS[name], how) == plan
 
 
 @given(sound_chat_histories(), st.sampled_from(sorted(PRESETS)))
@@ -123,7 +123,7 @@ def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(messages: list
 def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
     messages: list[Json], budget: int
 ) -> None:
-    history, how = History(format_named), situation(budget, is_interrupted=False)
+    history, how = ToldHistory(format_named), situation(budget, is_interrupted=False)
     before: list[Any] = []
     for native in messages:
         changes = len(history.events)
@@ -144,7 +144,7 @@ def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
 
 def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
     with pytest.raises(EmptyConversationError):
-        make_plan(History(format_named), DEFAULT, situation())
+        make_plan(ToldHistory(format_named), DEFAULT, situation())
 
 
 # The default
@@ -180,9 +180,9 @@ def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
     assert "requests (gpt-4o prices)" in plan.reasons[0]
 
 
-def grown_to(share: float, how: Situation) -> History:
+def grown_to(share: float, how: Situation) -> ToldHistory:
     """Return a conversation whose messages fill this share of their room."""
-    history = History(format_named)
+    history = ToldHistory(format_named)
     for number in range(10_000):
         history.append(spoke(said(f"question {number} " + "word " * 40)))
         if history.projection(COUNTER).tokens >= share * how.room:
@@ -266,7 +266,7 @@ def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
 
 
 def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
-    history, how = History(format_named), situation(4_000)
+    history, how = ToldHistory(format_named), situation(4_000)
     history.append(spoke(said("The launch code is 7319-ALPHA in config/launch.yaml.")))
     for number in range(400):
         history.append(spoke(answered(f"answer {number} " + "word " * 30)))
@@ -351,7 +351,7 @@ MOVES = st.sampled_from(["say", "answer", "undo", "redo", "clear", "rewind", "pi
 
 @given(st.lists(MOVES, max_size=40))
 def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: list[str]) -> None:
-    history, how = History(format_named), situation(2_000)
+    history, how = ToldHistory(format_named), situation(2_000)
     for number, move in enumerate(moves):
         made: dict[str, list[log.Event]] = {
             "say": [spoke(said(f"question {number} " + "word " * 50))],

@@ -10,7 +10,6 @@ from holdfast.core.conversation.batching import ITEMS
 from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history import events as log
-from holdfast.core.history.history import History
 from holdfast.core.planning.completion import completed
 from holdfast.core.planning.plan import make_plan, outlook_of
 from holdfast.core.planning.presets import PRESETS
@@ -20,14 +19,15 @@ from holdfast.lab.baselines import Asked, Sizes
 from holdfast.lab.planned import Planned
 from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.testing.items import function_call, function_output, output_message
+from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")
 
 
-def heard(messages: list[Json], *events: log.Event, format_name: str = "openai-chat") -> History:
+def heard(messages: list[Json], *events: log.Event, format_name: str = "openai-chat") -> ToldHistory:
     said_so = [log.MessageAppended(format=format_name, native=native) for native in messages]
-    return History.replay([*said_so, *events], format_named)
+    return ToldHistory.replay([*said_so, *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -164,7 +164,7 @@ def test_a_fold_always_leaves_a_word_in_its_place() -> None:
     assert all(text.strip() for text in completed(step, rule, outlook_of(history, PRESETS["default"], how)).replacement)
 
 
-def delegated() -> History:
+def delegated() -> ToldHistory:
     history = heard([said("THE TASK"), called("m1")])
     history.append(log.DelegationStarted(scope="d1", agent="worker"))
     for native in (said("Always delete tmp files."), answered("working")):
@@ -221,7 +221,7 @@ def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay()
     history.projection(COUNTER)
     history.append(log.MessageAppended(format="openai-chat", native=said("new")))
 
-    replayed = History.replay(history.events, format_named)
+    replayed = ToldHistory.replay(history.events, format_named)
 
     assert history.projection(COUNTER).entries == replayed.projection(COUNTER).entries
 

@@ -7,9 +7,9 @@ from holdfast import MalformedInputError, counter_for
 from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, TURNS
 from holdfast.core.conversation.soundness import is_sound
 from holdfast.core.history import events as log
-from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")
@@ -51,7 +51,7 @@ def state(seen: Projection) -> tuple[object, ...]:
 
 @given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=40), SCOPES)
 def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Event, bool]], scope: str) -> None:
-    live = History(format_named)
+    live = ToldHistory(format_named)
     for event, is_asked in events:
         try:
             live.append(event)
@@ -60,7 +60,7 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
         if is_asked:
             live.projection(COUNTER, scope).is_sound(EACH)
 
-    replayed = History.replay(live.events, format_named)
+    replayed = ToldHistory.replay(live.events, format_named)
 
     grown, anew = live.projection(COUNTER, scope), replayed.projection(COUNTER, scope)
     assert state(grown) == state(anew)
@@ -69,7 +69,7 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
 
 
 def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:
-    history = History.replay([spoke(said("a")), spoke(answered("b"))], format_named)
+    history = ToldHistory.replay([spoke(said("a")), spoke(answered("b"))], format_named)
     before = history.projection(COUNTER)
 
     history.append(spoke(said("c")))
@@ -83,7 +83,7 @@ def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None
 def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_belong_to() -> None:
     talk = [told("be"), said("a"), called("x"), returned("x", "y"), answered("done"), said("b")]
     folded = log.CompactionCompleted(success=True, start=0, stop=5, replacement=("so far",))
-    history = History.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
+    history = ToldHistory.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
 
     shown = [(entry.position, entry.message.role) for entry in history.projection(COUNTER).entries]
 
@@ -94,7 +94,7 @@ def test_two_folds_of_different_spans_stand_side_by_side() -> None:
     talk = [said("a"), answered("b"), said("c"), called("x"), returned("x", "y"), answered("d")]
     early = log.CompactionCompleted(success=True, start=0, stop=2, replacement=("before",))
     late = log.CompactionCompleted(success=True, start=3, stop=5, replacement=("gathered",))
-    history = History.replay([*map(spoke, talk), early, late], format_named)
+    history = ToldHistory.replay([*map(spoke, talk), early, late], format_named)
 
     assert [entry.message.text for entry in history.projection(COUNTER).entries] == ["before", "c", "gathered", "d"]
 
@@ -103,7 +103,7 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
     talk = [said("a"), called("x"), returned("x", "y" * 500), answered("b"), said("c"), called("z")]
     talk.append(returned("z", "z" * 500))
     lines = [log.OutputsOffloaded(line=7, max_chars=100), log.TurnsReducedToText(line=4)]
-    history = History.replay([*map(spoke, talk), *lines], format_named)
+    history = ToldHistory.replay([*map(spoke, talk), *lines], format_named)
 
     shown = history.projection(COUNTER).entries
 
@@ -113,7 +113,7 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
 
 
 def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -> None:
-    history = History.replay([spoke(said("see src/a.py")), spoke(said("see src/b.py"))], format_named)
+    history = ToldHistory.replay([spoke(said("see src/a.py")), spoke(said("see src/b.py"))], format_named)
 
     first = history.ledger(log.MAIN, 1)
     assert history.ledger(log.MAIN, 2) is first

@@ -66,11 +66,11 @@ async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_p
             assert request.tokens.total <= 6_000
 
     again = await opened(store)
-    proofs = list(requests_of(again.history.events))
+    proofs = list(requests_of(await again.events()))
 
     assert len(proofs) > 10
     assert all(proof.is_same for proof in proofs)
-    assert any(isinstance(event, log.CompactionCompleted) for event in again.history.events)
+    assert any(isinstance(event, log.CompactionCompleted) for event in await again.events())
 
 
 @pytest.mark.seed("C-34", "C-48")
@@ -79,7 +79,7 @@ async def test_every_request_leaves_the_meter_and_its_proof_in_the_log(store: St
     await session.record(TALK)
     await session.prepare(16_000)
 
-    kinds = [event.KIND for event in session.history.events[5:]]
+    kinds = [event.KIND for event in (await session.events())[5:]]
 
     assert kinds == ["session.usage_info", "request.prepared"]
 
@@ -91,7 +91,7 @@ async def test_a_change_of_system_text_or_tools_is_recorded_once(store: Store) -
         await session.prepare(16_000, system="Be brief.", tools=[{"name": "run"}])
     await session.prepare(16_000, system="Be long.", tools=[{"name": "run"}])
 
-    changes = [event for event in session.history.events if isinstance(event, log.SystemChanged | log.ToolsChanged)]
+    changes = [event for event in await session.events() if isinstance(event, log.SystemChanged | log.ToolsChanged)]
 
     assert changes == [
         log.SystemChanged(text="Be brief."),
@@ -114,7 +114,7 @@ async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
     await session.record(TALK)
     request = await session.prepare(16_000, system=system, tools=tools)
 
-    proofs = list(requests_of((await opened(store)).history.events))
+    proofs = list(requests_of(await (await opened(store)).events()))
 
     assert [proof.is_same for proof in proofs] == [True]
     assert (request.system, request.tools) == (system, tools)
@@ -128,14 +128,14 @@ async def test_a_message_that_had_to_be_mended_is_proved_and_recognised(store: S
 
     assert await session.sync(talk) == range(3, 3)
     await session.prepare(16_000)
-    assert [proof.is_same for proof in requests_of((await opened(store)).history.events)] == [True, True]
+    assert [proof.is_same for proof in requests_of(await (await opened(store)).events())] == [True, True]
 
 
 async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> None:
     session = await opened(store)
     await session.record(TALK)
     await session.prepare(16_000)
-    events = list(session.history.events)
+    events = list(await session.events())
     events[0] = log.MessageAppended(format="openai-chat", native=said("forged"))
 
     assert [proof.is_same for proof in requests_of(events)] == [False]
@@ -334,7 +334,7 @@ MOVES = st.sampled_from(
 async def moved(session: Session, move: str, number: int) -> Session:
     """Do one thing to a session, and return the one to go on with."""
     standing = [
-        session.history.origins[entry.position or 0].native
+        session.history.entries.native(entry.position or 0)
         for entry in session.history.context().between(0, len(session))
     ]
     work = [called(f"c{number}"), returned(f"c{number}", "out " * 60), answered("ok")]
@@ -355,6 +355,27 @@ async def moved(session: Session, move: str, number: int) -> Session:
     return result if isinstance(result, Session) else session
 
 
+@pytest.mark.seed("D-16")
+@pytest.mark.seed("D-17")
+@pytest.mark.seed("D-18")
+async def test_cowagent_goes_on_after_a_restart_with_the_words_of_its_last_three_turns(store: Store) -> None:
+    session = await opened(store, policy="cowagent")
+    for number in range(5):
+        await session.record([said(f"q{number}"), called(f"c{number}"), returned(f"c{number}", "x"), answered("ok")])
+
+    again = await opened(store, policy="cowagent")
+    once_more = await opened(store, policy="cowagent")
+
+    await again.record([said("q5")])
+    words = [said("q2"), answered("ok"), said("q3"), answered("ok"), said("q4"), answered("ok"), said("q5")]
+    assert (await again.prepare(16_000)).messages == words
+    assert [event.KIND for event in (await once_more.events())[20:22]] == [
+        log.CompactionCompleted.KIND, log.TurnsReducedToText.KIND,
+    ]  # fmt: skip
+    assert (await once_more.prepare(16_000)).messages == words
+    assert await once_more.recall(0, 20) == await session.recall(0, 20)
+
+
 @given(st.lists(MOVES, max_size=14))
 async def test_live_stored_and_replayed_are_one(moves: list[str]) -> None:
     session: Session = await opened(MemoryStore())
@@ -364,6 +385,6 @@ async def test_live_stored_and_replayed_are_one(moves: list[str]) -> None:
         except HoldfastError:
             continue
         stored: Session = await opened(session.store, session.id)
-        assert stored.history.events == session.history.events
+        assert await stored.events() == await session.events()
         assert stored.history.context().shown() == session.history.context().shown()
-        assert all(proof.is_same for proof in requests_of(stored.history.events))
+        assert all(proof.is_same for proof in requests_of(await stored.events()))

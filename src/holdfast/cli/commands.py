@@ -90,10 +90,10 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
     wire = _wire(session)
     if args.at is None:
         facts = session.history.facts
-        messages = [encoded(entry, wire) for entry in session.history.context().shown()]
+        messages = [encoded(entry, wire) for entry in await session.shown()]
         system, tools = facts.system or None, list(facts.tools) or None
     else:
-        request = _request(session, args.at)
+        request = await _request(session, args.at)
         messages, system, tools = request.messages, request.system, request.tools
     if args.json:
         whole = {"session": session.id, "format": wire.name, "system": system, "tools": tools, "messages": messages}
@@ -113,7 +113,7 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
     """
     session = await _opened(store, args.id)
     progress, requests = Progress("requests"), list[Rebuilt]()
-    for request in requests_of(session.history.events):
+    for request in requests_of(await session.events()):
         requests.append(request)
         progress(len(requests))
     progress.done()
@@ -248,12 +248,12 @@ async def _opened(store: Store, prefix: str) -> Session:
 
 
 def _wire(session: Session) -> Format:
-    return format_named(session.history.origins[-1].format if session.history.origins else "openai-chat")
+    return format_named(session.history.format or "openai-chat")
 
 
-def _request(session: Session, number: int) -> Rebuilt:
+async def _request(session: Session, number: int) -> Rebuilt:
     count = 0
-    for request in requests_of(session.history.events):
+    for request in requests_of(await session.events()):
         count += 1
         if count == number:
             return request

@@ -18,6 +18,7 @@ from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
 from holdfast.counters.vocabularies import counter_for
 from holdfast.lab.baselines import SUMMARY, SUMMARY_TOKENS, Asked, Prepared
 from holdfast.session.request import encoded
+from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 FORMAT = "openai-chat"
@@ -33,7 +34,7 @@ class Planned:
     """Whether summaries can be had; without, each policy does what it does then."""
     summary: str = SUMMARY + " x" * SUMMARY_TOKENS
     prices: Prices | None = None
-    history: History = field(default_factory=lambda: History(format_named))
+    history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
     reasons: list[str] = field(default_factory=list[str])
     _summarised: int = 0
     _begun: FoldSpan | None = None

@@ -52,6 +52,15 @@ class Log:
             if len(page) < PAGE:
                 return found
 
+    async def events(self) -> list[log.Event]:
+        """Return everything that happened, from the beginning."""
+        return [event for _, event in await Log(self.store, self.session).news()]
+
+    async def picked(self, places: Sequence[int]) -> list[tuple[int, log.Event]]:
+        """Return single events by their places in the log."""
+        found = await self.store.pick(self.session, places)
+        return [(stored.position, from_record(await whole_record(self.store, stored.record))) for stored in found]
+
 
 async def packed_record(store: Store, record: Record, blobs: list[str]) -> Record:
     """Return a record as it is kept: a large message becomes a blob, whose hash is added to `blobs`."""
@@ -99,15 +108,3 @@ def words_of_message(message: Message) -> str:
     pieces = [message.text, *(result.text for result in message.results)]
     pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
     return "\n".join(piece for piece in pieces if piece)[:MAX_INDEXED_CHARS]
-
-
-def events_before(events: Sequence[log.Event], stop: int) -> list[log.Event]:
-    """Return what happened before the message at a position was said."""
-    said, past = 0, list[log.Event]()
-    for event in events:
-        if isinstance(event, log.MessageAppended):
-            if said == stop:
-                break
-            said += 1
-        past.append(event)
-    return past

@@ -16,7 +16,7 @@ from holdfast.core.history.payload import message_hash, payload_hash
 from holdfast.core.history.sync import Recorded
 from holdfast.core.planning.plan import Plan, tokens_of
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.receipt import Receipt, spans
+from holdfast.core.planning.receipt import Receipt, spans_without
 from holdfast.core.planning.situation import Situation
 
 
@@ -70,7 +70,7 @@ def recorded(history: History, hashes: dict[int, str]) -> list[Recorded]:
     for entry in context.between(context.standing.cleared_at, context.length):
         position = entry.position or 0
         if position not in hashes:
-            hashes[position] = message_hash(history.origins[position].native)
+            hashes[position] = message_hash(history.entries.native(position))
         found.append(Recorded(position, hashes[position]))
     return found
 
@@ -178,8 +178,8 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
     for entry in plan.view.entries:
         if entry.position is not None:
             (kept if entry.message.is_untouched else changed).append(entry.position)
-    shown = {*kept, *changed}
-    folded = [position for fold in standing.folds for position in range(fold.start, fold.stop) if position not in shown]
+    shown = sorted({*kept, *changed})
+    folded = [span for fold in standing.folds for span in spans_without(fold.stop, shown, start=fold.start)]
     before = history.projection(situation.counter, situation.scope).tokens
     return Receipt(
         budget=situation.budget,
@@ -189,7 +189,7 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
         messages=len(plan.view.entries),
         kept=tuple(kept),
         clipped=tuple(position for position in changed if history.entries[position].message.results),
-        folded=spans(folded),
+        folded=tuple(folded),
         mended=plan.view.repairs,
         reasons=plan.reasons,
     )

@@ -6,12 +6,13 @@ counts; when another process has written meanwhile, the session takes that in an
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from types import TracebackType
-from typing import TypeAlias
+from typing import Concatenate, ParamSpec, TypeVar
 
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash
@@ -21,27 +22,43 @@ from holdfast.core.planning.plan import outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.reference import digest_of
+from holdfast.core.planning.restore import restoration
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, ReduceToText, Step, Summary
-from holdfast.errors import MalformedInputError, NothingToCompactError, SequenceConflictError, SettingsError
+from holdfast.errors import MalformedInputError, NothingToCompactError, NotInMemoryError, SettingsError
 from holdfast.session.circumstances import Wanted, billed_usage, changes_beside, situation_of
-from holdfast.session.log import Log, events_before, indexed
+from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.meter import Meter
 from holdfast.session.request import PreparedRequest, drawn_up, recorded, told_of
 from holdfast.session.retention import prune
-from holdfast.stores.base import Indexed, Store
+from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
 
-Clock: TypeAlias = Callable[[], int]
-MAX_CONFLICTS = 1_000
-"""How often a writer lets others go first before it gives up."""
-Change: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[Indexed]]]
+P = ParamSpec("P")
+T = TypeVar("T")
+NO_FORMAT = "openai-chat"
 
 
 def now_ms() -> int:
     """Return the time in milliseconds since 1970."""
     return int(time.time() * 1000)
+
+
+def fetching(
+    method: Callable[Concatenate["Session", P], Coroutine[object, object, T]],
+) -> Callable[Concatenate["Session", P], Coroutine[object, object, T]]:
+    """Let a method that misses messages of the past begin again when they have been read."""
+
+    @wraps(method)
+    async def again(self: "Session", *args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            try:
+                return await method(self, *args, **kwargs)
+            except NotInMemoryError as missing:
+                await self.fetch(missing.positions)
+
+    return again
 
 
 class Session:
@@ -55,21 +72,12 @@ class Session:
         self.id = session_id
         self.policy = policy_of(policy)
         self.model = model
-        self.history = History(format_named)
         self.store = open_store(store)
-        self.damage: list[str] = []
-        """What of the log could not be taken in, and why."""
-        self._owns_store = isinstance(store, str)
-        self._log = Log(self.store, session_id)
         self.clock = clock
+        self._owns_store = isinstance(store, str)
+        self._keeper = Keeper(self.store, session_id, clock)
         self._turn = asyncio.Lock()
         self._meter = Meter(self.store)
-        self._asked_ms: int | None = None
-        """When the last request was prepared."""
-        self._sent: list[tuple[str, int | None]] = []
-        """The hashes of what was last sent, and the positions it came from."""
-        self._hashes: dict[int, str] = {}
-        """Of recorded messages, by position."""
 
     @classmethod
     def open(
@@ -87,15 +95,42 @@ class Session:
     def __len__(self) -> int:
         return len(self.history)
 
+    @property
+    def history(self) -> History:
+        """How everything stands; of what was said long ago perhaps not all is in memory."""
+        return self._keeper.history
+
+    @property
+    def damage(self) -> list[str]:
+        """What of the log could not be taken in, and why."""
+        return self._keeper.damage
+
     async def close(self) -> None:
         """Give back what the session holds open; everything is already durable."""
+        async with self._turn:
+            await self._keeper.close()
         if self._owns_store:
             await self.store.close()
 
+    @fetching
     async def catch_up(self) -> int:
         """Take in what others have written since, and return how many events that were."""
         async with self._turn:
-            return await self._take_in()
+            return await self._keeper.take_in()
+
+    @fetching
+    async def restore(self) -> None:
+        """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted."""
+        async with self._turn:
+            await self._keeper.take_in()
+            shown = self.history.context().shown()
+            if events := restoration(shown, len(self.history), self.policy):
+                await self._keeper.change(*events)
+
+    async def fetch(self, positions: Sequence[int]) -> None:
+        """Read messages of the past into memory."""
+        async with self._turn:
+            await self._keeper.fetch(positions)
 
     # What was said.
 
@@ -131,8 +166,9 @@ class Session:
         async with self._turn:
             if billed is not None:
                 await self._meter.billed(billed)
-            return await self._say(events, decoded)
+            return await self._keeper.say(events, decoded)
 
+    @fetching
     async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
         """Take in a whole list that somebody sends again: record what is new in it, and return its positions.
 
@@ -142,16 +178,17 @@ class Session:
         natives = list(messages)
         decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
             given = [message_hash(native) for native in natives]
-            found = difference(given, recorded(self.history, self._hashes), self._sent, len(self.history))
+            found = difference(given, recorded(self.history, self._keeper.hashes), self._keeper.sent, len(self.history))
             if found.rewind_to is not None:
-                await self._change(log.Rewound(to=found.rewind_to))
+                await self._keeper.change(log.Rewound(to=found.rewind_to))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
-            return await self._say(events, decoded[found.new :])
+            return await self._keeper.say(events, decoded[found.new :])
 
     # What is sent.
 
+    @fetching
     async def prepare(
         self,
         budget: int | Budget | None = None,
@@ -164,9 +201,9 @@ class Session:
     ) -> PreparedRequest:
         """Return the next request: valid for its provider, within its budget, and recorded."""
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
             if beside := changes_beside(self.history, system, tools):
-                await self._change(*beside)
+                await self._keeper.change(*beside)
             named = model or self.model
             wanted = Wanted(budget=budget, model=named, scope=scope, refusals=refusals)
             situation = replace(self._situation(wanted), calibration=await self._meter.calibration(named))
@@ -178,18 +215,27 @@ class Session:
                     await self._carry_out(step, situation)
             if plan is None:  # pragma: no cover - there is always a first round
                 raise AssertionError
-            wire = self._format(self.history.origins[-1].format)
+            wire = self._format(self.history.format or NO_FORMAT)
             drawn = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
-            request = replace(drawn_up(drawn, self.history, situation, wire, self._hashes), system=system, tools=tools)
+            request = replace(
+                drawn_up(drawn, self.history, situation, wire, self._keeper.hashes), system=system, tools=tools
+            )
             events: list[log.Event] = [usage_of(plan, situation)]
             if plan.view.truncated is not None:
                 events.append(plan.view.truncated)
             events.append(told_of(request, plan, self.history, self.policy, situation))
-            await self._change(*events)
+            await self._keeper.change(*events)
             positions = [entry.position for entry in plan.view.entries]
-            self._sent = list(zip(request.hashes, positions, strict=True))
+            self._keeper.sent = list(zip(request.hashes, positions, strict=True))
             self._meter.sent(named, request.tokens.counted)
             return request
+
+    @fetching
+    async def shown(self, scope: str = log.MAIN) -> list[Entry]:
+        """Return what stands of the conversation for an agent, before anything is done to make it fit."""
+        async with self._turn:
+            await self._keeper.take_in()
+            return self.history.context(scope).shown()
 
     # What becomes of it.
 
@@ -201,22 +247,24 @@ class Session:
         """Go on from before the message at a position; what followed it does not stand any more."""
         await self._changed(log.Rewound(to=to))
 
+    @fetching
     async def undo(self) -> bool:
         """Take back the last change of context, and say whether there was one."""
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
             if not self.history.can_undo:
                 return False
-            await self._change(log.ChangeUndone())
+            await self._keeper.change(log.ChangeUndone())
             return True
 
+    @fetching
     async def redo(self) -> bool:
         """Let a change that was taken back stand again, and say whether there was one."""
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
             if not self.history.can_redo:
                 return False
-            await self._change(log.ChangeRedone())
+            await self._keeper.change(log.ChangeRedone())
             return True
 
     async def pin(self, position: int) -> None:
@@ -231,10 +279,11 @@ class Session:
         """Say that the turn was stopped: calls without a result will never have one."""
         await self._changed(log.TurnInterrupted())
 
+    @fetching
     async def compact(self, *, budget: int | Budget | None = None, scope: str = log.MAIN) -> log.CompactionCompleted:
         """Fold what the policy would fold, now, with a digest; raises where there is nothing to fold."""
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
             situation = self._situation(Wanted(budget=budget, model=self.model, scope=scope))
             rule = self.policy.fold
             outlook = outlook_of(self.history, self.policy, situation)
@@ -244,17 +293,18 @@ class Session:
             # Until a model writes it, the digest is the summary that a rule asks for.
             summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
             event = completed(step, rule, outlook, summary)
-            await self._change(event)
+            await self._keeper.change(event)
             return event
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
         await self.store.rename(self.id, name)
 
+    @fetching
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
         """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
             other = Session(
                 session_id or f"{self.id}-fork-{self.clock():x}",
                 store=self.store,
@@ -264,106 +314,52 @@ class Session:
             )
             if await self.store.length(other.id):
                 raise SettingsError("session", f"{other.id!r} is already there; choose another name")
-            stop = len(self.history) if at is None else at
-            if not 0 <= stop <= len(self.history):
-                raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
-            past = events_before(self.history.events, stop)
-        words = indexed((entry.position or 0, entry.message) for entry in self.history.entries[:stop])
-        async with other._turn:
-            await other._write(lambda: ([*past, log.Forked(parent=self.id, at=stop)], words))
-        return other
+            await self._keeper.copy_to(other._keeper, at)
+            return other
 
+    async def events(self) -> list[log.Event]:
+        """Return everything that happened, from the log."""
+        return await self._keeper.log.events()
+
+    @fetching
     async def recall(self, start: int, stop: int | None = None) -> list[Mapping[str, object]]:
         """Return messages as they were recorded, byte for byte, whatever has become of them in view.
 
         Never what stands before a clear: that is forgotten.
         """
         async with self._turn:
-            await self._take_in()
+            await self._keeper.take_in()
         last = start + 1 if stop is None else stop
         cleared = self.history.version.of(log.MAIN).cleared_at
         if not cleared <= start < last <= len(self.history):
             raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
-        return [origin.native for origin in self.history.origins[start:last]]
+        self.history.entries.need(range(start, last))
+        return [self.history.entries.native(position) for position in range(start, last)]
 
     # How it is done.
 
+    @fetching
     async def _changed(self, event: log.Event) -> None:
         async with self._turn:
-            await self._take_in()
-            await self._change(event)
-
-    async def _change(self, *events: log.Event) -> None:
-        for event in events:
-            self.history.check(event)
-        await self._write(lambda: (events, ()))
-
-    async def _say(self, events: Sequence[log.MessageAppended], messages: Sequence[Message]) -> range:
-        start = 0
-
-        def change() -> tuple[Sequence[log.Event], Sequence[Indexed]]:
-            nonlocal start
-            start = len(self.history)
-            return events, indexed(enumerate(messages, start))
-
-        if events:
-            await self._write(change)
-        else:
-            start = len(self.history)
-        return range(start, start + len(events))
-
-    async def _write(self, change: Change) -> None:
-        """Make a change durable and then true; when others were faster, take in theirs and try again."""
-        for _ in range(MAX_CONFLICTS):
-            events, words = change()
-            try:
-                time_ms = self.clock()
-                await self._log.append(events, time_ms, words)
-            except SequenceConflictError:
-                await self._take_in()
-                for event in events:
-                    self.history.check(event)
-                continue
-            for event in events:
-                self._learn(event, time_ms)
-            return
-        raise SequenceConflictError(self.id, expected=self._log.length, actual=await self.store.length(self.id))
-
-    async def _take_in(self) -> int:
-        news = await self._log.news()
-        if len(self.history.events) and any(isinstance(event, log.SessionScrubbed) for _, event in news):
-            # What was taken out of the log must not live on here.
-            self.history, self._log = History(format_named), Log(self.store, self.id)
-            self._sent, self._hashes, self.damage = [], {}, []
-            return await self._take_in()
-        for time_ms, event in news:
-            try:
-                self._learn(event, time_ms)
-            except MalformedInputError as error:
-                self.damage.append(str(error))
-        return len(news)
-
-    def _learn(self, event: log.Event, time_ms: int) -> None:
-        self.history.append(event)
-        if isinstance(event, log.RequestPrepared):
-            self._asked_ms = time_ms
+            await self._keeper.take_in()
+            await self._keeper.change(event)
 
     async def _carry_out(self, step: Step, situation: Situation) -> None:
         if isinstance(step, OffloadOutputs | ReduceToText):
-            await self._change(told(step, situation.scope))
+            await self._keeper.change(told(step, situation.scope))
         elif isinstance(step, FoldSpan):
             rule = self.policy.fold or self.policy.emergency
             if rule is not None:
-                await self._change(completed(step, rule, outlook_of(self.history, self.policy, situation)))
+                await self._keeper.change(completed(step, rule, outlook_of(self.history, self.policy, situation)))
 
     def _situation(self, wanted: Wanted) -> Situation:
-        wire = self._format(self.history.origins[-1].format) if self.history.origins else None
-        idle = 0.0 if self._asked_ms is None else max(0, self.clock() - self._asked_ms) / 1000
+        wire = self._format(self.history.format or NO_FORMAT) if self.history.format else None
+        idle = 0.0 if self._keeper.asked_ms is None else max(0, self.clock() - self._keeper.asked_ms) / 1000
         return situation_of(self.history, wire, replace(wanted, idle_seconds=idle))
 
     def _format(self, name: str) -> Format:
         wire = format_named(name)
-        spoken = self.history.origins[0].format if self.history.origins else wire.name
+        spoken = self.history.format or wire.name
         if wire.name != spoken:
             problem = f"this session speaks {spoken}; use convert() to bring {wire.name} messages into it first"
             raise SettingsError("format", problem)
@@ -378,7 +374,7 @@ class Opening:
 
     async def _open(self) -> Session:
         opened = self._session
-        await opened.catch_up()
+        await opened.restore()
         await prune(opened.store, days=opened.policy.retention_days, now_ms=opened.clock(), keep=opened.id)
         return opened
 

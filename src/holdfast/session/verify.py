@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.errors import MalformedInputError
 from holdfast.session.request import rebuilt
 from holdfast.session.scrub import TOMBSTONE
 from holdfast.wire.formats import format_named
@@ -32,11 +34,12 @@ def requests_of(events: list[log.Event]) -> Iterator[Rebuilt]:
     has_scrubs = any(isinstance(event, log.SessionScrubbed) for event in events)
     for event in events:
         if isinstance(event, log.RequestPrepared):
-            wire = format_named(history.origins[-1].format if history.origins else "openai-chat")
+            wire = format_named(history.format or "openai-chat")
             beside = history.facts.system or None, list(history.facts.tools) or None
             messages, found = rebuilt(event, history, wire)
             is_same = found == event.payload_hash
             is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *beside], default=str)
             yield Rebuilt(number, messages, *beside, is_same, is_scrubbed)
             number += 1
-        history.append(event)
+        with suppress(MalformedInputError):
+            history.append(event)

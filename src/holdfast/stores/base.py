@@ -8,7 +8,7 @@ none. When it returns, they survive a killed process and a pulled plug (a memory
 as long as it lives). Appending to a session that is not there creates it.
 
 *Reading.* `read` gives the records from a position on, in order, exactly as they were given, and their times.
-A session that is not there has no records.
+A session that is not there has no records. `pick` gives single records by their positions, in one go.
 
 *Blobs.* Large pieces are kept apart under the hash of their content, once, whoever refers to them. A blob is
 durable when `put_blob` returns, so a record never refers to one that is not there.
@@ -26,6 +26,9 @@ session that changes meanwhile is not skipped for good.
 *Rewriting.* The only exception to "a log only grows": `rewrite` puts records in the place of others, for a secret
 that must not stand anywhere. It appends a record that tells of it, and is done as a whole or not at all. What the
 index held of those messages, the snapshot, and content that nobody refers to any more go with it.
+
+*Snapshots.* A shortcut is taken only while the log has exactly the length it speaks of: whoever was overtaken, by
+a scrub above all, must not bring back what is gone.
 
 *Failing.* Whatever a driver raises arrives as a `StoreError` that says what to do; the log is as it was.
 """
@@ -130,6 +133,10 @@ class Store(Protocol):
         """Return the records of a log from a position on."""
         ...
 
+    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        """Return the records at some positions, in the order of the log; those that are not there are left out."""
+        ...
+
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
         ...
@@ -160,8 +167,8 @@ class Store(Protocol):
         """Delete a session, and say whether there was one."""
         ...
 
-    async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
-        """Keep a shortcut; an older one goes."""
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
+        """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
         ...
 
     async def get_snapshot(self, session: str) -> Snapshot | None:

@@ -86,6 +86,13 @@ class MemoryStore:
             for position, (time_ms, line) in enumerate(lines, start)
         ]
 
+    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        """Return the records at some positions, in the order of the log."""
+        log = self._logs.get(session)
+        there = sorted({position for position in positions if log and 0 <= position < len(log.records)})
+        lines = [(position, *log.records[position]) for position in there] if log else []
+        return [StoredRecord(position, time_ms, read(unpacked(line, NAME), NAME)) for position, time_ms, line in lines]
+
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
         log = self._logs.get(session)
@@ -139,9 +146,13 @@ class MemoryStore:
         self._forget_unused(log.blobs)
         return True
 
-    async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
-        """Keep a shortcut; an older one goes."""
-        self._known(session).snapshot = snapshot
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
+        """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
+        log = self._logs.get(session)
+        if log is None or len(log.records) != snapshot.length:
+            return False
+        log.snapshot = snapshot
+        return True
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""

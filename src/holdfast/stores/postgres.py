@@ -130,6 +130,15 @@ class PostgresStore:
         rows = await self._rows(query, (session, start, limit))
         return [StoredRecord(position, time, read(unpacked(data, NAME), NAME)) for position, time, data in rows]
 
+    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        """Return the records at some positions, in the order of the log."""
+        query = (
+            "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
+            "WHERE id = %s AND position = ANY (%s) ORDER BY position"
+        )
+        rows = await self._rows(query, (session, list(positions)))
+        return [StoredRecord(position, time, read(unpacked(data, NAME), NAME)) for position, time, data in rows]
+
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
         rows = await self._rows("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
@@ -194,15 +203,14 @@ class PostgresStore:
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
         return True
 
-    async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
-        """Keep a shortcut; an older one goes."""
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
+        """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
         insert = (
             "INSERT INTO holdfast.snapshots (session, length, data) "
-            "SELECT number, %s, %s FROM holdfast.sessions WHERE id = %s "
+            "SELECT number, length, %s FROM holdfast.sessions WHERE id = %s AND length = %s FOR SHARE "
             "ON CONFLICT (session) DO UPDATE SET length = excluded.length, data = excluded.data"
         )
-        if not await self._change(insert, (snapshot.length, packed(snapshot.data), session)):
-            raise UnknownSessionError(session)
+        return bool(await self._change(insert, (packed(snapshot.data), session, snapshot.length)))
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""

@@ -212,14 +212,28 @@ class StoreContract:
         assert [stored.record for stored in await store.read("a")] == [said("x")]
         assert [hit.position for hit in await store.search("findme")] == [0]
 
+    async def test_records_are_picked_by_their_positions(self, store: Store) -> None:
+        await store.append("s", [{"n": number} for number in range(5)], after=0, time_ms=7)
+
+        picked = await store.pick("s", [4, 1, 1, 9])
+
+        assert picked == [StoredRecord(1, 7, {"n": 1}), StoredRecord(4, 7, {"n": 4})]
+        assert await store.pick("nobody", [0]) == []
+
     async def test_a_snapshot_is_the_last_one_kept(self, store: Store) -> None:
         await store.append("s", [said("a")], after=0, time_ms=NOW)
-        await store.put_snapshot("s", Snapshot(1, b"one"))
-        await store.put_snapshot("s", Snapshot(2, b"two" * 1_000))
+        assert await store.put_snapshot("s", Snapshot(1, b"one"))
+        assert await store.put_snapshot("s", Snapshot(1, b"two" * 1_000))
 
-        assert await store.get_snapshot("s") == Snapshot(2, b"two" * 1_000)
-        with pytest.raises(UnknownSessionError):
-            await store.put_snapshot("nobody", Snapshot(1, b""))
+        assert await store.get_snapshot("s") == Snapshot(1, b"two" * 1_000)
+
+    async def test_a_snapshot_that_was_overtaken_is_not_kept(self, store: Store) -> None:
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.append("s", [said("b")], after=1, time_ms=NOW)
+
+        assert not await store.put_snapshot("s", Snapshot(1, b"of the past"))
+        assert not await store.put_snapshot("nobody", Snapshot(0, b""))
+        assert await store.get_snapshot("s") is None
 
     async def test_facts_belong_to_no_session(self, store: Store) -> None:
         await store.put_fact("limit:gpt", {"tokens": 1})

@@ -10,6 +10,7 @@ from holdfast.core.conversation.messages import Message, Text, assistant, user
 from holdfast.core.conversation.view import Entry, Spoken
 from holdfast.core.conversation.words import turns_in_words
 from holdfast.core.history import events as log
+from holdfast.core.history.past import Past
 from holdfast.core.history.scope import Scopes
 from holdfast.core.history.standing import Standing, Version
 
@@ -18,8 +19,8 @@ from holdfast.core.history.standing import Standing, Version
 class Context:
     """The arrays of a history, a length and a version, seen from one scope."""
 
-    entries: Sequence[Entry]
-    origins: Sequence[log.MessageAppended]
+    entries: Past
+    said_in: Sequence[str]
     length: int
     version: Version
     scopes: Scopes
@@ -36,6 +37,7 @@ class Context:
     def shown(self) -> list[Entry]:
         """Return the messages that stand, in order, with what replaces those that were folded."""
         standing = self.standing
+        self.entries.need(self._read())
         shown: list[Entry] = []
         position, opening = standing.cleared_at, ""
         for fold in standing.folds:
@@ -70,8 +72,19 @@ class Context:
         return entry if shorter is entry.message else entry.saying(shorter)
 
     def _sees(self, position: int) -> bool:
-        scope = self.origins[position].scope
-        return scope == self.scope or self.scopes.sees(self.scope, scope, self.entries[position].message)
+        scope = self.said_in[position]
+        if scope == self.scope or self.scopes.sees_all_of(self.scope, scope):
+            return True
+        return self.scopes.sees(self.scope, scope, self.entries[position].message)
+
+    def _read(self) -> Iterator[int]:
+        """Yield the positions of what `shown` has to look at."""
+        position = self.standing.cleared_at
+        for fold in self.standing.folds:
+            yield from range(position, min(fold.start, self.length))
+            yield from self._wanted(fold)
+            position = max(position, fold.stop)
+        yield from range(position, self.length)
 
     def _formed(self, start: int, stop: int) -> list[Entry]:
         """Return the messages of a span in the form in which they are shown."""
@@ -98,14 +111,14 @@ class Context:
         return [*systems, *_spoken(made), *others]
 
     def _kept(self, fold: log.CompactionCompleted) -> list[Entry]:
+        return [self.shows(position) for position in self._wanted(fold) if self.stands(position)]
+
+    def _wanted(self, fold: log.CompactionCompleted) -> list[int]:
+        """Return the positions of a span that stay whole."""
         start = max(fold.start, self.standing.cleared_at)
         systems = self.systems[bisect_left(self.systems, start) : bisect_left(self.systems, fold.stop)]
         wanted = {*systems, *self._pinned(start, fold.stop), *fold.kept}
-        return [
-            self.shows(position)
-            for position in sorted(wanted)
-            if start <= position < fold.stop and self.stands(position)
-        ]
+        return [position for position in sorted(wanted) if start <= position < fold.stop]
 
     def _pinned(self, start: int, stop: int) -> set[int]:
         """Return the positions of a span that pins keep; a pin keeps all of its exchange."""

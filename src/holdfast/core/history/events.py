@@ -14,7 +14,7 @@ MAIN = "main"
 """The scope of the agent that talks to the user."""
 
 Trigger: TypeAlias = Literal[
-    "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request"
+    "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request", "restore"
 ]
 
 

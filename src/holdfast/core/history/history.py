@@ -1,49 +1,29 @@
-"""The fold of the log: everything that happened, and how the conversation stands now.
+"""The fold of the log: everything that was said, and how the conversation stands now.
 
 A history grows by one event at a time, at a cost that does not depend on how much came before. What was
 said stays in append-only arrays; what a change of context does is a small value, a `Version`, so that
 undo and redo only choose another one, and a snapshot for work in the background is the arrays, a length
-and a version. Replaying the same events gives the same history.
+and a version. Replaying the same events gives the same history, and so does going on from a `State` of it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Self
 
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Reader
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
+from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.past import Past
 from holdfast.core.history.projection import Projection
 from holdfast.core.history.scope import MainSees, Scopes
 from holdfast.core.history.standing import Version
-from holdfast.errors import MalformedInputError
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is true now besides what was said."""
-
-    plan: str = ""
-    todos: str = ""
-    skills: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Instructions by name, in the order in which the skills were last called upon."""
-    system: str = ""
-    tools: tuple[Mapping[str, object], ...] = ()
-    model: str | None = None
-    pins: frozenset[int] = frozenset()
-    running: log.CompactionStarted | None = None
-    """A compaction that was started and has not ended."""
-    failures: int = 0
-    """Compactions that failed in a row."""
-    failed_stop: int = -1
-    """Where the span of the last of them ended; what failed there is not tried again."""
-    failed_at: int = 0
-    """How much had been said then."""
-    interrupted_at: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By scope, how much had been said when its turn was last interrupted."""
-    parent: log.Forked | None = None
+from holdfast.core.history.state import REMEMBERED, KeptLedger, Lineage, State
+from holdfast.errors import MalformedInputError, NotInMemoryError
 
 
 @dataclass(slots=True)
@@ -53,10 +33,12 @@ class History:
     readers: Callable[[str], Reader]
     """How messages of a format are read."""
     scopes: Scopes = field(default_factory=Scopes)
-    events: list[log.Event] = field(default_factory=list[log.Event])
-    entries: list[Entry] = field(default_factory=list[Entry])
-    origins: list[log.MessageAppended] = field(default_factory=list[log.MessageAppended])
-    """For each message, the event that brought it."""
+    entries: Past = field(default_factory=Past)
+    """What was said."""
+    said_in: list[str] = field(default_factory=list[str])
+    """For each message, its scope."""
+    format: str | None = None
+    """In which format the newest message came."""
     systems: list[int] = field(default_factory=list[int])
     """Positions of system messages."""
     prompts: list[int] = field(default_factory=list[int])
@@ -64,6 +46,8 @@ class History:
     facts: Facts = field(default_factory=Facts)
     _versions: list[Version] = field(default_factory=lambda: [Version()])
     _current: int = 0
+    _has_earlier: bool = False
+    """Whether there were versions before the first of these, which nobody remembers."""
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
     """By the name of a counter, what each message costs."""
@@ -72,7 +56,7 @@ class History:
     @classmethod
     def replay(
         cls, events: Iterable[log.Event], readers: Callable[[str], Reader], *, main_sees: MainSees = "everything"
-    ) -> "History":
+    ) -> Self:
         """Return the history of a log."""
         history = cls(readers, Scopes(main_sees=main_sees))
         for event in events:
@@ -90,7 +74,7 @@ class History:
     @property
     def reader(self) -> Reader:
         """What reads the format in which the newest message came."""
-        return self.readers(self.origins[-1].format if self.origins else "openai-chat")
+        return self.readers(self.format or "openai-chat")
 
     @property
     def is_interrupted(self) -> bool:
@@ -104,7 +88,7 @@ class History:
     @property
     def can_undo(self) -> bool:
         """Whether there is a change of context to take back."""
-        return self._current > 0
+        return self._current > 0 or self._has_earlier
 
     @property
     def can_redo(self) -> bool:
@@ -115,7 +99,7 @@ class History:
         """Return what an agent of a scope is shown: a snapshot that later events do not change."""
         return Context(
             self.entries,
-            self.origins,
+            self.said_in,
             len(self.entries),
             self.version,
             self.scopes,
@@ -140,17 +124,19 @@ class History:
     def ledger(self, scope: str, stop: int) -> Ledger:
         """Return the ledger of what stands before a position; it goes on from where it was last asked for."""
         context = self.context(scope)
-        lineage = context.version.hidden, context.standing.cleared_at, scope
+        lineage = Lineage(context.version.hidden, context.standing.cleared_at)
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
             kept = self._ledgers[scope] = _Kept(lineage, context.standing.cleared_at, Ledger())
         own = self.scopes.lineage(scope)
+        self.entries.need(range(kept.stop, min(stop, len(self.entries))))
+        ledger = kept.opened()
         for entry in context.between(kept.stop, stop):
             # What one agent tells another is no word of the user's.
-            if entry.message.role != "user" or self.origins[entry.position or 0].scope in own:
-                kept.ledger.observe(entry)
+            if entry.message.role != "user" or self.said_in[entry.position or 0] in own:
+                ledger.observe(entry)
         kept.stop = max(kept.stop, stop)
-        return kept.ledger
+        return ledger
 
     def _price(self, counter: Counter) -> Callable[[Entry], int]:
         """Return what tells the cost of an entry; what goes out as it was said is counted once."""
@@ -172,12 +158,15 @@ class History:
         self.version.after(event, len(self.entries))
         if isinstance(event, log.Pinned | log.Unpinned):
             self._check_pin(event)
+        elif isinstance(event, log.ChangeUndone):
+            self._check_undo()
 
     def append(self, event: log.Event) -> None:
         """Take in what happened next; an event that cannot be true is refused and leaves no trace."""
         if isinstance(event, log.MessageAppended):
             self._say(event)
         elif isinstance(event, log.ChangeUndone):
+            self._check_undo()
             self._current -= self.can_undo
         elif isinstance(event, log.ChangeRedone):
             self._current += self.can_redo
@@ -187,13 +176,21 @@ class History:
                 self._versions[self._current + 1 :] = [changed]
                 self._current += 1
             self._note(event)
-        self.events.append(event)
+
+    def _check_undo(self) -> None:
+        if not self._current and self._has_earlier:
+            raise NotInMemoryError(())
+
+    def read(self, position: int, event: log.MessageAppended) -> None:
+        """Take in a message of the past that was not read before."""
+        self.entries.put(Entry(self.readers(event.format).decode(event.native, position), position), event)
 
     def _say(self, event: log.MessageAppended) -> None:
         position = len(self.entries)
         message = self.readers(event.format).decode(event.native, position)
-        self.entries.append(Entry(message, position))
-        self.origins.append(event)
+        self.entries.append(Entry(message, position), event)
+        self.said_in.append(event.scope)
+        self.format = event.format
         if message.role == "system":
             self.systems.append(position)
         elif message.is_prompt:
@@ -205,58 +202,61 @@ class History:
             # Who sees what may have changed.
             self._projections.clear()
             self._ledgers.clear()
-        elif isinstance(event, log.TurnInterrupted):
-            at = {**self.facts.interrupted_at, event.scope: len(self.entries)}
-            self.facts = replace(self.facts, interrupted_at=at)
         elif isinstance(event, log.Pinned | log.Unpinned):
-            self._pin(event)
-        elif isinstance(event, log.CompactionStarted):
-            self.facts = replace(self.facts, running=event)
-        elif isinstance(event, log.CompactionCompleted):
-            failures, stop = (0, -1) if event.success else (self.facts.failures + 1, event.stop)
-            self.facts = replace(
-                self.facts, running=None, failures=failures, failed_stop=stop, failed_at=len(self.entries)
-            )
-        else:
-            self.facts = _learned(self.facts, event)
+            self._check_pin(event)
+        self.facts = self.facts.after(event, len(self.entries))
 
     def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
         if not 0 <= event.position < len(self.entries):
             raise MalformedInputError(event.KIND, f"there is no message {event.position}")
 
-    def _pin(self, event: log.Pinned | log.Unpinned) -> None:
-        self._check_pin(event)
-        pin = frozenset({event.position})
-        pins = self.facts.pins | pin if isinstance(event, log.Pinned) else self.facts.pins - pin
-        self.facts = replace(self.facts, pins=pins)
+    # Going on from where another has stopped.
+
+    def state(self) -> State:
+        """Return all of it but what was said, to go on from."""
+        first = max(0, self._current + 1 - REMEMBERED)
+        return State(
+            length=len(self.entries),
+            format=self.format,
+            said_in=tuple((scope, len(list(run))) for scope, run in groupby(self.said_in)),
+            systems=tuple(self.systems),
+            prompts=tuple(self.prompts),
+            versions=tuple(self._versions[first:]),
+            current=self._current - first,
+            has_earlier=self._has_earlier or first > 0,
+            facts=self.facts,
+            parents=dict(self.scopes.parents),
+            main_sees=self.scopes.main_sees,
+            ledgers={scope: kept.packed() for scope, kept in self._ledgers.items()},
+        )
+
+    @classmethod
+    def resumed(cls, state: State, readers: Callable[[str], Reader]) -> "History":
+        """Return the history of a state; what was said is read when it is needed."""
+        history = cls(readers, Scopes(dict(state.parents), state.main_sees), Past(state.length))
+        history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
+        history.format = state.format
+        history.systems, history.prompts = list(state.systems), list(state.prompts)
+        history._versions, history._current = list(state.versions), state.current
+        history._has_earlier, history.facts = state.has_earlier, state.facts
+        history._ledgers = {scope: _Kept(kept.lineage, kept.stop, kept) for scope, kept in state.ledgers.items()}
+        return history
 
 
 @dataclass(slots=True)
 class _Kept:
     """A ledger, what it has taken in, and of which version of the past."""
 
-    lineage: tuple[object, ...]
+    lineage: Lineage
     stop: int
-    ledger: Ledger
+    ledger: Ledger | KeptLedger
 
+    def opened(self) -> Ledger:
+        if isinstance(self.ledger, KeptLedger):
+            self.ledger = self.ledger.opened()
+        return self.ledger
 
-def _learned(facts: Facts, event: log.Event) -> Facts:
-    """Return what is true after an event that only says so."""
-    match event:
-        case log.PlanChanged(text=text):
-            return replace(facts, plan=text)
-        case log.TodosChanged(text=text):
-            return replace(facts, todos=text)
-        case log.SkillInvoked(name=name, instructions=instructions):
-            others = {known: words for known, words in facts.skills.items() if known != name}
-            return replace(facts, skills={**others, name: instructions})
-        case log.SystemChanged(text=text):
-            return replace(facts, system=text)
-        case log.ToolsChanged(tools=tools):
-            return replace(facts, tools=tools)
-        case log.ModelSwitched(model=model):
-            return replace(facts, model=model)
-        case log.Forked():
-            return replace(facts, parent=event)
-        case _:
-            return facts
+    def packed(self) -> KeptLedger:
+        return (
+            self.ledger if isinstance(self.ledger, KeptLedger) else KeptLedger.of(self.lineage, self.stop, self.ledger)
+        )

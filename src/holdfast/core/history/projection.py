@@ -129,7 +129,7 @@ class Projection:
 
     def _is_own(self, entry: Entry) -> bool:
         """Return whether a message was said to this agent: what a delegate is told to do is no prompt of a person's."""
-        return entry.position is not None and self.context.origins[entry.position].scope in self._lineage
+        return entry.position is not None and self.context.said_in[entry.position] in self._lineage
 
     def _take(self, entry: Entry) -> None:
         message = entry.message
@@ -137,7 +137,7 @@ class Projection:
             self.sent += self.sums[-1]
         elif message.role == "user" and self._is_own(entry) and message.is_prompt:
             self.newest_prompt = len(self.entries)
-        if entry.position is not None and self.context.origins[entry.position].scope != self.context.scope:
+        if entry.position is not None and self.context.said_in[entry.position] != self.context.scope:
             self.has_foreign = True
         self.media += count_media(message)
         self.longest = max(self.longest, weight_of(message))

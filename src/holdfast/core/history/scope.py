@@ -29,11 +29,15 @@ class Scopes:
             line.append(self.parents[line[-1]])
         return frozenset({*line, MAIN})
 
-    def sees(self, viewer: str, scope: str, message: Message) -> bool:
-        """Return whether an agent of one scope sees a message of another."""
+    def sees_all_of(self, viewer: str, scope: str) -> bool:
+        """Return whether an agent of one scope sees every message of another."""
         if viewer != MAIN:
             return scope in self.lineage(viewer)
-        return scope == MAIN or self.main_sees == "everything" or not _is_work(message)
+        return scope == MAIN or self.main_sees == "everything"
+
+    def sees(self, viewer: str, scope: str, message: Message) -> bool:
+        """Return whether an agent of one scope sees a message of another."""
+        return self.sees_all_of(viewer, scope) or (viewer == MAIN and not _is_work(message))
 
 
 def _is_work(message: Message) -> bool:

@@ -74,9 +74,9 @@ def spans(positions: Iterable[int]) -> Spans:
     return tuple(ranges)
 
 
-def spans_without(stop: int, kept: list[int]) -> Spans:
-    """Return the positions before `stop` that are not kept."""
-    edges = [-1, *kept, stop]
+def spans_without(stop: int, kept: list[int], *, start: int = 0) -> Spans:
+    """Return the positions from `start` to before `stop` that are not kept."""
+    edges = [start - 1, *(position for position in kept if start <= position < stop), stop]
     return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
 
 

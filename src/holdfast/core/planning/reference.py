@@ -84,6 +84,7 @@ def _prompts(outlook: Outlook, step: FoldSpan) -> list[Entry]:
     """Return what the user said in the span: the first message, then the newest backwards."""
     standing = [position for position in outlook.prompts_between(step.start, step.stop) if position not in step.kept]
     chosen = [*standing[-1:], *standing[: MOST_PROMPTS - 1]]
+    outlook.history.entries.need(chosen)
     return [outlook.history.entries[position] for position in dict.fromkeys(chosen)]
 
 

@@ -96,7 +96,7 @@ class Outlook:
         return [
             position
             for position in reversed(prompts[first:last])
-            if context.stands(position) and context.origins[position].scope in own
+            if context.stands(position) and context.said_in[position] in own
         ]
 
     @property

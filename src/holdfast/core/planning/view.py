@@ -55,10 +55,8 @@ def _check_own_calls(outlook: Outlook) -> None:
     shown, situation = outlook.shown, outlook.situation
     if not shown.has_foreign or situation.is_interrupted:
         return
-    origins = shown.context.origins
-    own = [
-        entry for entry in shown.entries if entry.position is None or origins[entry.position].scope == situation.scope
-    ]
+    said_in = shown.context.said_in
+    own = [entry for entry in shown.entries if entry.position is None or said_in[entry.position] == situation.scope]
     pending = mend(own, batching=situation.batching).pending
     if pending:
         raise PendingToolCallsError(pending)
@@ -72,7 +70,7 @@ def _without_open_calls_of_others(view: View, outlook: Outlook) -> View:
     answered = {call_id for entry in view.entries for call_id in entry.message.outline.result_ids}
     entries: list[Entry] = []
     for entry in view.entries:
-        is_own = entry.position is None or shown.context.origins[entry.position].scope == scope
+        is_own = entry.position is None or shown.context.said_in[entry.position] == scope
         if is_own or answered.issuperset(entry.message.outline.call_ids):
             entries.append(entry)
             continue

@@ -62,9 +62,9 @@ class Call:
         return (self.subject,) if self.kind == "file" else self.named
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> str:
         """What makes another call the same attempt again."""
-        return (self.kind, self.tool, self.subject, self.where)
+        return f"{self.kind}\x1f{self.tool}\x1f{self.subject}\x1f{self.where}"
 
 
 def read_call(call: ToolCall, value: Json, position: int) -> Call:

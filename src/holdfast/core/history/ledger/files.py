@@ -6,7 +6,7 @@ as a hash, so that two readings can be told apart without keeping either.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from holdfast.core.history.ledger.calls import Call, Lines
@@ -45,11 +45,11 @@ class File:
         return f"{self.path}: {', '.join(told)}" if told else f"{self.path} #{self.last}"
 
 
+@dataclass(slots=True)
 class Files:
     """Files by path, the latest last; grows by one call or result at a time."""
 
-    def __init__(self) -> None:
-        self._files: dict[str, File] = {}
+    _files: dict[str, File] = field(default_factory=dict[str, File])
 
     def __iter__(self) -> Iterator[File]:
         return iter(self._files.values())

@@ -5,6 +5,7 @@ record only so many are held, and what goes first depends on the messages alone.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import Text, ToolCall, ToolResult, Trust
 from holdfast.core.conversation.tokens import Counter
@@ -20,16 +21,16 @@ MOST_OPEN = 200
 """How many calls without a result are remembered."""
 
 
+@dataclass(slots=True)
 class Ledger:
     """Identifiers, files, commands, searches, errors, constraints and decisions, with their sources."""
 
-    def __init__(self) -> None:
-        self._names = Names()
-        self._files = Files()
-        self._work = Work()
-        self._wishes = Wishes()
-        self._open: dict[str, Call] = {}
-        self._length = 0
+    _names: Names = field(default_factory=Names)
+    _files: Files = field(default_factory=Files)
+    _work: Work = field(default_factory=Work)
+    _wishes: Wishes = field(default_factory=Wishes)
+    _open: dict[str, Call] = field(default_factory=dict[str, Call])
+    _length: int = 0
 
     def __len__(self) -> int:
         return len(self._names)

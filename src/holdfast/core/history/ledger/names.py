@@ -8,6 +8,7 @@ inside another.
 """
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import log2
 from typing import NamedTuple
 
@@ -42,11 +43,11 @@ class Item(NamedTuple):
     """The positions of its first and last use."""
 
 
+@dataclass(slots=True)
 class Names:
     """Identifiers with their uses; grows by the names of one message at a time."""
 
-    def __init__(self) -> None:
-        self._items: dict[str, Item] = {}
+    _items: dict[str, Item] = field(default_factory=dict[str, Item])
 
     def __len__(self) -> int:
         return len(self._items)

@@ -8,7 +8,7 @@ active.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -69,11 +69,11 @@ class Wish:
         return said if self.status == "active" else f"{said} ({self.status} by #{self.settled_by})"
 
 
+@dataclass(slots=True)
 class Wishes:
     """Constraints and decisions, the latest last; grows by one text at a time."""
 
-    def __init__(self) -> None:
-        self._wishes: dict[str, Wish] = {}
+    _wishes: dict[str, Wish] = field(default_factory=dict[str, Wish])
 
     def __iter__(self) -> Iterator[Wish]:
         return iter(self._wishes.values())

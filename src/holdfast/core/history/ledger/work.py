@@ -7,7 +7,7 @@ the error it made before.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from holdfast.core.conversation.messages import ToolResult
@@ -105,13 +105,13 @@ class Error:
         return f"{_brief(self.call, BRIEF_CHARS // 2)}: {one_line(self.line, BRIEF_CHARS)}{end} #{self.sources[-1]}"
 
 
+@dataclass(slots=True)
 class Work:
     """Commands, searches and errors, each kind the latest last; grows by one result at a time."""
 
-    def __init__(self) -> None:
-        self._commands: dict[tuple[str, ...], Command] = {}
-        self._searches: dict[tuple[str, ...], Search] = {}
-        self._errors: dict[tuple[str, ...], Error] = {}
+    _commands: dict[str, Command] = field(default_factory=dict[str, Command])
+    _searches: dict[str, Search] = field(default_factory=dict[str, Search])
+    _errors: dict[str, Error] = field(default_factory=dict[str, Error])
 
     @property
     def commands(self) -> Iterator[Command]:
@@ -196,7 +196,7 @@ def _hits(output: str) -> int:
     return sum(not line.isspace() for line in output.splitlines() if line)
 
 
-def _keep(records: dict[tuple[str, ...], Record], key: tuple[str, ...], record: Record) -> None:
+def _keep(records: dict[str, Record], key: str, record: Record) -> None:
     records.pop(key, None)
     records[key] = record
     if len(records) > MOST_RECORDS:

@@ -66,7 +66,8 @@ class FoldToCheckpoint:
         if summary is None:
             return ()
         facts, entries = outlook.history.facts, outlook.history.entries
-        positions = reversed(outlook.prompts_between(step.start, step.stop))
+        positions = list(reversed(outlook.prompts_between(step.start, step.stop)))
+        entries.need(positions)
         said = [entries[position].message.text for position in positions if position not in step.kept]
         return (
             compacted_history(

@@ -1,0 +1,103 @@
+"""Values as JSON and back, by their types: for what is kept beside the log and can be thrown away at any time.
+
+Not for the log itself: there every field has a name (`records`), here only a place. Whoever reads it must be of
+the same make as the one who wrote it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Reader = Callable[[object], object]
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON: records as lists of their fields."""
+    return json.dumps(value, default=_part, separators=(",", ":"))
+
+
+def _part(value: object) -> object:
+    """Return what JSON has no word for as something it has."""
+    if isinstance(value, range):
+        return [value.start, value.stop]
+    if isinstance(value, AbstractSet):
+        return sorted(cast("AbstractSet[int]", value))
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    if is_dataclass(value):
+        return [getattr(value, item.name) for item in fields(value)]
+    raise TypeError(f"{type(value).__name__} has no place here")
+
+
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """Return the value of a type that `as_json` wrote; whatever is wrong with it is a ValueError."""
+    try:
+        return cast("T", _reader(kind)(json.loads(text)))
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"this is no {kind}") from error
+
+
+@cache
+def _reader(hint: object) -> Reader:
+    """Return what reads values of a type."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if isinstance(hint, UnionType) or kind is Union:
+        return _optional(inner)
+    if kind is range:
+        return _range
+    if kind is tuple:
+        return _tuple(inner)
+    if kind is frozenset:
+        return lambda value: frozenset(cast("list[int]", value))
+    if not isinstance(kind, type):
+        return _itself
+    known = cast("type[object]", kind)
+    if issubclass(known, Mapping):
+        reads = _reader(inner[1])
+        return lambda value: {key: reads(item) for key, item in cast("dict[str, object]", value).items()}
+    return _record(known) if is_dataclass(known) or hasattr(known, "_fields") else _itself
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+def _range(value: object) -> object:
+    return range(*cast("list[int]", value))
+
+
+def _optional(options: tuple[object, ...]) -> Reader:
+    """Return what reads a value that may be missing: only one of the options is a record."""
+    inner = [_reader(option) for option in options if option is not type(None)]
+    reads = next((reader for reader in inner if reader is not _itself), _itself)
+    return lambda value: None if value is None else reads(value)
+
+
+def _tuple(inner: tuple[object, ...]) -> Reader:
+    if len(inner) == 2 and inner[1] is ...:  # noqa: PLR2004 - tuple[X, ...]
+        reads = _reader(inner[0])
+        if reads is _itself:
+            return lambda value: tuple(cast("list[object]", value))
+        return lambda value: tuple(map(reads, cast("list[object]", value)))
+    readers = [_reader(option) for option in inner]
+    return lambda value: tuple(reads(item) for reads, item in zip(readers, cast("list[object]", value), strict=True))
+
+
+def _record(kind: type[object]) -> Reader:
+    hints = get_type_hints(kind)
+    names = [item.name for item in fields(kind)] if is_dataclass(kind) else list(hints)
+    make = cast("Callable[..., object]", kind)
+    readers = [_reader(hints[name]) for name in names]
+    if hasattr(kind, "_fields") and all(reads is _itself for reads in readers):
+        return lambda value: make(*cast("list[object]", value))
+
+    def read(value: object) -> object:
+        given = zip(names, readers, cast("list[object]", value), strict=True)
+        return make(**{name: reads(item) for name, reads, item in given})
+
+    return read

@@ -1,0 +1,192 @@
+"""A session's history in memory beside its log in the store: whatever changes is durable before it is true.
+
+When another process has written meanwhile, that is taken in first and the change is made after it. A long log is
+opened by a shortcut, and of what was said only what is asked for is read.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from holdfast.core.conversation.messages import Message
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.records import SCHEMA
+from holdfast.errors import MalformedInputError, SequenceConflictError, StoreError
+from holdfast.session.log import Log, indexed
+from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut, steps_of
+from holdfast.stores.base import Indexed, Snapshot, Store
+from holdfast.wire.formats import format_named
+
+Clock: TypeAlias = Callable[[], int]
+Change: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[Indexed]]]
+MAX_CONFLICTS = 1_000
+"""How often a writer lets others go first before it gives up."""
+SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
+"""How many records later another shortcut is worth its price: so many, and a twentieth of all; fewer at the end."""
+FIRST_FETCH, BEFORE = 256, 16
+"""How many messages are read around one that is missing; twice as many each time."""
+
+
+class Keeper:
+    """Holds one history and writes its log."""
+
+    def __init__(self, store: Store, session: str, clock: Clock) -> None:
+        self.store = store
+        self.session = session
+        self.clock = clock
+        self._is_open = False
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget everything that is held in memory."""
+        self.history = History(format_named)
+        self.log = Log(self.store, self.session)
+        self.damage: list[str] = []
+        """What of the log could not be taken in, and why."""
+        self.asked_ms: int | None = None
+        """When the last request was prepared."""
+        self.sent: list[tuple[str, int | None]] = []
+        """The hashes of what was last sent, and the positions it came from."""
+        self.hashes: dict[int, str] = {}
+        """Of recorded messages, by position."""
+        self._places: list[int] = []
+        """Where in the log each message is."""
+        self._shortcut_at = 0
+        self._fetched = FIRST_FETCH
+
+    # Reading.
+
+    async def _open(self) -> None:
+        """Take the shortcut, if there is one."""
+        self._is_open = True
+        try:
+            snapshot = await self.store.get_snapshot(self.session)
+        except StoreError:
+            snapshot = None
+        if snapshot and (shortcut := opened_shortcut(snapshot.data)):
+            self.history = History.resumed(shortcut.state, format_named)
+            self._places = shortcut.places
+            self.asked_ms, self.damage = shortcut.asked_ms, list(shortcut.damage)
+            self.log.length = self._shortcut_at = snapshot.length
+            self.log.newest_schema = max(SCHEMA, shortcut.newest_schema)
+
+    async def take_in(self) -> int:
+        """Take in what others have written since, and return how many events that were."""
+        if not self._is_open:
+            await self._open()
+        start = self.log.length
+        news = await self.log.news()
+        if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
+            # What was taken out of the log must not live on here.
+            self.begin_anew()
+            return await self.take_in()
+        for place, (time_ms, event) in enumerate(news, start):
+            try:
+                self._learn(event, time_ms, place)
+            except MalformedInputError as error:
+                self.damage.append(str(error))
+        return len(news)
+
+    async def fetch(self, positions: Sequence[int]) -> None:
+        """Read messages of the past that are not in memory; the whole log, where it is more than messages."""
+        if not positions:
+            self.begin_anew()
+            await self.take_in()
+            return
+        if len(positions) == 1:
+            start, self._fetched = positions[0], self._fetched * 2
+            positions = range(max(0, start - BEFORE), min(start + self._fetched, len(self._places)))
+        places = {self._places[position]: position for position in positions}
+        for place, event in await self.log.picked(list(places)):
+            if isinstance(event, log.MessageAppended):
+                self.history.read(places[place], event)
+
+    def _learn(self, event: log.Event, time_ms: int, place: int) -> None:
+        self.history.append(event)
+        if isinstance(event, log.RequestPrepared):
+            self.asked_ms = time_ms
+        elif isinstance(event, log.MessageAppended):
+            self._places.append(place)
+
+    # Writing.
+
+    async def change(self, *events: log.Event) -> None:
+        """Record events that speak of what was said; refused where they cannot be true."""
+        for event in events:
+            self.history.check(event)
+        await self.write(lambda: (events, ()))
+
+    async def say(self, events: Sequence[log.MessageAppended], messages: Sequence[Message]) -> range:
+        """Record what was said, and return the positions."""
+        start = len(self.history)
+
+        def change() -> tuple[Sequence[log.Event], Sequence[Indexed]]:
+            nonlocal start
+            start = len(self.history)
+            return events, indexed(enumerate(messages, start))
+
+        if events:
+            await self.write(change)
+            if self.log.length - self._shortcut_at >= max(SNAPSHOT_EVERY, self.log.length // SNAPSHOT_SHARE):
+                await self.keep_shortcut()
+        return range(start, start + len(events))
+
+    async def write(self, change: Change) -> None:
+        """Make a change durable and then true; when others were faster, take in theirs and try again."""
+        for _ in range(MAX_CONFLICTS):
+            events, words = change()
+            place, time_ms = self.log.length, self.clock()
+            try:
+                await self.log.append(events, time_ms, words)
+            except SequenceConflictError:
+                await self.take_in()
+                for event in events:
+                    self.history.check(event)
+                continue
+            for number, event in enumerate(events, place):
+                self._learn(event, time_ms, number)
+            return
+        actual = await self.store.length(self.session)
+        raise SequenceConflictError(self.session, expected=self.log.length, actual=actual)
+
+    async def copy_to(self, other: "Keeper", at: int | None = None) -> None:
+        """Give a new log this one's past, up to a message if `at` says so."""
+        stop = len(self.history) if at is None else at
+        if not 0 <= stop <= len(self.history):
+            raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
+        past, said = _before(await self.log.events(), stop)
+        words = indexed((entry.position or 0, entry.message) for entry in said.entries)
+        await other.write(lambda: ([*past, log.Forked(parent=self.session, at=stop)], words))
+
+    async def close(self) -> None:
+        """Leave a shortcut for who comes next, where that is worth it."""
+        if self.log.length - self._shortcut_at >= SNAPSHOT_AT_CLOSE:
+            await self.keep_shortcut()
+
+    async def keep_shortcut(self) -> None:
+        """Keep a shortcut to how everything stands; a cache, so that nothing is lost where that cannot be done."""
+        shortcut = Shortcut(
+            state=self.history.state(),
+            steps=steps_of(self._places),
+            asked_ms=self.asked_ms,
+            damage=tuple(self.damage),
+            newest_schema=self.log.newest_schema,
+        )
+        try:
+            await self.store.put_snapshot(self.session, Snapshot(self.log.length, packed_shortcut(shortcut)))
+        except StoreError:
+            return
+        self._shortcut_at = self.log.length
+
+
+def _before(events: Sequence[log.Event], stop: int) -> tuple[list[log.Event], History]:
+    """Return what happened before the message at a position was said, as far as it could be taken in."""
+    past, history = list[log.Event](), History(format_named)
+    for event in events:
+        if isinstance(event, log.MessageAppended) and len(history) == stop:
+            break
+        with suppress(MalformedInputError):
+            history.append(event)
+            past.append(event)
+    return past, history

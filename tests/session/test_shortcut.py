@@ -1,0 +1,246 @@
+"""A session that was opened by a shortcut is the session that was read from its beginning."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import MalformedInputError, counter_for
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.history.ledger import render
+from holdfast.core.history.plain import as_json, from_json
+from holdfast.core.history.state import State
+from holdfast.errors import NotInMemoryError, PendingToolCallsError
+from holdfast.session.scrub import scrub
+from holdfast.session.session import Session
+from holdfast.session.snapshot import opened_shortcut
+from holdfast.stores.base import Snapshot
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.sessions import generated_session
+from holdfast.wire.formats import format_named
+
+T = TypeVar("T")
+COUNTER = counter_for("gpt-5")
+POSITIONS = st.integers(0, 12)
+MESSAGES = [
+    said("always use tabs in src/a.py"), answered("done with src/b.py"), called("a"), returned("a", "Error: no " * 40),
+    told("be brief"), said("more of docs/c.md"), said("half \ud800 of a pair"),
+]  # fmt: skip
+
+
+def spoke(native: dict[str, Any], scope: str = log.MAIN) -> log.Event:
+    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
+
+
+def fold(start: int, length: int, kept: int) -> log.Event:
+    return log.CompactionCompleted(
+        success=True, start=start, stop=start + length, kept=(kept,), replacement=("then", "yes"),
+        usage=log.Usage(input_tokens=7),
+    )  # fmt: skip
+
+
+EVENTS: st.SearchStrategy[log.Event] = st.one_of(
+    st.builds(spoke, st.sampled_from(MESSAGES)),
+    st.builds(spoke, st.sampled_from(MESSAGES), st.sampled_from([log.MAIN, "d1"])),
+    st.builds(fold, POSITIONS, POSITIONS, POSITIONS),
+    st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
+    st.builds(log.TurnsReducedToText, line=POSITIONS),
+    st.builds(log.Rewound, to=POSITIONS),
+    st.builds(log.Pinned, position=POSITIONS),
+    st.sampled_from(
+        [
+            log.ContextCleared(), log.ChangeUndone(), log.ChangeRedone(), log.TurnInterrupted(),
+            log.ToolsChanged(tools=({"name": "t", "parameters": {"type": "object", "required": ["a"]}},)),
+            log.SystemChanged(text="be kind"), log.SkillInvoked(name="s", instructions="i"),
+            log.CompactionStarted(stop=2), log.DelegationStarted(scope="d1", agent="x"), log.Forked(parent="p", at=1),
+        ]
+    ),
+)  # fmt: skip
+
+
+class Reading:
+    """A history without its past, and the log from which that can be read."""
+
+    def __init__(self, live: History, events: list[log.Event]) -> None:
+        self.history = History.resumed(from_json(State, as_json(live.state())), format_named)
+        self.events = events
+
+    def asked(self, question: Callable[[History], T]) -> T:
+        while True:
+            try:
+                return question(self.history)
+            except NotInMemoryError as missing:
+                self._read(list(missing.positions))
+
+    def _read(self, positions: list[int]) -> None:
+        if not positions:
+            self.history = History.replay(self.events, format_named)
+        spoken = [event for event in self.events if isinstance(event, log.MessageAppended)]
+        for position in positions:
+            self.history.read(position, spoken[position])
+
+
+def seen(history: History, scope: str) -> object:
+    shown = history.projection(COUNTER, scope)
+    return (
+        shown.entries, shown.sums, shown.sent, shown.newest_prompt, history.facts, history.can_undo, history.can_redo,
+        history.format, history.systems, history.prompts, history.said_in, history.scopes,
+        render(history.ledger(scope, len(history)), 500, COUNTER),
+    )  # fmt: skip
+
+
+@given(st.lists(EVENTS, max_size=30), st.lists(EVENTS, max_size=8), st.sampled_from([log.MAIN, "d1"]), POSITIONS)
+def test_going_on_from_a_state_is_going_on_from_the_log(
+    before: list[log.Event], after: list[log.Event], scope: str, asked_at: int
+) -> None:
+    live, events = History(format_named), list[log.Event]()
+
+    def take_in(history: History, event: log.Event) -> bool:
+        try:
+            history.append(event)
+        except MalformedInputError:
+            return False
+        return True
+
+    for number, event in enumerate(before):
+        if take_in(live, event):
+            events.append(event)
+        if number == asked_at:
+            live.ledger(scope, len(live))
+    resumed = Reading(live, events)
+    for event in after:
+        is_true = take_in(live, event)
+        assert resumed.asked(lambda history, event=event: take_in(history, event)) == is_true
+        if is_true:
+            events.append(event)
+
+    assert resumed.asked(lambda history: seen(history, scope)) == seen(live, scope)
+
+
+async def long_session(store: MemoryStore | SqliteStore, steps: int = 120) -> Session:
+    session = await Session.open("long", store=store, model="gpt-5")
+    talk = generated_session(4 * steps)
+    for start in range(0, 4 * steps, 4):
+        await session.record(talk[start : start + 4])
+        with suppress(PendingToolCallsError):
+            await session.prepare(4_000)
+    return session
+
+
+async def test_a_closed_session_is_opened_without_reading_its_past(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "chats.db")
+    session = await long_session(store)
+    events = await session.events()
+    await session.close()
+
+    again = await Session.open("long", store=store, model="gpt-5")
+    request = await again.prepare(4_000)
+
+    assert len(again) == len(session) == 480
+    assert again.history.entries.unread > 300
+    assert request.messages == (await session.prepare(4_000)).messages
+    assert (await again.events())[: len(events)] == events
+    assert await again.recall(0, 480) == generated_session(480)
+    assert again.history.entries.unread == 0
+    await store.close()
+
+
+async def test_whatever_reaches_back_reads_what_it_needs() -> None:
+    store = MemoryStore()
+    session = await long_session(store)
+    await session.close()
+    await session.record([said("and now?")])
+
+    def reopened() -> Any:
+        return Session.open("long", store=store, model="gpt-5")
+
+    rewound = await reopened()
+    await rewound.rewind(to=10)
+    assert [entry.position for entry in await rewound.shown()] == list(range(10))
+    assert await rewound.undo()
+    synced = await reopened()
+    assert await synced.sync([*generated_session(480), said("and now?")]) == range(481, 481)
+    forked = await (await reopened()).fork("other", at=3)
+    assert await forked.recall(0, 3) == generated_session(480)[:3]
+    compacted = await reopened()
+    assert (await compacted.compact(budget=4_000)).success
+
+
+async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
+    store = MemoryStore()
+    session = await long_session(store)
+    changes = 0
+    await session.close()
+
+    again = await Session.open("long", store=store, model="gpt-5")
+    while await again.undo():
+        changes += 1
+
+    kinds = (log.CompactionCompleted, log.OutputsOffloaded)
+    assert changes == sum(isinstance(event, kinds) for event in await session.events()) > 8
+    assert [entry.position for entry in await again.shown()] == list(range(480))
+    assert not await again.undo()
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged", "of another make", "not JSON"])
+async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / "chats.db"
+    store = SqliteStore(path)
+    session = await long_session(store, 30)
+    await session.close()
+    await store.close()
+    kept = sqlite3.connect(path)
+    data = bytes(kept.execute("SELECT data FROM snapshots").fetchone()[0])
+    harmed = {
+        "damaged": data[:-9] + b"\x00" * 9, "of another make": b"\x00" + b"x" * 40, "not JSON": b"\x02nothing",
+    }  # fmt: skip
+    if harm == "deleted":
+        kept.execute("DELETE FROM snapshots")
+    else:
+        kept.execute("UPDATE snapshots SET data = ?", (harmed[harm],))
+    kept.commit()
+    kept.close()
+
+    again = await Session.open("long", store=store, model="gpt-5")
+
+    assert again.history.entries.unread == 0
+    assert await again.shown() == await session.shown()
+    await again.close()
+    await store.close()
+
+
+async def test_a_scrubbed_secret_does_not_come_back_by_a_shortcut() -> None:
+    store = MemoryStore()
+    session = await long_session(store, 30)
+    await session.record([said("the password is hunter-two-hunter")])
+    await session.prepare(4_000)
+    await scrub(store, "long", "hunter-two-hunter", time_ms=1)
+    await session.close()
+
+    assert await store.get_snapshot("long") is None
+    again = await Session.open("long", store=store, model="gpt-5")
+    assert again.history.entries[120].message.text == "the password is [scrubbed]"
+
+
+async def test_a_long_running_session_leaves_shortcuts_on_its_way() -> None:
+    store = MemoryStore()
+    session = await Session.open("long", store=store)
+    for _ in range(21):
+        await session.record([said("word")] * 100)
+
+    snapshot = await store.get_snapshot("long")
+
+    assert snapshot is not None
+    assert snapshot.length == 2_000
+    shortcut = opened_shortcut(snapshot.data)
+    assert shortcut is not None
+    assert shortcut.places == list(range(2_000))
+    assert opened_shortcut(Snapshot(1, b"x").data) is None
