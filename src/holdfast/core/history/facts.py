@@ -20,6 +20,12 @@ class Facts:
     pins: frozenset[int] = frozenset()
     running: log.CompactionStarted | None = None
     """A compaction that was started and has not ended."""
+    written: log.SummaryWritten | None = None
+    """Its summary, ready to be put in place."""
+    summary: log.SummaryWritten | None = None
+    """The last summary that a model wrote of what still stands, whether it was put in place or not."""
+    folded_from: int | None = None
+    """What the context had cost before the last fold, until a provider's count has shown whether it helped."""
     failures: int = 0
     """Compactions that failed in a row."""
     failed_stop: int = -1
@@ -40,12 +46,39 @@ class Facts:
             case log.Unpinned(position=position):
                 return replace(self, pins=self.pins - {position})
             case log.CompactionStarted():
-                return replace(self, running=event)
+                return replace(self, running=event, written=None)
+            case log.SummaryWritten():
+                return replace(self, summary=event, written=event if self.running else None)
             case log.CompactionCompleted():
-                failures, stop = (0, -1) if event.success else (self.failures + 1, event.stop)
-                return replace(self, running=None, failures=failures, failed_stop=stop, failed_at=length)
+                return self._ended(event, length)
+            case log.MessageAppended(usage=log.Usage() as usage):
+                return self._judged(usage, length)
+            case log.Rewound(to=to):
+                return replace(self, summary=self.summary if self.summary and self.summary.stop <= to else None)
+            case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
+                return replace(self, summary=None)
             case _:
                 return _learned(self, event)
+
+    def _ended(self, event: log.CompactionCompleted, length: int) -> "Facts":
+        """Return what is true after a fold, or after one that came to nothing."""
+        known = replace(self, running=None, written=None) if event.ends_run else self
+        if event.success:
+            before = event.pre_compaction_tokens or None
+            return replace(known, failures=0, failed_stop=-1, failed_at=length, folded_from=before)
+        if event.is_cancelled:
+            return known
+        return replace(known, failures=self.failures + 1, failed_stop=event.stop, failed_at=length)
+
+    def _judged(self, usage: log.Usage, length: int) -> "Facts":
+        """Return what is true after a provider's count: a fold after which it is no smaller did not help."""
+        if self.folded_from is None:
+            return self
+        reported = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        known = replace(self, folded_from=None)
+        if not reported or reported < self.folded_from:
+            return known
+        return replace(known, failures=self.failures + 1, failed_stop=length, failed_at=length)
 
 
 def _learned(facts: Facts, event: log.Event) -> Facts:

@@ -46,6 +46,8 @@ class History:
     facts: Facts = field(default_factory=Facts)
     _versions: list[Version] = field(default_factory=lambda: [Version()])
     _current: int = 0
+    changes: int = 0
+    """How often the context has changed, changes that were taken back and made again included."""
     _has_earlier: bool = False
     """Whether there were versions before the first of these, which nobody remembers."""
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
@@ -163,6 +165,7 @@ class History:
 
     def append(self, event: log.Event) -> None:
         """Take in what happened next; an event that cannot be true is refused and leaves no trace."""
+        before = self.version
         if isinstance(event, log.MessageAppended):
             self._say(event)
         elif isinstance(event, log.ChangeUndone):
@@ -172,10 +175,12 @@ class History:
             self._current += self.can_redo
         else:
             changed = self.version.after(event, len(self.entries))
+            self._note(event)
             if changed is not None:
                 self._versions[self._current + 1 :] = [changed]
                 self._current += 1
-            self._note(event)
+        self.changes += self.version is not before
+        self.facts = self.facts.after(event, len(self.entries))
 
     def _check_undo(self) -> None:
         if not self._current and self._has_earlier:
@@ -204,7 +209,6 @@ class History:
             self._ledgers.clear()
         elif isinstance(event, log.Pinned | log.Unpinned):
             self._check_pin(event)
-        self.facts = self.facts.after(event, len(self.entries))
 
     def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
         if not 0 <= event.position < len(self.entries):
@@ -223,6 +227,7 @@ class History:
             prompts=tuple(self.prompts),
             versions=tuple(self._versions[first:]),
             current=self._current - first,
+            changes=self.changes,
             has_earlier=self._has_earlier or first > 0,
             facts=self.facts,
             parents=dict(self.scopes.parents),
@@ -238,6 +243,7 @@ class History:
         history.format = state.format
         history.systems, history.prompts = list(state.systems), list(state.prompts)
         history._versions, history._current = list(state.versions), state.current
+        history.changes = state.changes
         history._has_earlier, history.facts = state.has_earlier, state.facts
         history._ledgers = {scope: _Kept(kept.lineage, kept.stop, kept) for scope, kept in state.ledgers.items()}
         return history

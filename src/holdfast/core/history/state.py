@@ -56,6 +56,7 @@ class State:
     """The last few, with those that were taken back."""
     current: int
     """Which of them holds."""
+    changes: int
     has_earlier: bool
     facts: Facts
     parents: Mapping[str, str]

@@ -32,18 +32,37 @@ def told(step: OffloadOutputs | ReduceToText, scope: str) -> log.Event:
     return log.TurnsReducedToText(line=step.line, scope=scope)
 
 
-def started(step: FoldSpan, outlook: Outlook) -> log.CompactionStarted:
-    """Return the event that a summary was begun."""
+def started(step: FoldSpan, outlook: Outlook, focus: str = "") -> log.CompactionStarted:
+    """Return the event that a summary was begun; `focus` is what the user wants it to be about."""
     situation = outlook.situation
     return log.CompactionStarted(
         trigger=step.trigger,
+        start=step.start,
         stop=step.stop,
+        kept=step.kept,
+        count=step.count,
+        is_merged=step.is_merged,
+        basis=outlook.history.changes,
+        custom_instructions=focus or None,
         tokens=log.Breakdown(
             system_tokens=situation.system_tokens,
             conversation_tokens=outlook.message_tokens,
             tool_definitions_tokens=situation.tools_tokens,
         ),
         scope=situation.scope,
+    )
+
+
+def step_of(event: log.CompactionStarted) -> FoldSpan:
+    """Return the step that a compaction was started with."""
+    return FoldSpan(
+        start=event.start,
+        stop=event.stop,
+        kept=event.kept,
+        count=event.count,
+        is_merged=event.is_merged,
+        by="summary",
+        trigger=event.trigger,
     )
 
 

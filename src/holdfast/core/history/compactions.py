@@ -1,0 +1,110 @@
+"""The events of a compaction: begun, its summary written, and ended, well or not."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+MAIN = "main"
+"""The scope of the agent that talks to the user."""
+
+Trigger: TypeAlias = Literal[
+    "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request", "restore"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a provider billed for one answer, in tokens."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What a request is made of, in tokens."""
+
+    system_tokens: int = 0
+    conversation_tokens: int = 0
+    tool_definitions_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStarted:
+    """Somebody has begun to summarise the older part."""
+
+    KIND: ClassVar[str] = "session.compaction_start"
+
+    trigger: Trigger = "threshold"
+    start: int = 0
+    stop: int
+    """Messages before this position are to be folded."""
+    kept: tuple[int, ...] = ()
+    count: int = 0
+    """How many messages the summary is to stand for, as the policy counts them."""
+    is_merged: bool = False
+    basis: int = 0
+    """How often the context had changed by then: a summary is put in place only where it has not changed since."""
+    tokens: Breakdown = field(default_factory=Breakdown)
+    custom_instructions: str | None = None
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryWritten:
+    """The summary that was begun is there; nothing is replaced by it yet."""
+
+    KIND: ClassVar[str] = "session.summary_written"
+
+    start: int
+    stop: int
+    """The span it is about."""
+    text: str
+    by_model: str | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+    score: float | None = None
+    """Which share of what must not be forgotten is in it or beside it."""
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionCompleted:
+    """The older part was replaced by a summary, or that failed; holds all that rebuilds the replacement."""
+
+    KIND: ClassVar[str] = "session.compaction_complete"
+
+    success: bool
+    trigger: Trigger = "threshold"
+    start: int = 0
+    """Messages before this position stay whole in front of the summary."""
+    stop: int = 0
+    """Messages from here on stay whole behind it."""
+    kept: tuple[int, ...] = ()
+    """Positions inside the span that stay whole behind the summary, such as the prompt that is being answered."""
+    replacement: tuple[str, ...] = ()
+    """The texts that stand for the span, in turns: the user's first, then the assistant's, and so on."""
+    summary_content: str = ""
+    is_merged: bool = False
+    """Whether the text is put before the first message that stays, instead of in a message of its own."""
+    by_model: str | None = None
+    """Who wrote the summary; None for a digest made by rule."""
+    error: str | None = None
+    pre_compaction_tokens: int = 0
+    post_compaction_tokens: int = 0
+    tokens_removed: int = 0
+    messages_removed: int = 0
+    checkpoint_number: int | None = None
+    checkpoint_path: str | None = None
+    request_id: str | None = None
+    usage: Usage | None = None
+    duration_ms: int | None = None
+    score: float | None = None
+    """Which share of what must not be forgotten the summary and what stands beside it hold."""
+    reason: str = ""
+    is_cancelled: bool = False
+    """Whether it was given up and did not fail."""
+    ends_run: bool = True
+    """Whether the compaction that was started has ended with it; a fold without a model can come in between."""
+    scope: str = MAIN
