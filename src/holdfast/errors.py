@@ -8,6 +8,12 @@ HoldfastError
 ├── CannotFitError             what may not be shortened is larger than the budget
 ├── NothingToCompactError      there is nothing that a compaction could fold
 ├── NotInMemoryError           messages were asked for that have stayed in the store
+├── ModelError                 a model could not be asked, or gave no answer; names the model
+│   ├── ModelAccessError       no key, no permission, no credit, or nothing to ask it with
+│   ├── ModelUnreachableError  the network, a name, a connection that was cut, a time that ran out
+│   ├── ModelBusyError         a rate limit or an overloaded server; wait and ask again
+│   ├── ModelOverflowError     what it was asked is too long for it
+│   └── ModelRefusedError      any other refusal
 └── StoreError                 a store could not do what it was asked; the log is as it was
     ├── SequenceConflictError  another writer appended first
     ├── UnknownSessionError    there is no session of that name, or more than one
@@ -25,6 +31,7 @@ _KEYS = re.compile(
     r"\b(sk-|gh[pousr]_|github_pat_|xox[abprs]-|AKIA|AIza)[A-Za-z0-9_\-]{8,}|\b(Bearer\s+)[A-Za-z0-9._~+/=\-]{8,}",
     re.IGNORECASE,
 )
+FIRST_SERVER_STATUS = 500
 _PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
 
 
@@ -129,6 +136,64 @@ class NotInMemoryError(HoldfastError):
         named = ", ".join(f"#{position}" for position in positions[:3])
         super().__init__(f"{len(positions):,} messages ({named} …) are in the store and not in memory; use recall")
         self.positions = positions
+
+
+class ModelError(HoldfastError):
+    """A model could not be asked, or gave no answer. The conversation is as it was."""
+
+    def __init__(self, model: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{model}: {problem}; {remedy}")
+        self.model = redacted(model)
+        self.problem = redacted(problem)
+
+
+class ModelAccessError(ModelError):
+    """The model may not be asked: no key, no permission, no credit, or no library that knows its provider."""
+
+    def __init__(
+        self, model: str, problem: str, remedy: str = "check the API key, and that it may use this model"
+    ) -> None:
+        super().__init__(model, problem, remedy)
+
+
+class ModelUnreachableError(ModelError):
+    """The model could not be reached, was cut off, or took too long. Ask again when the network is back."""
+
+    def __init__(
+        self, model: str, problem: str, remedy: str = "check the address and the network, then ask again"
+    ) -> None:
+        super().__init__(model, problem, remedy)
+
+
+class ModelBusyError(ModelError):
+    """The provider wants fewer requests, or has no room just now. Wait `retry_after` seconds where it says so."""
+
+    def __init__(self, model: str, problem: str, *, retry_after: float | None = None) -> None:
+        when = "later" if retry_after is None else f"in {retry_after:g} s"
+        super().__init__(model, problem, f"ask again {when}")
+        self.retry_after = retry_after
+
+
+class ModelOverflowError(ModelError):
+    """What was asked is too long for the model. Send less: at most `limit` tokens where the provider says so."""
+
+    def __init__(self, model: str, problem: str, *, limit: int | None = None, size: int | None = None) -> None:
+        most = "send less" if limit is None else f"send less than {limit:,} tokens"
+        super().__init__(model, problem, most)
+        self.limit = limit
+        self.size = size
+        """How large the provider found it, in tokens."""
+
+
+class ModelRefusedError(ModelError):
+    """The model gave no answer for another reason. `problem` has the provider's words, `status` its number."""
+
+    def __init__(self, model: str, problem: str, *, status: int | None = None, remedy: str | None = None) -> None:
+        is_passing = status is not None and status >= FIRST_SERVER_STATUS
+        super().__init__(model, problem, remedy or ("ask again later" if is_passing else "choose another model"))
+        self.status = status
+        self.is_passing = is_passing
+        """Whether the fault is the server's own, so that the same request may be answered another time."""
 
 
 class StoreError(HoldfastError):

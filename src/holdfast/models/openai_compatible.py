@@ -1,0 +1,211 @@
+"""A writer behind any endpoint that speaks OpenAI's chat completions: hosted, proxied, or on this machine.
+
+Needs the extra `holdfast[http]`, and loads it at the first call.
+"""
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from holdfast.core.conversation.json_values import written
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.models.base import INTERACTION_HEADER, Answer, Ask, Prefix
+from holdfast.models.refusals import refused, retry_after_of, translated
+from holdfast.models.streaming import OK, Reply, events_of
+from holdfast.wire.reading import is_list, is_mapping
+
+if TYPE_CHECKING:
+    import httpx
+
+OutputField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
+CHAT = "openai-chat"
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 120.0
+MIN_CHARS, CHARS_PER_TOKEN = 65_536, 32
+"""A model that writes more than this for each token it was allowed ignores the limit."""
+MAX_REFUSAL_BYTES = 65_536
+REDACTED = "[redacted]"
+
+
+class ChatWriter:
+    """Asks one model of one endpoint."""
+
+    prefix_formats = frozenset({CHAT})
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        window: int | None = None,
+        output_field: OutputField = "max_tokens",
+        options: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """`base_url` ends before `/chat/completions`; `options` go into the request as they are.
+
+        `output_field` is what the endpoint calls the output limit; `idle_seconds` is the longest silence.
+        """
+        parts = urlsplit(base_url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise SettingsError("base_url", f"{base_url!r} is not an http:// or https:// address")
+        if not model:
+            raise SettingsError("model", "needs a name")
+        if find_spec("httpx") is None:
+            raise SettingsError("model", f"{model} needs an HTTP client: pip install 'holdfast[http]'")
+        self.base_url = base_url.rstrip("/")
+        self._model = model
+        self._key = _checked_key(api_key)
+        self._window = window
+        self._output_field: OutputField = output_field
+        self._options = dict(options or {})
+        self._headers = dict(headers or {})
+        self._idle_seconds = idle_seconds
+        self._is_loopback = _is_loopback(parts.hostname)
+        self._tls: ssl.SSLContext | None = None
+
+    def __repr__(self) -> str:
+        """The address and the model; never the key."""
+        return f"ChatWriter({self.base_url!r}, {self._model!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self._model
+
+    @property
+    def window(self) -> int | None:
+        """The largest input in tokens, as it was given."""
+        return self._window
+
+    async def write(self, ask: Ask) -> Answer:
+        """Return what the model wrote."""
+        reply = Reply(self._model, max(MIN_CHARS, ask.max_output_tokens * CHARS_PER_TOKEN))
+        try:
+            async with (
+                await self._client() as client,
+                client.stream(
+                    "POST",
+                    f"{self.base_url}/chat/completions",
+                    content=written(self._body(ask)).encode("utf-8", "replace"),
+                    headers=self._headers_for(ask),
+                ) as response,
+            ):
+                await self._receive(response, reply)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if not reply.finish:
+                raise translated(self._model, error) from error
+        return reply.answer()
+
+    async def _client(self) -> "httpx.AsyncClient":
+        """Return a client for one call: calls are minutes apart, and may come from different loops."""
+        import httpx  # noqa: PLC0415 - an extra, and a tenth of a second
+
+        if self._tls is None:
+            # Certificates take a twentieth of a second to read; plain HTTP wants none.
+            is_plain = self.base_url.startswith("http://")
+            self._tls = (
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                if is_plain
+                else await asyncio.to_thread(httpx.create_ssl_context)
+            )
+        timeout = httpx.Timeout(self._idle_seconds, connect=CONNECT_SECONDS)
+        # A proxy that is set for the network cannot reach what listens on this machine alone.
+        return httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=not self._is_loopback)
+
+    async def _receive(self, response: "httpx.Response", reply: Reply) -> None:
+        if response.status_code != OK:
+            body = self._without_key(await _beginning_of(response))
+            wait = retry_after_of(response.headers)
+            raise refused(self._model, body, status=response.status_code, retry_after=wait)
+        if "json" in response.headers.get("content-type", ""):
+            # A server that does not stream, or an error under a status that says otherwise.
+            await response.aread()
+            reply.take_payload(response.json())
+            reply.is_done = True
+            return
+        async for event in events_of(response.aiter_bytes()):
+            reply.take(event)
+            if reply.is_done or reply.is_overlong:
+                return
+
+    def _headers_for(self, ask: Ask) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "User-Agent": "holdfast",
+            INTERACTION_HEADER: ask.interaction,
+            **self._headers,
+        }
+        return headers | {"Authorization": f"Bearer {self._key}"} if self._key else headers
+
+    def _body(self, ask: Ask) -> dict[str, object]:
+        prefix = ask.prefix if ask.prefix and ask.prefix.format == CHAT else None
+        beside: dict[str, object] = {"tools": prefix.tools, "tool_choice": "none"} if prefix and prefix.tools else {}
+        return {
+            **self._options,
+            "model": self._model,
+            "messages": _behind(prefix, ask) if prefix else _plain(ask),
+            **beside,
+            self._output_field: ask.max_output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, REDACTED) if self._key else text
+
+
+def _plain(ask: Ask) -> list[Mapping[str, object]]:
+    how: list[Mapping[str, object]] = [{"role": "system", "content": ask.system}] if ask.system else []
+    return [*how, {"role": "user", "content": ask.text}]
+
+
+def _behind(prefix: Prefix, ask: Ask) -> list[Mapping[str, object]]:
+    """Return the conversation's own request with the ask behind it.
+
+    How to write goes there too: any other place would change what the provider has cached.
+    """
+    asked = "\n\n".join(text for text in (ask.system, ask.text) if text)
+    return [*_system_of(prefix.system), *prefix.messages, {"role": "user", "content": asked}]
+
+
+def _system_of(system: object) -> list[Mapping[str, object]]:
+    """Return system text that travelled outside the messages as the messages it became."""
+    if is_mapping(system):
+        return [system]
+    if is_list(system) and all(is_mapping(item) and "role" in item for item in system):
+        return list(system)
+    return [{"role": "system", "content": system}] if system else []
+
+
+async def _beginning_of(response: "httpx.Response") -> str:
+    """Return as much of a refusal as anybody reads."""
+    body = b""
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_REFUSAL_BYTES:
+            break
+    return body[:MAX_REFUSAL_BYTES].decode("utf-8", "replace")
+
+
+def _checked_key(key: str | None) -> str | None:
+    key = key.strip() if key else None
+    if key and not (key.isascii() and key.isprintable() and " " not in key):
+        raise SettingsError("api_key", "has a character that no key can have")
+    return key or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

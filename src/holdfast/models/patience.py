@@ -1,0 +1,94 @@
+"""Asking again, within reason.
+
+A call that failed because of the moment may succeed in the next one; a call that failed because of what
+was asked, or by whom, never will. So only the first kind is repeated, a bounded number of times, after waits
+that double and that a provider's own word can lengthen up to a bound. The waits have no chance in them:
+one process rarely has two summaries under way, and what is certain can be tested.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from holdfast.errors import (
+    HoldfastError,
+    ModelBusyError,
+    ModelRefusedError,
+    ModelUnreachableError,
+    SettingsError,
+)
+from holdfast.models.base import Answer, Ask, Writer
+from holdfast.models.refusals import translated
+
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+Noticed: TypeAlias = Callable[[HoldfastError, float], None]
+"""Hears of each failure that is tried again, and of the seconds until then."""
+
+TIMEOUT_SECONDS = 120.0
+ATTEMPTS = 3
+FIRST_WAIT_SECONDS = 1.0
+MAX_WAIT_SECONDS = 60.0
+
+
+async def patiently(
+    writer: Writer,
+    ask: Ask,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    attempts: int = ATTEMPTS,
+    max_wait_seconds: float = MAX_WAIT_SECONDS,
+    sleep: Sleep = asyncio.sleep,
+    noticed: Noticed | None = None,
+) -> Answer:
+    """Return a writer's answer, asking at most `attempts` times and waiting `timeout_seconds` for each.
+
+    Raises the last `ModelError`. A provider that wants more patience than `max_wait_seconds` is not waited
+    for. Cancelling this cancels the call.
+    """
+    if attempts < 1:
+        raise SettingsError("attempts", f"must be at least 1, not {attempts}")
+    if timeout_seconds <= 0:
+        raise SettingsError("timeout_seconds", f"must be more than 0, not {timeout_seconds:g}")
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return await _within(timeout_seconds, writer, ask, sleep)
+        except HoldfastError as error:
+            wait = wait_after(error, attempt, max_wait_seconds)
+            if wait is None or attempt == attempts:
+                raise
+            if noticed:
+                noticed(error, wait)
+        await sleep(wait)
+
+
+def wait_after(error: HoldfastError, attempt: int, max_wait_seconds: float = MAX_WAIT_SECONDS) -> float | None:
+    """Return how long to wait before the next attempt, or None where there is to be none."""
+    if isinstance(error, ModelRefusedError) and not error.is_passing:
+        return None
+    if not isinstance(error, ModelBusyError | ModelUnreachableError | ModelRefusedError):
+        return None
+    asked = (error.retry_after or 0.0) if isinstance(error, ModelBusyError) else 0.0
+    if asked > max_wait_seconds:
+        return None
+    return max(asked, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), max_wait_seconds))
+
+
+async def _within(seconds: float, writer: Writer, ask: Ask, sleep: Sleep) -> Answer:
+    """Return the answer, or raise when the time is up; the clock is the caller's, so no test waits for it."""
+    call = asyncio.ensure_future(writer.write(ask))
+    timer = asyncio.ensure_future(sleep(seconds))
+    try:
+        await asyncio.wait({call, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if call.done():
+            return call.result()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise translated(writer.name, error) from error
+    finally:
+        call.cancel()
+        timer.cancel()
+        await asyncio.gather(call, timer, return_exceptions=True)
+    raise ModelUnreachableError(writer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")

@@ -1,0 +1,192 @@
+"""What went wrong with a call, as one of our errors.
+
+Providers, their libraries and the network fail in many words. Each caller of a model has one question, what
+to do now, and `ModelError` has an answer for each: mend the access, wait for the network, wait for the
+provider, send less, or do without. Libraries' errors are told by their names, so that none is loaded for it.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+from holdfast.errors import (
+    FIRST_SERVER_STATUS,
+    HoldfastError,
+    ModelAccessError,
+    ModelBusyError,
+    ModelError,
+    ModelOverflowError,
+    ModelRefusedError,
+    ModelUnreachableError,
+)
+from holdfast.wire.overflow import Refusal, classify
+from holdfast.wire.reading import is_list, is_mapping
+
+UNAUTHORISED, PAYMENT, FORBIDDEN, NOT_FOUND, PROXY_LOGIN, TIMEOUT = 401, 402, 403, 404, 407, 408
+UNAVAILABLE, OVERLOADED = 503, 529
+NO_ACCESS = {UNAUTHORISED, PAYMENT, FORBIDDEN, PROXY_LOGIN}
+FIRST_ERROR, LAST_ERROR = 400, 599
+MAX_CHARS = 500
+"""Of a provider's words in an error: some send whole pages."""
+NO_CREDIT = re.compile(r"insufficient_quota|current quota|credit balance|billing|out of credits", re.IGNORECASE)
+
+UNREACHED = {
+    "APIConnectionError",  # openai and anthropic; their timeouts too
+    "ConnectionError",
+    "ModelConnectionError",  # pydantic-ai; its transport timeouts too
+    "ModelRequestTimeout",
+    "SSLError",
+    "TimeoutError",
+    "TransportError",  # httpx
+    "gaierror",  # a name that nobody knows
+}
+DENIED = {
+    "AuthenticationError",
+    "ModelAuthenticationError",
+    "ModelQuotaExceededError",
+    "PermissionDeniedError",
+}
+STATUSES = {"ModelRateLimitError": 429, "ModelUnavailableError": UNAVAILABLE, "ModelServerError": FIRST_SERVER_STATUS}
+"""What an error without a status amounts to."""
+
+
+class Headers(Protocol):
+    """What is asked of an answer's headers, whosever they are."""
+
+    def get(self, key: str, /) -> str | None:
+        """Return a header."""
+        ...
+
+
+def refused(
+    model: str, body: object, *, status: int | None, retry_after: float | None = None, is_stream: bool = False
+) -> ModelError:
+    """Return the error that a provider's answer amounts to; `body` is its text or JSON."""
+    told = status if status is not None and status >= FIRST_ERROR else _status_inside(body) or status
+    refusal = classify(body, status=told, is_stream=is_stream)
+    if refusal is None:
+        return ModelRefusedError(model, f"the answer is none: {_short(_text(body))}", status=told)
+    problem = _short(refusal.message)
+    if told in NO_ACCESS or (refusal.kind == "rate_limit" and NO_CREDIT.search(_text(body))):
+        return ModelAccessError(model, problem)
+    if told == TIMEOUT:
+        return ModelUnreachableError(model, problem)
+    if refusal.kind == "overflow":
+        return _overflow(model, refusal)
+    if refusal.kind == "rate_limit" or told in {UNAVAILABLE, OVERLOADED}:
+        return ModelBusyError(model, problem, retry_after=retry_after)
+    remedy = "check the model's name and the address" if told == NOT_FOUND else None
+    return ModelRefusedError(model, problem, status=told, remedy=remedy)
+
+
+def translated(model: str, error: Exception) -> HoldfastError:
+    """Return a library's error as one of ours: pydantic-ai's, openai's, anthropic's, httpx', or the system's."""
+    if isinstance(error, HoldfastError):
+        return error
+    if last := _last_of(error):
+        return translated(model, last)
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if named := _by_name(model, error, names):
+        return named
+    body: object = getattr(error, "body", None)
+    given: object = getattr(error, "status_code", None)
+    status = given if isinstance(given, int) else next((STATUSES[name] for name in STATUSES if name in names), None)
+    if status is not None or body is not None:
+        return refused(model, _words_of(error, body), status=status, retry_after=_asked_to_wait(error))
+    return ModelRefusedError(model, f"{type(error).__name__}: {_short(str(error))}")
+
+
+def _by_name(model: str, error: Exception, names: set[str]) -> ModelError | None:
+    """Return what the kind of an error alone says."""
+    problem = _short(str(error)) or type(error).__name__
+    if names & UNREACHED:
+        return ModelUnreachableError(model, problem)
+    if "ModelContextWindowExceededError" in names:
+        told: object = getattr(error, "body", None) or str(error)
+        return _overflow(model, classify(told, status=FIRST_ERROR) or Refusal("overflow", problem))
+    if names & DENIED:
+        return ModelAccessError(model, problem)
+    if "UserError" in names:
+        return ModelAccessError(model, problem, "configure its provider")
+    if isinstance(error, ImportError):
+        return ModelAccessError(model, problem, "install what its provider needs")
+    return None
+
+
+def retry_after_of(headers: Headers) -> float | None:
+    """Return how many seconds a provider asks us to wait, where it does."""
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    told = headers.get("retry-after")
+    seconds = _seconds(told)
+    if seconds is not None or not told:
+        return seconds
+    try:
+        # A date is held against the server's own clock, which may not be ours.
+        wait = parsedate_to_datetime(told) - parsedate_to_datetime(headers.get("date") or "")
+    except (TypeError, ValueError):
+        return None
+    return max(0.0, wait.total_seconds())
+
+
+def _last_of(error: Exception) -> Exception | None:
+    """Return the last of a group of errors: what a chain of fallbacks tried last."""
+    members: object = getattr(error, "exceptions", None)
+    last: object = members[-1] if is_list(members) and members else None
+    return last if isinstance(last, Exception) else None
+
+
+def _overflow(model: str, refusal: Refusal) -> ModelOverflowError:
+    return ModelOverflowError(model, _short(refusal.message), limit=refusal.limit, size=refusal.size)
+
+
+def _words_of(error: Exception, body: object) -> object:
+    """Return what a provider said: the body as such, wrapped as on the wire where a library took the wrapper off."""
+    if body is None:
+        return str(error)
+    return {"error": body} if is_mapping(body) and "error" not in body else body
+
+
+def _asked_to_wait(error: Exception) -> float | None:
+    told = _seconds(getattr(error, "retry_after", None))
+    headers: object = getattr(getattr(error, "response", None), "headers", None)
+    if told is None and isinstance(headers, Mapping):
+        return retry_after_of(headers)  # pyright: ignore[reportUnknownArgumentType] - a library's own headers
+    return told
+
+
+def _seconds(value: object) -> float | None:
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _status_inside(body: object) -> int | None:
+    """Return the status that an error names inside an answer which claims to be none."""
+    if isinstance(body, str | bytes):
+        try:
+            body = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+    told = body.get("error") if is_mapping(body) else None
+    code: object = told.get("code") if is_mapping(told) else None
+    return code if isinstance(code, int) and FIRST_ERROR <= code <= LAST_ERROR else None
+
+
+def _text(body: object) -> str:
+    if isinstance(body, bytes | bytearray):
+        return bytes(body).decode("utf-8", "replace")
+    return json.dumps(body, default=str, skipkeys=True) if is_mapping(body) or is_list(body) else str(body)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"

@@ -1,0 +1,82 @@
+"""A clock that a test turns by hand, so that a minute costs no time and comes out the same every time."""
+
+import asyncio
+import heapq
+from collections.abc import Awaitable
+from itertools import count
+from typing import TypeVar
+
+T = TypeVar("T")
+ROUNDS = 50
+"""How often the loop goes round before nothing more is expected of what was woken."""
+PATIENCE_SECONDS = 5.0
+"""Of real time, for work that waits for something real, such as a file or a thread."""
+GLANCE_SECONDS = 0.01
+
+
+class SimulatedClock:
+    """Time that passes when a test says so: give `time_ms` and `sleep` to what is tested."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self._now = start_ms / 1000
+        self._numbers = count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def time_ms(self) -> int:
+        """Return the time in milliseconds."""
+        return round(self._now * 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when that much time has passed on this clock."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._numbers), woken))
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass; who wakes up on the way runs at his time, and may go to sleep again."""
+        end = self._now + seconds
+        await self._settle()
+        while (due := self._next()) is not None and due <= end:
+            await self._jump(due)
+        self._now = end
+
+    async def run(self, work: Awaitable[T]) -> T:
+        """Return the result of some work; time jumps ahead whenever all of it sleeps."""
+        task = asyncio.ensure_future(work)
+        waited = 0.0
+        try:
+            while not task.done():
+                await self._settle()
+                due = self._next()
+                if task.done():
+                    break
+                if due is not None:
+                    await self._jump(due)
+                    continue
+                if waited > PATIENCE_SECONDS:
+                    raise TimeoutError("the work neither ends nor sleeps on this clock")
+                await asyncio.wait({task}, timeout=GLANCE_SECONDS)
+                waited += GLANCE_SECONDS
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return task.result()
+
+    def _next(self) -> float | None:
+        """Return when the next sleeper is due; those that were cancelled sleep no more."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] if self._sleepers else None
+
+    async def _jump(self, due: float) -> None:
+        self._now = due
+        _, _, woken = heapq.heappop(self._sleepers)
+        woken.set_result(None)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)

@@ -1,0 +1,125 @@
+"""The models and the clock of the test kit do what they say."""
+
+import asyncio
+from itertools import repeat
+
+import pytest
+
+from holdfast.core.history.events import Usage
+from holdfast.errors import HoldfastError, ModelAccessError, ModelRefusedError
+from holdfast.models.base import Answer, Ask, Prefix, reuses_prefix
+from holdfast.models.patience import patiently
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.models import FAILURES, GARBAGE, FailingModel, Failure, ScriptedModel
+
+ASK = Ask(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
+
+
+async def test_a_script_is_read_line_by_line() -> None:
+    whole = Answer(text="as it is", model="other", is_cut_off=True)
+    model = ScriptedModel(["one", whole, lambda ask: ask.text.upper(), ModelAccessError("m", "no")], name="s", window=9)
+
+    answers = [await model.write(ASK) for _ in range(3)]
+
+    assert answers == [
+        Answer(text="one", model="s", usage=Usage(input_tokens=7, output_tokens=0)),
+        whole,
+        Answer(text="TELL ME OF THE SEA.", model="s", usage=Usage(input_tokens=7, output_tokens=4)),
+    ]
+    with pytest.raises(ModelAccessError):
+        await model.write(ASK)
+    with pytest.raises(ModelRefusedError, match="the script ended before ask 5"):
+        await model.write(ASK)
+    assert (model.asks, model.window) == ([ASK] * 5, 9)
+
+
+async def outcome(model: FailingModel, clock: SimulatedClock) -> tuple[str, bool] | str:
+    try:
+        answer = await clock.run(patiently(model, ASK, timeout_seconds=90, attempts=2, sleep=clock.sleep))
+    except HoldfastError as error:
+        return type(error).__name__
+    return answer.text, answer.is_cut_off
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected", "asked", "seconds"),
+    [
+        ("slow", ("abcdef", False), 1, 60),
+        ("empty", ("", False), 1, 0),
+        ("garbage", (GARBAGE, False), 1, 0),
+        ("truncated", ("abc", True), 1, 0),
+        ("inflated", ("abcdef\nTell me of the sea.\n" * 3, False), 1, 0),
+        ("refusing", "ModelRefusedError", 1, 0),
+        ("hanging", "ModelUnreachableError", 2, 181),
+        ("flaky", ("abcdef", False), 2, 1),
+        ("unauthorised", "ModelAccessError", 1, 0),
+        ("unreachable", "ModelUnreachableError", 2, 1),
+        ("busy", "ModelBusyError", 2, 5),
+        ("overflow", "ModelOverflowError", 1, 0),
+    ],
+)
+async def test_each_failure_fails_in_its_own_way(
+    failure: Failure, expected: tuple[str, bool] | str, asked: int, seconds: int
+) -> None:
+    clock = SimulatedClock()
+    model = FailingModel(failure, text="abcdef", sleep=clock.sleep)
+
+    assert await outcome(model, clock) == expected
+    assert (len(model.asks), clock.time_ms()) == (asked, seconds * 1_000)
+
+
+def test_every_failure_is_listed() -> None:
+    assert len(FAILURES) == len(set(FAILURES)) == 12
+
+
+async def test_time_passes_only_when_told() -> None:
+    clock = SimulatedClock(start_ms=500)
+    woken: list[tuple[str, int]] = []
+
+    async def sleeper(name: str, *naps: float) -> None:
+        for nap in naps:
+            await clock.sleep(nap)
+            woken.append((name, clock.time_ms()))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sleeper("a", 1, 2))
+        group.create_task(sleeper("b", 2, 0))
+        await clock.advance(0.5)
+        assert woken == []
+        await clock.advance(10)
+
+    assert woken == [("a", 1_500), ("b", 2_500), ("b", 2_500), ("a", 3_500)]
+    assert clock.time_ms() == 11_000
+
+
+async def test_a_sleeper_that_was_cancelled_does_not_hold_up_the_clock() -> None:
+    clock = SimulatedClock()
+    task = asyncio.create_task(clock.sleep(5))
+    await clock.advance(1)
+    task.cancel()
+
+    await clock.run(clock.sleep(10))
+
+    assert (task.cancelled(), clock.time_ms()) == (True, 11_000)
+
+
+async def test_the_clock_waits_for_work_that_is_real() -> None:
+    clock = SimulatedClock()
+
+    assert await clock.run(asyncio.to_thread(sum, [1, 2])) == 3
+
+
+def test_only_a_writer_that_says_so_reuses_a_prefix() -> None:
+    class Reusing(ScriptedModel):
+        prefix_formats = frozenset({"openai-chat"})
+
+    lines = repeat("x")
+
+    assert [reuses_prefix(Reusing(lines), "openai-chat"), reuses_prefix(Reusing(lines), "gemini")] == [True, False]
+    assert reuses_prefix(ScriptedModel(lines), "openai-chat") is False
+
+
+def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:
+    ask = Ask(system="", text="", max_output_tokens=1, prefix=Prefix(format="openai-chat", messages=[]))
+
+    assert ask.interaction == "conversation-compaction"

@@ -1,0 +1,179 @@
+"""Asking again: what is repeated, how often, after which waits, and what is never repeated."""
+
+import asyncio
+
+import pytest
+
+from holdfast.errors import (
+    HoldfastError,
+    ModelAccessError,
+    ModelBusyError,
+    ModelOverflowError,
+    ModelRefusedError,
+    ModelUnreachableError,
+    SettingsError,
+)
+from holdfast.models.base import Answer, Ask
+from holdfast.models.patience import patiently
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.models import FailingModel, ScriptedModel
+
+ASK = Ask(system="Summarise.", text="a long story", max_output_tokens=100)
+PASSING = [
+    ModelUnreachableError("m", "reset"),
+    ModelBusyError("m", "overloaded"),
+    ModelRefusedError("m", "oops", status=502),
+]
+FINAL = [
+    ModelAccessError("m", "401"),
+    ModelOverflowError("m", "too long"),
+    ModelRefusedError("m", "no", status=400),
+    ModelRefusedError("m", "no"),
+]
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+async def test_an_answer_at_the_first_try_takes_no_time(clock: SimulatedClock) -> None:
+    model = ScriptedModel(["done"])
+
+    answer = await clock.run(patiently(model, ASK, sleep=clock.sleep))
+
+    assert (answer.text, model.asks, clock.time_ms()) == ("done", [ASK], 0)
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+async def test_what_may_pass_is_asked_again_after_waits_that_double(
+    error: HoldfastError, clock: SimulatedClock
+) -> None:
+    model = ScriptedModel([error, error, "done"])
+    heard: list[tuple[HoldfastError, float]] = []
+
+    answer = await clock.run(
+        patiently(model, ASK, sleep=clock.sleep, noticed=lambda failure, wait: heard.append((failure, wait)))
+    )
+
+    assert (answer.text, heard, clock.time_ms()) == ("done", [(error, 1.0), (error, 2.0)], 3_000)
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+async def test_the_last_error_is_raised_when_the_attempts_are_used_up(
+    error: HoldfastError, clock: SimulatedClock
+) -> None:
+    model = ScriptedModel([error] * 9)
+
+    with pytest.raises(HoldfastError) as raised:
+        await clock.run(patiently(model, ASK, attempts=4, sleep=clock.sleep))
+
+    assert raised.value is error
+    assert (len(model.asks), clock.time_ms()) == (4, 7_000)
+
+
+@pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
+async def test_what_cannot_pass_is_asked_once(error: HoldfastError, clock: SimulatedClock) -> None:
+    model = ScriptedModel([error, "never"])
+
+    with pytest.raises(HoldfastError) as raised:
+        await clock.run(patiently(model, ASK, sleep=clock.sleep))
+
+    assert raised.value is error
+    assert (len(model.asks), clock.time_ms()) == (1, 0)
+
+
+async def test_a_provider_is_given_the_time_it_asks_for(clock: SimulatedClock) -> None:
+    model = ScriptedModel([ModelBusyError("m", "429", retry_after=20), "done"])
+
+    await clock.run(patiently(model, ASK, sleep=clock.sleep))
+
+    assert clock.time_ms() == 20_000
+
+
+async def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for(clock: SimulatedClock) -> None:
+    model = ScriptedModel([ModelBusyError("m", "429", retry_after=3_600), "never"])
+
+    with pytest.raises(ModelBusyError) as raised:
+        await clock.run(patiently(model, ASK, sleep=clock.sleep))
+
+    assert (raised.value.retry_after, len(model.asks), clock.time_ms()) == (3_600, 1, 0)
+
+
+async def test_waits_do_not_grow_beyond_their_bound(clock: SimulatedClock) -> None:
+    model = ScriptedModel([ModelUnreachableError("m", "reset")] * 6)
+
+    with pytest.raises(ModelUnreachableError):
+        await clock.run(patiently(model, ASK, attempts=6, max_wait_seconds=3, sleep=clock.sleep))
+
+    assert clock.time_ms() == (1 + 2 + 3 + 3 + 3) * 1_000
+
+
+async def test_a_model_that_hangs_costs_its_timeouts_and_no_more(clock: SimulatedClock) -> None:
+    model = FailingModel("hanging")
+
+    with pytest.raises(ModelUnreachableError) as raised:
+        await clock.run(patiently(model, ASK, timeout_seconds=30, attempts=2, sleep=clock.sleep))
+
+    assert str(raised.value) == "failing:hanging: no answer within 30 s; ask again, or allow it more time"
+    assert (len(model.asks), clock.time_ms()) == (2, 61_000)
+
+
+async def test_a_slow_model_is_heard_out_within_the_time(clock: SimulatedClock) -> None:
+    model = FailingModel("slow", seconds=59, sleep=clock.sleep)
+
+    answer = await clock.run(patiently(model, ASK, timeout_seconds=60, sleep=clock.sleep))
+
+    assert (answer.model, clock.time_ms()) == ("failing:slow", 59_000)
+
+
+async def test_cancelling_reaches_the_call_at_once(clock: SimulatedClock) -> None:
+    ended: list[str] = []
+
+    class Hanging(ScriptedModel):
+        async def write(self, ask: Ask) -> Answer:
+            try:
+                return await super().write(ask)
+            finally:
+                ended.append("call")
+
+    task = asyncio.create_task(
+        patiently(Hanging(["late"], seconds=600, sleep=clock.sleep), ASK, timeout_seconds=900, sleep=clock.sleep)
+    )
+    await clock.advance(1)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (ended, clock.time_ms()) == (["call"], 1_000)
+
+
+async def test_cancelling_reaches_the_wait_between_two_calls(clock: SimulatedClock) -> None:
+    model = ScriptedModel([ModelUnreachableError("m", "reset"), "never"])
+    task = asyncio.create_task(patiently(model, ASK, sleep=clock.sleep))
+    await clock.advance(0.5)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(model.asks) == 1
+
+
+async def test_what_a_writer_of_somebody_else_raises_becomes_ours(clock: SimulatedClock) -> None:
+    model = ScriptedModel([ConnectionResetError("gone"), ValueError("odd")])
+
+    with pytest.raises(ModelRefusedError, match="ValueError: odd") as raised:
+        await clock.run(patiently(model, ASK, sleep=clock.sleep))
+
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert len(model.asks) == 2
+
+
+@pytest.mark.parametrize(
+    ("attempts", "timeout_seconds", "setting"), [(0, 1.0, "attempts"), (1, 0.0, "timeout_seconds")]
+)
+async def test_settings_that_cannot_work_are_named(attempts: int, timeout_seconds: float, setting: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        await patiently(ScriptedModel([]), ASK, attempts=attempts, timeout_seconds=timeout_seconds)
+
+    assert raised.value.setting == setting
