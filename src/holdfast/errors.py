@@ -6,7 +6,12 @@ HoldfastError
 ├── SettingsError              a budget, policy, format or model setting cannot work
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
 ├── CannotFitError             what may not be shortened is larger than the budget
-├── NothingToCompactError      there is nothing that a compaction could fold
+├── CompactionError            a compaction that somebody asked for was not made; nothing has changed
+│   ├── NothingToCompactError      there is nothing that it could fold
+│   ├── CompactionRunningError     another one is running
+│   ├── NoContextError             no request was prepared yet
+│   ├── CompactionFailedError      its summary could not be had, or is not good enough
+│   └── CompactionCancelledError   it was given up
 ├── NotInMemoryError           messages were asked for that have stayed in the store
 ├── ModelError                 a model could not be asked, or gave no answer; names the model
 │   ├── ModelAccessError       no key, no permission, no credit, or nothing to ask it with
@@ -121,7 +126,40 @@ class CannotFitError(HoldfastError):
         self.breakdown = dict(breakdown)
 
 
-class NothingToCompactError(HoldfastError):
+class CompactionError(HoldfastError):
+    """A compaction that somebody asked for was not made. The conversation is as it was."""
+
+
+class CompactionRunningError(CompactionError):
+    """Another compaction of this session is running. Wait for it, or cancel it."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session!r} is being compacted already: wait for that, or cancel it")
+
+
+class NoContextError(CompactionError):
+    """No request was prepared yet, so there is no context to compact. Prepare one first."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session!r} has no context yet: prepare a request first")
+
+
+class CompactionFailedError(CompactionError):
+    """The summary could not be had, or is not good enough. Nothing has changed; `problem` says why."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the compaction failed and nothing has changed: {problem}")
+        self.problem = problem
+
+
+class CompactionCancelledError(CompactionError):
+    """The compaction was given up before it was done; what it would have been is thrown away."""
+
+    def __init__(self, why: str = "it was cancelled") -> None:
+        super().__init__(f"the compaction was not made: {why}")
+
+
+class NothingToCompactError(CompactionError):
     """There is nothing that a compaction could fold. Nothing was changed."""
 
     def __init__(self, messages: int) -> None:

@@ -30,6 +30,8 @@ class Facts:
     """Compactions that failed in a row."""
     failed_stop: int = -1
     """Where the span of the last of them ended; what failed there is not tried again."""
+    failed_by: str = ""
+    """Who wrote it: a model's `summary`, or a rule."""
     failed_at: int = 0
     """How much had been said then."""
     interrupted_at: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -68,7 +70,8 @@ class Facts:
             return replace(known, failures=0, failed_stop=-1, failed_at=length, folded_from=before)
         if event.is_cancelled:
             return known
-        return replace(known, failures=self.failures + 1, failed_stop=event.stop, failed_at=length)
+        by = "summary" if event.ends_run and self.running else ""
+        return replace(known, failures=self.failures + 1, failed_stop=event.stop, failed_at=length, failed_by=by)
 
     def _judged(self, usage: log.Usage, length: int) -> "Facts":
         """Return what is true after a provider's count: a fold after which it is no smaller did not help."""
@@ -78,7 +81,7 @@ class Facts:
         known = replace(self, folded_from=None)
         if not reported or reported < self.folded_from:
             return known
-        return replace(known, failures=self.failures + 1, failed_stop=length, failed_at=length)
+        return replace(known, failures=self.failures + 1, failed_stop=length, failed_at=length, failed_by="")
 
 
 def _learned(facts: Facts, event: log.Event) -> Facts:

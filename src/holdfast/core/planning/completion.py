@@ -87,6 +87,8 @@ def completed(
         by_model=summary.by_model if summary else None,
         usage=summary.usage if summary else None,
         duration_ms=summary.duration_ms if summary else None,
+        score=summary.score if summary else None,
+        ends_run=step.by == "summary",
         scope=outlook.situation.scope,
     )
     try:
@@ -116,6 +118,7 @@ def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionComple
         error=error,
         pre_compaction_tokens=outlook.shown.tokens,
         post_compaction_tokens=outlook.shown.tokens,
+        ends_run=step.by == "summary",
         scope=outlook.situation.scope,
     )
 

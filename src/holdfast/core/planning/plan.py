@@ -112,25 +112,40 @@ def _difference(before: Sequence[Entry], after: Sequence[Entry], situation: Situ
 
 
 def _proposed(outlook: Outlook, policy: Policy) -> Proposal:
+    """Return what the rules want; where a summary is not to be tried again yet, what they want without one."""
+    proposal = _first(outlook, policy)
+    wanted = (*proposal.now, *proposal.later)
+    if not any(_has_failed(step, outlook) for step in wanted):
+        return proposal
+    if outlook.situation.has_summariser and any(_is_summary(step) for step in wanted):
+        outlook = replace(outlook, situation=replace(outlook.situation, has_summariser=False))
+        proposal = _first(outlook, policy)
+    now, later = (
+        tuple(step for step in steps if not _has_failed(step, outlook)) for steps in (proposal.now, proposal.later)
+    )
+    return Proposal(now, later, (*proposal.reasons, "a fold that failed is not tried again yet"))
+
+
+def _first(outlook: Outlook, policy: Policy) -> Proposal:
     """Return what the first rule that wants something wants: cheap before dear, and one break at a time."""
     for rule in (policy.emergency, policy.offload, policy.fold):
         proposal = rule.propose(outlook) if rule else NOTHING
         if proposal is not NOTHING:
-            return _without_failures(proposal, outlook)
+            return proposal
     return NOTHING
 
 
-def _without_failures(proposal: Proposal, outlook: Outlook) -> Proposal:
-    """Return a proposal without folds that have failed before: not the same again, and after three a while of rest."""
+def _has_failed(step: Step, outlook: Outlook) -> bool:
+    """Return whether a fold has failed before: not the same again, and after three no summary for a while."""
     facts = outlook.history.facts
+    if not isinstance(step, FoldSpan) or not facts.failures:
+        return False
     is_resting = facts.failures >= MAX_FAILURES and len(outlook.history) - facts.failed_at < REST
+    if _is_summary(step):
+        return is_resting or step.stop <= facts.failed_stop
+    # What a fold without a model could not do, it cannot do again; what a model could not do, it may.
+    return step.stop <= facts.failed_stop and facts.failed_by != "summary"
 
-    def may_help(step: Step) -> bool:
-        if not isinstance(step, FoldSpan) or not facts.failures:
-            return True
-        return step.stop > facts.failed_stop and not (is_resting and step.by == "summary")
 
-    now, later = tuple(filter(may_help, proposal.now)), tuple(filter(may_help, proposal.later))
-    if len(now) == len(proposal.now) and len(later) == len(proposal.later):
-        return proposal
-    return Proposal(now, later, ("a fold that failed is not tried again yet",))
+def _is_summary(step: Step) -> bool:
+    return isinstance(step, FoldSpan) and step.by == "summary"

@@ -67,6 +67,8 @@ class Summary:
     by_model: str | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
+    score: float | None = None
+    """Which share of what must not be forgotten it holds, with what stands beside it."""
 
 
 @dataclass(frozen=True, slots=True)
