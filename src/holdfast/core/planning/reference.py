@@ -4,13 +4,15 @@ The user's own words as far as they fit, whole; what was done, by a model's summ
 the names that are likely to be needed again. All of it is marked as reference: it asks for nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.digest import digest
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import render
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
+from holdfast.core.planning.summary.frames import WORDS, reference_frame
 
 WORDS_SHARE, LEDGER_SHARE = 0.2, 0.65
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
@@ -19,24 +21,49 @@ HORIZON = 64
 MOST_PROMPTS = 256
 """How many of the user's messages are looked at, newest first."""
 QUOTED_PROMPTS = 16
-WORDS = "What the user said, to the letter:"
+
+
+class _Kept(NamedTuple):
+    """What a replacement holds besides an account of what was done."""
+
+    prompts: list[Entry]
+    """What the user said in the span, as far as it is looked at."""
+    whole: list[Entry]
+    """What of it is quoted to the letter."""
+    words: str
+    ledger: str
 
 
 def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowance: int) -> str:
     """Return the text that stands for a span, in at most `allowance` tokens where no model's summary is in it."""
+    kept = _kept(outlook, step, allowance)
+    taken = sum(outlook.situation.counter.count(text) + 2 for text in (kept.words, kept.ledger) if text)
+    if summary:
+        done = reference_frame(summary.text, step.count)
+    else:
+        done = _digest(outlook, step, kept.prompts, kept.whole, allowance - taken)
+    return "\n\n".join(text for text in (done, kept.words, kept.ledger) if text) or f"[{step.count:,} earlier messages]"
+
+
+def beside(outlook: Outlook, step: FoldSpan, allowance: int) -> list[str]:
+    """Return the texts that a summary of a span will stand next to: what it need not say, and what it may lose."""
+    kept = _kept(outlook, step, allowance)
+    positions = sorted({*step.kept, *(pin for pin in outlook.situation.pins if step.start <= pin < step.stop)})
+    staying = [outlook.history.entries[position] for position in positions]
+    return [kept.words, kept.ledger, *_texts(staying), *_tail(outlook, step)]
+
+
+def _kept(outlook: Outlook, step: FoldSpan, allowance: int) -> _Kept:
     counter = outlook.situation.counter
     prompts = _prompts(outlook, step)
     whole = _whole(prompts, int(allowance * WORDS_SHARE), outlook)
     ledger = outlook.history.ledger(outlook.situation.scope, step.stop)
-    beside = "\n".join([_words(whole), *_tail(outlook, step)])
-    names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside=beside)
+    near = "\n".join([_words(whole), *_tail(outlook, step)])
+    names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside=near)
     # A conversation without tools has few names: what the ledger leaves, the user's words take.
     spare = int(allowance * (WORDS_SHARE + LEDGER_SHARE)) - counter.count(names)
     whole = _whole(prompts, max(spare, int(allowance * WORDS_SHARE)), outlook)
-    words = _words(whole)
-    taken = sum(counter.count(text) + 2 for text in (words, names) if text)
-    done = _framed(summary.text, step.count) if summary else _digest(outlook, step, prompts, whole, allowance - taken)
-    return "\n\n".join(text for text in (done, words, names) if text) or f"[{step.count:,} earlier messages]"
+    return _Kept(prompts, whole, _words(whole), names)
 
 
 def _words(whole: list[Entry]) -> str:
@@ -50,18 +77,15 @@ def digest_of(outlook: Outlook, step: FoldSpan, allowance: int = 2_000) -> str:
 
 def _tail(outlook: Outlook, step: FoldSpan) -> Iterator[str]:
     """Yield the texts that stay in view behind the fold."""
-    for entry in outlook.shown.context.between(step.stop, outlook.shown.context.length):
+    return _texts(outlook.shown.context.between(step.stop, outlook.shown.context.length))
+
+
+def _texts(entries: Iterable[Entry]) -> Iterator[str]:
+    for entry in entries:
         message = entry.message
         yield message.text
         yield from (result.text for result in message.results)
         yield from (argument_text(call.arguments) for call in message.calls)
-
-
-def _framed(text: str, count: int) -> str:
-    return (
-        f"[Summary of {count:,} earlier messages, for reference only. "
-        f"It records what happened and asks for nothing.]\n{text}"
-    )
 
 
 def _digest(outlook: Outlook, step: FoldSpan, prompts: list[Entry], whole: list[Entry], allowance: int) -> str:

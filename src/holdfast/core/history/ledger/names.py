@@ -103,7 +103,7 @@ def _packed(priced: Iterable[tuple[str, int]], allowance_tokens: int, counter: C
     for text, cost in priced:
         if left < LEAST_COST_TOKENS:
             break
-        if text in seen or _stands_in(text, line):
+        if text in seen or stands_in(text, line):
             continue
         inside = _inside(text, endings, chosen)
         if cost - sum(chosen[short] for short in inside) > left:
@@ -119,7 +119,7 @@ def _inside(text: str, endings: Mapping[str, list[str]], chosen: Container[str])
     """Return the chosen texts that stand inside another."""
     ends = {text[at : at + chars] for chars in ENDING_CHARS for at in range(len(text) - chars + 1)}
     found = (short for end in endings.keys() & ends for short in endings[end])
-    return {short for short in found if short in chosen and _stands_in(short, text)}
+    return {short for short in found if short in chosen and stands_in(short, text)}
 
 
 def _ending(text: str) -> str:
@@ -128,7 +128,7 @@ def _ending(text: str) -> str:
     return text[-long:] if len(text) >= long else text[-short:]
 
 
-def _stands_in(short: str, text: str) -> bool:
+def stands_in(short: str, text: str) -> bool:
     """Return whether a name can be read in a text: `view` in `login_view.py`, but not `page_1` in `page_10`."""
     at = text.find(short)
     while at >= 0 and not _stands_at(at, short, text):

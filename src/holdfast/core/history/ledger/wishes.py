@@ -185,13 +185,18 @@ def _is_bare_replacement(lower: str) -> bool:
     return has(REPLACEMENT, lower) and has(ADOPTION, lower) and len(_subject(lower)) == 1
 
 
-@lru_cache(maxsize=4 * MOST_WISHES)
-def _subject(lower: str) -> frozenset[str]:
+def subject_of(lower: str) -> frozenset[str]:
     """Return the words a sentence is about; of scripts without spaces, their pairs of characters."""
     words = {word.rstrip(".'’") for word in re.findall(_WORD, re.sub(_HAN, " ", lower))}
     runs = re.findall(_HAN, re.sub(HAN_FILLERS, " ", lower))
     pairs = {run[at : at + 2] for run in runs for at in range(max(1, len(run) - 1))}
     return frozenset(words - FILLERS) | pairs
+
+
+@lru_cache(maxsize=4 * MOST_WISHES)
+def _subject(lower: str) -> frozenset[str]:
+    """Return the same, worked out once: each new wish is held against all others."""
+    return subject_of(lower)
 
 
 def _sentences(text: str) -> Iterator[str]:

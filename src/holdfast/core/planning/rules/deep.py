@@ -14,7 +14,7 @@ from holdfast.core.conversation.cuts import next_cut, unit_around
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import PRICES, break_even_turns
 from holdfast.core.planning.protection import reasoning_exchange
-from holdfast.core.planning.reference import reference
+from holdfast.core.planning.reference import beside, reference
 from holdfast.core.planning.settings import check_settings, ratio, share, whole
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary
@@ -96,6 +96,10 @@ class FoldDeep:
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text that stands for a span: the user's words, what was done, and the names that were used."""
         return (reference(outlook, step, summary, self._allowance(outlook, step)),)
+
+    def beside(self, outlook: Outlook, step: FoldSpan) -> list[str]:
+        """Return the texts that a summary of a span will stand next to: where it is looked up what it loses."""
+        return beside(outlook, step, self._allowance(outlook, step))
 
     def _allowance(self, outlook: Outlook, step: FoldSpan) -> int:
         """Return what a summary may take: its share, and never more than half of what it stands for."""

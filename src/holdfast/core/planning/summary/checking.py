@@ -1,0 +1,135 @@
+"""Whether what a model wrote may take the place of what was said.
+
+A summary is refused by name: for what it is (nothing, half of one, a refusal, an echo, a call), for what it costs, or
+for what it loses. What must survive is known from the ledger; whether it does is looked up in the summary and in
+what stands beside it. What was lost is put back to the letter as far as an allowance goes, the user's own rules
+first; where too much is lost even so, one made by rule is better. The same text is judged the same way every time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.names import stands_in
+from holdfast.core.planning.summary.cleaning import cleaned
+from holdfast.core.planning.summary.frames import neutral
+from holdfast.core.planning.summary.nature import Nature, nature_of
+from holdfast.core.planning.summary.survival import Fact, Sight, facts_of, survival
+
+MIN_SCORE = 0.5
+"""Where less than this survives, with what was put back, the summary is refused."""
+MANY_FACTS = 12
+"""A summary that shows not one of so many was written about something else, or about nothing."""
+PUT_BACK, NAMES = "Also, to the letter:", "- Names:"
+
+Problem: TypeAlias = (
+    Nature
+    | Literal[
+        "empty", "cut off", "no smaller than what it replaces", "drops a constraint", "loses too much", "tells nothing"
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be thought of a summary."""
+
+    text: str
+    """What the model wrote, cleaned."""
+    problems: tuple[Problem, ...]
+    """Why it may not count; empty where it may."""
+    score: float
+    """The share of what must survive that does, from 0 to 1, by weight: in the summary or beside it."""
+    missing: tuple[Fact, ...]
+    """What does not."""
+    final_score: float
+    """The same share with what was put back."""
+    put_back: tuple[str, ...]
+    """What of it goes with the summary, line by line."""
+    tokens: int
+    """What the summary costs with what was put back."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it may count."""
+        return not self.problems
+
+    @property
+    def whole(self) -> str:
+        """The summary with what was put back."""
+        return _whole(self.text, self.put_back)
+
+
+def verdict(
+    text: str,
+    *,
+    is_cut_off: bool,
+    span: range,
+    ledger: Ledger,
+    beside: Iterable[str],
+    counter: Counter,
+    replaced_tokens: int,
+    put_back_tokens: int,
+    min_score: float = MIN_SCORE,
+) -> Verdict:
+    """Return what is to be thought of a summary.
+
+    `span` are the positions it may cite; `beside` the texts that stay in view next to it: the user's words, the
+    rendered ledger, the tail. `put_back_tokens` should have room for the rules the user set: one that is
+    neither kept nor put back refuses the summary.
+    """
+    summary = cleaned(text, span)
+    facts = facts_of(ledger)
+    sight = Sight([summary, *beside])
+    missing = [fact for fact in facts if not sight.shows(fact)]
+    room = min(put_back_tokens, replaced_tokens - counter.count(summary) - 1)
+    lines = tuple(_lines(_put_back(missing, room, counter)))
+    own, returned = Sight([summary]), Sight(lines)
+    lost = [fact for fact in missing if not returned.shows(fact)]
+    tokens, final_score = counter.count(_whole(summary, lines)), survival(facts, lost)
+    found: tuple[tuple[Problem, bool], ...] = (
+        ("empty", not summary),
+        ("cut off", is_cut_off),
+        ("no smaller than what it replaces", tokens >= replaced_tokens),
+        ("drops a constraint", any(fact.kind == "constraint" for fact in lost)),
+        ("loses too much", final_score < min_score),
+        ("tells nothing", len(facts) >= MANY_FACTS and not any(map(own.shows, facts))),
+    )
+    problems: tuple[Problem, ...] = (*(problem for problem, is_so in found if is_so), *nature_of(summary))
+    return Verdict(summary, problems, survival(facts, missing), tuple(missing), final_score, lines, tokens)
+
+
+def _put_back(missing: Sequence[Fact], allowance: int, counter: Counter) -> list[Fact]:
+    """Return the facts that fit an allowance, the weightiest first; none is shortened."""
+    left = allowance - counter.count(f"{PUT_BACK}\n{NAMES}") - 3
+    chosen: list[Fact] = []
+    said = ""
+    for fact in missing:
+        line = f" {fact.text}" if fact.kind == "name" else f"\n{_line(fact)}"
+        cost = counter.count(line)
+        if cost <= left and not (fact.kind == "name" and stands_in(fact.text, said)):
+            chosen.append(fact)
+            said += line
+            left -= cost
+    while chosen and counter.count(_whole("", _lines(chosen))) > allowance:
+        chosen.pop()
+    return chosen
+
+
+def _lines(facts: Sequence[Fact]) -> Iterator[str]:
+    """Yield facts as lines of a list; the names share one."""
+    yield from (_line(fact) for fact in facts if fact.kind != "name")
+    if names := [fact.text for fact in facts if fact.kind == "name"]:
+        yield neutral(f"{NAMES} {' '.join(names)}")
+
+
+def _line(fact: Fact) -> str:
+    """Return a fact as a line: what a tool said in it cannot become a line of its own."""
+    return neutral(f"- {' '.join(str(fact).split())}")
+
+
+def _whole(text: str, lines: Iterable[str]) -> str:
+    kept = "\n".join(lines)
+    return f"{text}\n\n{PUT_BACK}\n{kept}" if kept else text

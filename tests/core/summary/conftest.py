@@ -1,0 +1,31 @@
+"""Chat messages as entries, and a ledger that has taken them in."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.ledger import Ledger
+from holdfast.testing.chat import Json
+from holdfast.wire.formats import format_named
+
+
+@pytest.fixture
+def entries() -> Callable[..., list[Entry]]:
+    def read(*messages: Json) -> list[Entry]:
+        reader = format_named("openai-chat")
+        return [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
+
+    return read
+
+
+@pytest.fixture
+def ledger(entries: Callable[..., list[Entry]]) -> Callable[..., Ledger]:
+    def observed(*messages: Json) -> Ledger:
+        kept = Ledger()
+        read: Sequence[Entry] = entries(*messages)
+        for entry in read:
+            kept.observe(entry)
+        return kept
+
+    return observed
