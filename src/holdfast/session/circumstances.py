@@ -24,6 +24,8 @@ class Wanted:
     scope: str = log.MAIN
     refusals: int = 0
     """How often the provider has refused it as too long."""
+    is_alone: bool = False
+    """Whether it is to be made as if there were nobody to write summaries."""
     idle_seconds: float = 0.0
     """Since the last request."""
 

@@ -4,6 +4,7 @@ When another process has written meanwhile, that is taken in first and the chang
 opened by a shortcut, and of what was said only what is asked for is read.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -35,6 +36,8 @@ class Keeper:
         self.store = store
         self.session = session
         self.clock = clock
+        self.turn = asyncio.Lock()
+        """Held by who reads and changes; never while waiting for anybody but the store."""
         self._is_open = False
         self.begin_anew()
 
@@ -46,6 +49,8 @@ class Keeper:
         """What of the log could not be taken in, and why."""
         self.asked_ms: int | None = None
         """When the last request was prepared."""
+        self.began_ms: int | None = None
+        """When the last compaction was started."""
         self.sent: list[tuple[str, int | None]] = []
         """The hashes of what was last sent, and the positions it came from."""
         self.hashes: dict[int, str] = {}
@@ -67,7 +72,8 @@ class Keeper:
         if snapshot and (shortcut := opened_shortcut(snapshot.data)):
             self.history = History.resumed(shortcut.state, format_named)
             self._places = shortcut.places
-            self.asked_ms, self.damage = shortcut.asked_ms, list(shortcut.damage)
+            self.asked_ms, self.began_ms = shortcut.asked_ms, shortcut.began_ms
+            self.damage = list(shortcut.damage)
             self.log.length = self._shortcut_at = snapshot.length
             self.log.newest_schema = max(SCHEMA, shortcut.newest_schema)
 
@@ -106,6 +112,8 @@ class Keeper:
         self.history.append(event)
         if isinstance(event, log.RequestPrepared):
             self.asked_ms = time_ms
+        elif isinstance(event, log.CompactionStarted):
+            self.began_ms = time_ms
         elif isinstance(event, log.MessageAppended):
             self._places.append(place)
 
@@ -170,6 +178,7 @@ class Keeper:
             state=self.history.state(),
             steps=steps_of(self._places),
             asked_ms=self.asked_ms,
+            began_ms=self.began_ms,
             damage=tuple(self.damage),
             newest_schema=self.log.newest_schema,
         )

@@ -4,7 +4,6 @@ A session owns the history of one log. Everything it does to it becomes an event
 counts; when another process has written meanwhile, the session takes that in and does its own part after it.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -17,19 +16,19 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import difference
-from holdfast.core.planning.completion import completed, told
-from holdfast.core.planning.plan import outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
-from holdfast.core.planning.reference import digest_of
 from holdfast.core.planning.restore import restoration
-from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, ReduceToText, Step, Summary
-from holdfast.errors import MalformedInputError, NothingToCompactError, NotInMemoryError, SettingsError
-from holdfast.session.circumstances import Wanted, billed_usage, changes_beside, situation_of
+from holdfast.core.planning.situation import Budget
+from holdfast.errors import MalformedInputError, NotInMemoryError, SettingsError
+from holdfast.models.base import Writer
+from holdfast.session.circumstances import Wanted, billed_usage
+from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.keeping import Clock, Keeper
+from holdfast.session.manual import ManualCompaction
 from holdfast.session.meter import Meter
-from holdfast.session.request import PreparedRequest, drawn_up, recorded, told_of
+from holdfast.session.preparer import Preparer
+from holdfast.session.request import PreparedRequest, recorded
 from holdfast.session.retention import prune
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
@@ -65,7 +64,14 @@ class Session:
     """One conversation in a store."""
 
     def __init__(
-        self, session_id: str, *, store: str | Store, policy: str | Policy, model: str | None, clock: Clock
+        self,
+        session_id: str,
+        *,
+        store: str | Store,
+        policy: str | Policy,
+        model: str | None,
+        compaction: Compaction,
+        clock: Clock,
     ) -> None:
         if not session_id or not isinstance(session_id, str):
             raise SettingsError("session", f"needs a name, not {session_id!r}")
@@ -76,8 +82,10 @@ class Session:
         self.clock = clock
         self._owns_store = isinstance(store, str)
         self._keeper = Keeper(self.store, session_id, clock)
-        self._turn = asyncio.Lock()
         self._meter = Meter(self.store)
+        self._compactor = Compactor(self._keeper, self.policy, compaction)
+        self._preparer = Preparer(self._keeper, self._compactor, self._meter, self.policy)
+        self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
     @classmethod
     def open(
@@ -87,10 +95,18 @@ class Session:
         store: str | Store = "memory://",
         policy: str | Policy = "default",
         model: str | None = None,
+        summariser: str | Writer | None = None,
+        compaction: Compaction | None = None,
         clock: Clock = now_ms,
     ) -> "Opening":
-        """Open a session, or begin one; use it with `async with` or `await`."""
-        return Opening(cls(session_id, store=store, policy=policy, model=model, clock=clock))
+        """Open a session, or begin one; use it with `async with` or `await`.
+
+        `summariser` writes summaries: a pydantic-ai model by its name, or a writer; `compaction` says more about that.
+        """
+        how = compaction or Compaction()
+        if summariser is not None:
+            how = replace(how, automatic=summariser)
+        return Opening(cls(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock))
 
     def __len__(self) -> int:
         return len(self.history)
@@ -107,7 +123,8 @@ class Session:
 
     async def close(self) -> None:
         """Give back what the session holds open; everything is already durable."""
-        async with self._turn:
+        await self._compactor.cancel()
+        async with self._keeper.turn:
             await self._keeper.close()
         if self._owns_store:
             await self.store.close()
@@ -115,13 +132,13 @@ class Session:
     @fetching
     async def catch_up(self) -> int:
         """Take in what others have written since, and return how many events that were."""
-        async with self._turn:
+        async with self._keeper.turn:
             return await self._keeper.take_in()
 
     @fetching
     async def restore(self) -> None:
         """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted."""
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             shown = self.history.context().shown()
             if events := restoration(shown, len(self.history), self.policy):
@@ -129,7 +146,7 @@ class Session:
 
     async def fetch(self, positions: Sequence[int]) -> None:
         """Read messages of the past into memory."""
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.fetch(positions)
 
     # What was said.
@@ -163,7 +180,7 @@ class Session:
             )
             for number, native in enumerate(natives)
         ]
-        async with self._turn:
+        async with self._keeper.turn:
             if billed is not None:
                 await self._meter.billed(billed)
             return await self._keeper.say(events, decoded)
@@ -177,7 +194,7 @@ class Session:
         wire = self._format(format)
         natives = list(messages)
         decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             given = [message_hash(native) for native in natives]
             found = difference(given, recorded(self.history, self._keeper.hashes), self._keeper.sent, len(self.history))
@@ -200,40 +217,13 @@ class Session:
         refusals: int = 0,
     ) -> PreparedRequest:
         """Return the next request: valid for its provider, within its budget, and recorded."""
-        async with self._turn:
-            await self._keeper.take_in()
-            if beside := changes_beside(self.history, system, tools):
-                await self._keeper.change(*beside)
-            named = model or self.model
-            wanted = Wanted(budget=budget, model=named, scope=scope, refusals=refusals)
-            situation = replace(self._situation(wanted), calibration=await self._meter.calibration(named))
-            reasons: list[str] = []
-            plan = None
-            for plan in rounds(self.history, self.policy, lambda: situation):
-                reasons += plan.reasons
-                for step in plan.now:
-                    await self._carry_out(step, situation)
-            if plan is None:  # pragma: no cover - there is always a first round
-                raise AssertionError
-            wire = self._format(self.history.format or NO_FORMAT)
-            drawn = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
-            request = replace(
-                drawn_up(drawn, self.history, situation, wire, self._keeper.hashes), system=system, tools=tools
-            )
-            events: list[log.Event] = [usage_of(plan, situation)]
-            if plan.view.truncated is not None:
-                events.append(plan.view.truncated)
-            events.append(told_of(request, plan, self.history, self.policy, situation))
-            await self._keeper.change(*events)
-            positions = [entry.position for entry in plan.view.entries]
-            self._keeper.sent = list(zip(request.hashes, positions, strict=True))
-            self._meter.sent(named, request.tokens.counted)
-            return request
+        wanted = Wanted(budget=budget, model=model or self.model, scope=scope, refusals=refusals)
+        return await self._preparer.prepare(wanted, (system, tools))
 
     @fetching
     async def shown(self, scope: str = log.MAIN) -> list[Entry]:
         """Return what stands of the conversation for an agent, before anything is done to make it fit."""
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             return self.history.context(scope).shown()
 
@@ -250,7 +240,7 @@ class Session:
     @fetching
     async def undo(self) -> bool:
         """Take back the last change of context, and say whether there was one."""
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             if not self.history.can_undo:
                 return False
@@ -260,7 +250,7 @@ class Session:
     @fetching
     async def redo(self) -> bool:
         """Let a change that was taken back stand again, and say whether there was one."""
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             if not self.history.can_redo:
                 return False
@@ -280,21 +270,23 @@ class Session:
         await self._changed(log.TurnInterrupted())
 
     @fetching
-    async def compact(self, *, budget: int | Budget | None = None, scope: str = log.MAIN) -> log.CompactionCompleted:
-        """Fold what the policy would fold, now, with a digest; raises where there is nothing to fold."""
-        async with self._turn:
-            await self._keeper.take_in()
-            situation = self._situation(Wanted(budget=budget, model=self.model, scope=scope))
-            rule = self.policy.fold
-            outlook = outlook_of(self.history, self.policy, situation)
-            step = rule.manual(outlook) if rule else None
-            if rule is None or step is None:
-                raise NothingToCompactError(len(self.history))
-            # Until a model writes it, the digest is the summary that a rule asks for.
-            summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
-            event = completed(step, rule, outlook, summary)
-            await self._keeper.change(event)
-            return event
+    async def compact(
+        self,
+        *,
+        focus: str = "",
+        trigger: log.Trigger = "manual",
+        budget: int | Budget | None = None,
+        scope: str = log.MAIN,
+    ) -> log.CompactionCompleted:
+        """Fold what the policy would fold, now; `focus` is what the summary is to be about above all.
+
+        Waits for the summary, and raises by name why there is none; then nothing has changed.
+        """
+        return await self._manual.compact(Wanted(budget=budget, model=self.model, scope=scope), trigger, focus)
+
+    async def cancel_compaction(self) -> bool:
+        """Give up the summary that is being written here, and say whether there was one."""
+        return await self._compactor.cancel()
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
@@ -303,13 +295,14 @@ class Session:
     @fetching
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
         """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             other = Session(
                 session_id or f"{self.id}-fork-{self.clock():x}",
                 store=self.store,
                 policy=self.policy,
                 model=self.model,
+                compaction=self._compactor.how,
                 clock=self.clock,
             )
             if await self.store.length(other.id):
@@ -327,7 +320,7 @@ class Session:
 
         Never what stands before a clear: that is forgotten.
         """
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
         last = start + 1 if stop is None else stop
         cleared = self.history.version.of(log.MAIN).cleared_at
@@ -340,22 +333,9 @@ class Session:
 
     @fetching
     async def _changed(self, event: log.Event) -> None:
-        async with self._turn:
+        async with self._keeper.turn:
             await self._keeper.take_in()
             await self._keeper.change(event)
-
-    async def _carry_out(self, step: Step, situation: Situation) -> None:
-        if isinstance(step, OffloadOutputs | ReduceToText):
-            await self._keeper.change(told(step, situation.scope))
-        elif isinstance(step, FoldSpan):
-            rule = self.policy.fold or self.policy.emergency
-            if rule is not None:
-                await self._keeper.change(completed(step, rule, outlook_of(self.history, self.policy, situation)))
-
-    def _situation(self, wanted: Wanted) -> Situation:
-        wire = self._format(self.history.format or NO_FORMAT) if self.history.format else None
-        idle = 0.0 if self._keeper.asked_ms is None else max(0, self.clock() - self._keeper.asked_ms) / 1000
-        return situation_of(self.history, wire, replace(wanted, idle_seconds=idle))
 
     def _format(self, name: str) -> Format:
         wire = format_named(name)

@@ -26,6 +26,7 @@ class Shortcut:
     steps: tuple[int, ...]
     """How many records further each message stands than the one before it."""
     asked_ms: int | None
+    began_ms: int | None
     damage: tuple[str, ...]
     newest_schema: int
 

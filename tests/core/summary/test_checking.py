@@ -12,7 +12,7 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger import Ledger, render
 from holdfast.core.planning.summary.asking import INSTRUCTIONS, asked
 from holdfast.core.planning.summary.checking import MIN_SCORE, Verdict, verdict
-from holdfast.core.planning.summary.survival import Fact
+from holdfast.core.planning.summary.survival import Fact, facts_of
 from holdfast.testing.chat import Json, answered, called, returned, said
 from holdfast.testing.histories import chat_histories
 from holdfast.testing.sessions import generated_session
@@ -52,7 +52,7 @@ def judged(
         text,
         is_cut_off=is_cut_off,
         span=range(7),
-        ledger=ledger,
+        facts=facts_of(ledger),
         beside=beside,
         counter=COUNTER,
         replaced_tokens=replaced,

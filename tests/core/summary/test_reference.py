@@ -12,6 +12,7 @@ from holdfast.core.planning.rules.deep import FoldDeep
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 from holdfast.core.planning.summary.checking import verdict
+from holdfast.core.planning.summary.survival import facts_of
 from holdfast.testing.chat import Json, answered, called, returned, said
 from holdfast.wire.formats import format_named
 
@@ -97,7 +98,7 @@ def test_a_summary_is_checked_against_all_that_will_stand_beside_it() -> None:
         "The parser was fixed. [#1-3]",
         is_cut_off=False,
         span=range(5),
-        ledger=seen.history.ledger("main", 5),
+        facts=facts_of(seen.history.ledger("main", 5)),
         beside=texts,
         counter=COUNTER,
         replaced_tokens=2_000,

@@ -48,6 +48,8 @@ class CompactionStarted:
     """How often the context had changed by then: a summary is put in place only where it has not changed since."""
     tokens: Breakdown = field(default_factory=Breakdown)
     custom_instructions: str | None = None
+    owner: str = ""
+    """Who writes it: a host, a process and a number, by which another one sees whether anybody is still at it."""
     scope: str = MAIN
 
 

@@ -70,6 +70,8 @@ class Policy:
     author: Author = "cheap_then_primary"
     """Which model writes summaries: a cheaper one unless the user asks, one of its own, or the session's."""
     manual_min_messages: int = field(default=2, metadata=whole(1, 10**6))
+    needs_context: bool = False
+    """Whether a compaction on the user's word is refused before the first request, and without a model to write it."""
     unknown_window: int = field(default=128_000, metadata=whole(1_000, 10**12))
     """The window of a model nobody knows."""
     max_steps: int | None = field(default=50, metadata=whole(1, 10**6))

@@ -44,6 +44,7 @@ COPILOT = Policy(
     unknown_window=128_000,
     max_steps=None,
     restore="replay",
+    needs_context=True,
 )
 COWAGENT = Policy(
     name="cowagent",

@@ -5,6 +5,7 @@ the names that are likely to be needed again. All of it is marked as reference: 
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.core.conversation.view import Entry
@@ -21,6 +22,7 @@ HORIZON = 64
 MOST_PROMPTS = 256
 """How many of the user's messages are looked at, newest first."""
 QUOTED_PROMPTS = 16
+MIN_DIGEST_TOKENS = 60
 
 
 class _Kept(NamedTuple):
@@ -38,11 +40,30 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
     """Return the text that stands for a span, in at most `allowance` tokens where no model's summary is in it."""
     kept = _kept(outlook, step, allowance)
     taken = sum(outlook.situation.counter.count(text) + 2 for text in (kept.words, kept.ledger) if text)
-    if summary:
-        done = reference_frame(summary.text, step.count)
-    else:
-        done = _digest(outlook, step, kept.prompts, kept.whole, allowance - taken)
+    done = (
+        reference_frame(summary.text, step.count)
+        if summary
+        else _without_summary(outlook, step, kept, allowance - taken)
+    )
     return "\n\n".join(text for text in (done, kept.words, kept.ledger) if text) or f"[{step.count:,} earlier messages]"
+
+
+def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: int) -> str:
+    """Return what was done by rule; where a model's summary of the beginning came too late for its fold, that first."""
+    known = outlook.history.facts.summary
+    if (
+        known is None
+        or known.scope != outlook.situation.scope
+        or not step.start <= known.start <= known.stop <= step.stop
+    ):
+        return _digest(outlook, step, kept.prompts, kept.whole, allowance)
+    told = reference_frame(known.text, known.stop - known.start)
+    left = allowance - outlook.situation.counter.count(told)
+    rest = replace(step, start=known.stop, count=max(1, step.count - (known.stop - known.start)))
+    newer = [entry for entry in kept.prompts if (entry.position or 0) >= known.stop]
+    if left < MIN_DIGEST_TOKENS or known.stop == step.stop:
+        return told
+    return f"{told}\n\n{_digest(outlook, rest, newer, kept.whole, left)}"
 
 
 def beside(outlook: Outlook, step: FoldSpan, allowance: int) -> list[str]:

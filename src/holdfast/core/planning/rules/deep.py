@@ -76,7 +76,7 @@ class FoldDeep:
         if why is not None and outlook.fixed_tokens - outlook.situation.static_tokens > self.soft_share * room:
             told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
             return Proposal(reasons=(told,)) if outlook.fill <= 1 else NOTHING
-        after = self._left(outlook, step) + self._allowance(outlook, step)
+        after = self._left(outlook, step) + self.allowance(outlook, step)
         if held - after < self._least_gain(outlook):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
             return Proposal(reasons=(told,)) if why else NOTHING
@@ -88,20 +88,20 @@ class FoldDeep:
         return Proposal(later=(later,), reasons=(f"{_fill(outlook)}: a summary is written meanwhile",))
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
-        """Return the fold that the hard line would make, as far as there is anything to fold."""
-        step = self._span(outlook, outlook.situation.room, least=1)
+        """Return the fold that the hard line would make, as if what there is filled the room."""
+        step = self._span(outlook, min(outlook.situation.room, outlook.shown.tokens), least=1)
         by = "summary" if outlook.situation.has_summariser else "digest"
         return replace(step, by=by, trigger="manual") if step else None
 
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text that stands for a span: the user's words, what was done, and the names that were used."""
-        return (reference(outlook, step, summary, self._allowance(outlook, step)),)
+        return (reference(outlook, step, summary, self.allowance(outlook, step)),)
 
     def beside(self, outlook: Outlook, step: FoldSpan) -> list[str]:
         """Return the texts that a summary of a span will stand next to: where it is looked up what it loses."""
-        return beside(outlook, step, self._allowance(outlook, step))
+        return beside(outlook, step, self.allowance(outlook, step))
 
-    def _allowance(self, outlook: Outlook, step: FoldSpan) -> int:
+    def allowance(self, outlook: Outlook, step: FoldSpan) -> int:
         """Return what a summary may take: its share, and never more than half of what it stands for."""
         folded = outlook.shown.tokens - self._left(outlook, step)
         return min(self.summary_max_tokens, int(outlook.situation.room * self.summary_share), folded // 2)

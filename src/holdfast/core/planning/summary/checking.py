@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.ledger.names import stands_in
 from holdfast.core.planning.summary.cleaning import cleaned
 from holdfast.core.planning.summary.frames import neutral
 from holdfast.core.planning.summary.nature import Nature, nature_of
-from holdfast.core.planning.summary.survival import Fact, Sight, facts_of, survival
+from holdfast.core.planning.summary.survival import Fact, Sight, survival
 
 MIN_SCORE = 0.5
 """Where less than this survives, with what was put back, the summary is refused."""
@@ -67,7 +66,7 @@ def verdict(
     *,
     is_cut_off: bool,
     span: range,
-    ledger: Ledger,
+    facts: Sequence[Fact],
     beside: Iterable[str],
     counter: Counter,
     replaced_tokens: int,
@@ -76,12 +75,11 @@ def verdict(
 ) -> Verdict:
     """Return what is to be thought of a summary.
 
-    `span` are the positions it may cite; `beside` the texts that stay in view next to it: the user's words, the
-    rendered ledger, the tail. `put_back_tokens` should have room for the rules the user set: one that is
-    neither kept nor put back refuses the summary.
+    `facts` are what must survive (`facts_of` a ledger); `span` are the positions it may cite; `beside` the texts that
+    stay in view next to it: the user's words, the rendered ledger, the tail. `put_back_tokens` should have room
+    for the rules the user set: one that is neither kept nor put back refuses the summary.
     """
     summary = cleaned(text, span)
-    facts = facts_of(ledger)
     sight = Sight([summary, *beside])
     missing = [fact for fact in facts if not sight.shows(fact)]
     room = min(put_back_tokens, replaced_tokens - counter.count(summary) - 1)

@@ -1,0 +1,259 @@
+"""Compaction beside the conversation: a summary is begun, written while requests go on, judged, and put in place.
+
+Everything that matters is in the log. Who begins a summary says so there, so one runs at a time, whatever process
+asks; a summary that was written is there too, before it counts, so a crash in between loses nothing; and it is put in
+place only where the context has not changed since it was begun. One that comes too late is kept for the next fold.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from holdfast.core.history import events as log
+from holdfast.core.planning.completion import completed, started, step_of
+from holdfast.core.planning.plan import outlook_of
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import FoldSpan, Summary
+from holdfast.errors import HoldfastError, ModelAccessError, StoreError
+from holdfast.models.base import Writer
+from holdfast.models.open import writer_for
+from holdfast.session.keeping import Keeper
+from holdfast.session.summarizer import Job, Patience, job_of, summarised
+
+LEASE_MS = 600_000
+"""After this long a compaction that has not ended is taken for abandoned."""
+POLL_SECONDS = 0.2
+"""How often one looks whether another process is done."""
+LIVE: set[str] = set()
+"""The owners of compactions that run in this process."""
+ASKED_FOR = frozenset({"manual", "agent_request"})
+COMPACTING = "Compacting conversation history"
+
+Approval: TypeAlias = Callable[["Draft"], Awaitable[bool | str]]
+"""Says whether a summary may count; a text takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A summary before it counts."""
+
+    step: FoldSpan
+    summary: Summary
+    replaced_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """Who writes summaries, and what goes with them."""
+
+    automatic: str | Writer | None = None
+    """Writes summaries that nobody asked for: a cheaper model will do."""
+    manual: str | Writer | None = None
+    """Writes those that somebody asked for."""
+    patience: Patience = field(default_factory=Patience)
+    approve: Approval | None = None
+    progress: Callable[[str], None] | None = None
+    """Hears what is being waited for, and an empty text when that is over."""
+
+
+class Compactor:
+    """Begins, watches and ends the compactions of one session."""
+
+    def __init__(self, keeper: Keeper, policy: Policy, how: Compaction) -> None:
+        self._keeper = keeper
+        self._policy = policy
+        self.how = how
+        self._task: asyncio.Task[None] | None = None
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._begun_in: int | None = None
+        """The prompt in whose turn a summary was last begun."""
+        self.problem: HoldfastError | None = None
+        """Why the last one came to nothing."""
+
+    @property
+    def can_write(self) -> bool:
+        """Whether there is anybody to write summaries that nobody asked for."""
+        return self.can_write_manually
+
+    @property
+    def can_write_manually(self) -> bool:
+        """Whether there is anybody to write a summary that somebody asks for."""
+        return self.how.manual is not None or self.how.automatic is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a summary is being written, here or elsewhere."""
+        facts = self._keeper.history.facts
+        return facts.running is not None and facts.written is None
+
+    def may_begin(self, situation: Situation) -> bool:
+        """Return whether a summary may be begun: one at a time, and one a turn."""
+        prompt = self._keeper.history.projection(situation.counter, situation.scope).newest_prompt
+        return self._keeper.history.facts.running is None and (prompt is None or prompt != self._begun_in)
+
+    # All of what follows up to `wait` is called by who holds the session's turn.
+
+    async def tidy(self) -> None:
+        """End what has been abandoned, and what was overtaken by another change of context."""
+        history = self._keeper.history
+        run, written = history.facts.running, history.facts.written
+        if run is None:
+            return
+        if written is not None and run.basis != history.changes:
+            why = "the context has changed meanwhile; the summary is kept for the next fold"
+            await self._give_up(run, why)
+        elif written is None and self._is_abandoned(run):
+            await self._give_up(run, "whoever began it did not finish it")
+
+    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
+        """Begin a summary of a span; the conversation goes on."""
+        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        job = job_of(step, outlook, self._policy, focus)
+        event = replace(started(step, outlook, focus), owner=self._owner)
+        await self._keeper.change(event)
+        self._begun_in = outlook.shown.newest_prompt
+        self.problem = None
+        LIVE.add(self._owner)
+        self._task = asyncio.create_task(self._run(job, event, self._writer(step)))
+
+    def _writer(self, step: FoldSpan) -> Writer:
+        """Return who writes: a cheaper model by itself, the primary one when somebody asks."""
+        first, second = self.how.automatic, self.how.manual
+        writer = writer_for((second or first) if step.trigger in ASKED_FOR else (first or second))
+        if writer is None:
+            raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
+        return writer
+
+    async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
+        """Put the summary that was written in place; None where there is none, or it does not fit any more."""
+        await self.tidy()
+        facts, rule = self._keeper.history.facts, self._policy.fold
+        run, written = facts.running, facts.written
+        if run is None or written is None or rule is None:
+            return None
+        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        summary = Summary(written.text, written.by_model, written.usage, written.duration_ms, written.score)
+        event = completed(step_of(run), rule, outlook, summary)
+        await self._keeper.change(event)
+        return event
+
+    async def wait(self) -> None:
+        """Wait until the summary that is being written is there or came to nothing; not by who holds the turn."""
+        self._tell(COMPACTING)
+        try:
+            if self._task is not None and not self._task.done():
+                await asyncio.wait({self._task})
+                return
+            while True:
+                async with self._keeper.turn:
+                    await self._keeper.take_in()
+                    await self.tidy()
+                    if not self.is_running:
+                        return
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            self._tell("")
+
+    async def cancel(self) -> bool:
+        """Give up the summary that is being written here, and say whether there was one."""
+        task = self._task
+        if task is None or task.done():
+            return False
+        task.cancel()
+        await asyncio.wait({task})
+        return True
+
+    async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
+        """Write a summary and record it, or why there is none."""
+        try:
+            summary = await self._written(job, writer)
+        except asyncio.CancelledError:
+            await self._record(_ended(event, "it was cancelled", is_cancelled=True))
+        except HoldfastError as error:
+            self.problem = error
+            await self._record(_ended(event, str(error)))
+        except TimeoutError:
+            seconds = self.how.patience.deadline_seconds
+            await self._record(_ended(event, f"it took longer than {seconds:g} s"))
+        else:
+            await self._record(
+                log.SummaryWritten(
+                    start=event.start,
+                    stop=event.stop,
+                    text=summary.text,
+                    by_model=summary.by_model,
+                    usage=summary.usage,
+                    duration_ms=summary.duration_ms,
+                    score=summary.score,
+                    scope=event.scope,
+                )
+                if summary
+                else _ended(event, "it was not approved", is_cancelled=True)
+            )
+        finally:
+            LIVE.discard(self._owner)
+
+    async def _written(self, job: Job, writer: Writer) -> Summary | None:
+        async with asyncio.timeout(self.how.patience.deadline_seconds):
+            summary = await summarised(job, writer, self.how.patience)
+        if self.how.approve is None:
+            return summary
+        verdict = await self.how.approve(Draft(job.step, summary, job.replaced_tokens))
+        if isinstance(verdict, str):
+            return replace(summary, text=verdict)
+        return summary if verdict else None
+
+    async def _record(self, event: log.Event) -> None:
+        """Record how it went, if it is still ours to say."""
+        with suppress(StoreError):
+            async with self._keeper.turn:
+                await self._keeper.take_in()
+                run = self._keeper.history.facts.running
+                if run is not None and run.owner == self._owner:
+                    await self._keeper.change(event)
+
+    async def _give_up(self, run: log.CompactionStarted, why: str) -> None:
+        await self._keeper.change(_ended(run, why, is_cancelled=True))
+
+    def _is_abandoned(self, run: log.CompactionStarted) -> bool:
+        """Return whether nobody is at it any more: the process is gone, or too much time has passed."""
+        if run.owner in LIVE:
+            return False
+        host, process = run.owner.split(":")[:2] if run.owner.count(":") > 1 else ("", "0")
+        if host == socket.gethostname() and (int(process) == os.getpid() or not _is_alive(int(process))):
+            return True
+        began = self._keeper.began_ms
+        return began is None or self._keeper.clock() - began > LEASE_MS
+
+    def _tell(self, what: str) -> None:
+        if self.how.progress is not None:
+            self.how.progress(what)
+
+
+def _ended(run: log.CompactionStarted, error: str, *, is_cancelled: bool = False) -> log.CompactionCompleted:
+    """Return the event of a compaction that came to nothing."""
+    return log.CompactionCompleted(
+        success=False,
+        trigger=run.trigger,
+        start=run.start,
+        stop=run.stop,
+        error=error,
+        is_cancelled=is_cancelled,
+        scope=run.scope,
+    )
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

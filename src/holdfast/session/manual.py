@@ -1,0 +1,104 @@
+"""A compaction that somebody asks for: refused by name where it cannot be made, and waited for.
+
+The person who asks wants to know. So what an automatic one does quietly is an error here, and nothing has changed
+then; only where the policy can do without a model is a summary that is not good enough replaced by a digest.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from holdfast.core.history import events as log
+from holdfast.core.planning.completion import completed
+from holdfast.core.planning.plan import outlook_of
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.reference import digest_of
+from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import FoldSpan, Summary
+from holdfast.errors import (
+    CompactionCancelledError,
+    CompactionFailedError,
+    CompactionRunningError,
+    HoldfastError,
+    ModelAccessError,
+    ModelUnreachableError,
+    NoContextError,
+    NothingToCompactError,
+)
+from holdfast.session.circumstances import Wanted
+from holdfast.session.compactor import Compactor
+from holdfast.session.keeping import Keeper
+from holdfast.session.preparer import Preparer
+
+
+class ManualCompaction:
+    """Compacts a session on somebody's word."""
+
+    def __init__(self, keeper: Keeper, compactor: Compactor, preparer: Preparer, policy: Policy) -> None:
+        self._keeper = keeper
+        self._compactor = compactor
+        self._preparer = preparer
+        self._policy = policy
+
+    async def compact(self, wanted: Wanted, trigger: log.Trigger, focus: str = "") -> log.CompactionCompleted:
+        """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            await self._compactor.tidy()
+            step, situation = self._planned(wanted, trigger)
+            if step.by != "summary" or not situation.has_summariser:
+                return await self._by_rule(step, situation)
+            await self._compactor.begin(step, situation, focus)
+        try:
+            await self._compactor.wait()
+        except asyncio.CancelledError:
+            await self._compactor.cancel()
+            raise
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            event = await self._compactor.commit(self._preparer.situation(wanted))
+            if event is None:
+                return await self._without_summary(step, wanted)
+        if not event.success:
+            raise CompactionFailedError(event.error or "it did not help")
+        return event
+
+    def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
+        """Return what is to be folded, or refuse by name."""
+        history, rule = self._keeper.history, self._policy.fold
+        if history.facts.running is not None:
+            raise CompactionRunningError(self._keeper.session)
+        if len(history) < self._policy.manual_min_messages:
+            raise NothingToCompactError(len(history))
+        if self._policy.needs_context and self._keeper.asked_ms is None:
+            raise NoContextError(self._keeper.session)
+        situation = replace(self._preparer.situation(wanted), has_summariser=self._compactor.can_write_manually)
+        step = rule.manual(outlook_of(history, self._policy, situation)) if rule else None
+        if step is None:
+            raise NothingToCompactError(len(history))
+        if self._policy.needs_context and not situation.has_summariser:
+            remedy = "open the session with summariser=…"
+            raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
+        return replace(step, trigger=trigger), situation
+
+    async def _by_rule(self, step: FoldSpan, situation: Situation) -> log.CompactionCompleted:
+        rule = self._policy.fold
+        if rule is None:  # pragma: no cover - there is no step without a rule
+            raise AssertionError
+        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        # Where a rule asks for a summary and nobody can write one, a digest is the summary.
+        summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
+        event = completed(step, rule, outlook, summary)
+        await self._keeper.change(event)
+        if not event.success:
+            raise CompactionFailedError(event.error or "it did not help")
+        return event
+
+    async def _without_summary(self, step: FoldSpan, wanted: Wanted) -> log.CompactionCompleted:
+        """Fold by rule where the policy can do that and the model was there; else say why nothing was done."""
+        problem: HoldfastError | None = self._compactor.problem
+        if problem is None:
+            raise CompactionCancelledError
+        if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
+            raise problem
+        event = await self._by_rule(replace(step, by="digest"), self._preparer.situation(wanted))
+        return replace(event, reason=f"a digest, because {problem}")

@@ -1,0 +1,146 @@
+"""The next request: planned, its steps carried out, planned again, drawn up and told.
+
+Where a policy waits for a summary, the wait is outside of the session's turn: what is said meanwhile is recorded at
+once, and the request that is made afterwards has it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from holdfast.core.history import events as log
+from holdfast.core.planning.completion import completed, told
+from holdfast.core.planning.plan import Plan, outlook_of, rounds, usage_of
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, ReduceToText, Step
+from holdfast.session.circumstances import Wanted, changes_beside, situation_of
+from holdfast.session.compactor import Compactor
+from holdfast.session.keeping import Keeper
+from holdfast.session.meter import Meter
+from holdfast.session.request import PreparedRequest, drawn_up, told_of
+from holdfast.wire.formats import format_named
+
+MAX_WAITS = 2
+"""How often one request waits for a summary."""
+NO_FORMAT = "openai-chat"
+
+Beside: TypeAlias = tuple[object, Sequence[Mapping[str, object]] | None]
+"""System text and tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The request has to wait for a summary."""
+
+
+WAITING = _Waiting()
+
+
+class Preparer:
+    """Makes the requests of one session."""
+
+    def __init__(self, keeper: Keeper, compactor: Compactor, meter: Meter, policy: Policy) -> None:
+        self._keeper = keeper
+        self._compactor = compactor
+        self._meter = meter
+        self._policy = policy
+
+    async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
+        """Return the next request, recorded."""
+        reasons: list[str] = []
+        for waits in range(MAX_WAITS + 2):
+            async with self._keeper.turn:
+                await self._keeper.take_in()
+                outcome = await self._attempt(wanted, beside, reasons, may_wait=waits < MAX_WAITS)
+            if isinstance(outcome, PreparedRequest):
+                return outcome
+            await self._compactor.wait()
+            if self._keeper.history.facts.written is None:
+                # It came to nothing: this request is made as if there were nobody to write summaries.
+                wanted = replace(wanted, is_alone=True)
+        raise AssertionError  # pragma: no cover - who may not wait is given a request
+
+    def situation(self, wanted: Wanted) -> Situation:
+        """Return the circumstances of a request."""
+        history, asked_ms = self._keeper.history, self._keeper.asked_ms
+        wire = format_named(history.format) if history.format else None
+        idle = 0.0 if asked_ms is None else max(0, self._keeper.clock() - asked_ms) / 1000
+        situation = situation_of(history, wire, replace(wanted, idle_seconds=idle))
+        written, run = history.facts.written, history.facts.running
+        return replace(
+            situation,
+            has_summariser=self._compactor.can_write and not wanted.is_alone,
+            has_ready_summary=written is not None and run is not None and run.basis == history.changes,
+        )
+
+    async def _attempt(
+        self, wanted: Wanted, beside: Beside, reasons: list[str], *, may_wait: bool
+    ) -> PreparedRequest | _Waiting:
+        history = self._keeper.history
+        if changes := changes_beside(history, *beside):
+            await self._keeper.change(*changes)
+        await self._compactor.tidy()
+        calibration = await self._meter.calibration(wanted.model)
+        if not may_wait:
+            wanted = replace(wanted, is_alone=True)
+
+        def situation() -> Situation:
+            return replace(self.situation(wanted), calibration=calibration)
+
+        if self._policy.apply == "inline" and situation().has_ready_summary:
+            await self._compactor.commit(situation())
+        plan = await self._planned(situation, reasons, may_wait=may_wait)
+        if plan is None:
+            return WAITING
+        for step in plan.later:
+            if isinstance(step, FoldSpan) and self._compactor.may_begin(situation()):
+                await self._compactor.begin(step, situation())
+        drawn = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
+        return await self._sent(drawn, wanted.model, situation(), beside)
+
+    async def _planned(self, situation: Callable[[], Situation], reasons: list[str], *, may_wait: bool) -> Plan | None:
+        """Return the plan to send, after the steps of those before it were carried out; None where one has to wait."""
+        plan = None
+        for plan in rounds(self._keeper.history, self._policy, situation):
+            reasons += plan.reasons
+            for step in plan.now:
+                if await self._must_wait(step, situation(), may_wait=may_wait):
+                    return None
+        return plan
+
+    async def _must_wait(self, step: Step, situation: Situation, *, may_wait: bool) -> bool:
+        """Carry out a step, or return that there is a summary to be waited for first."""
+        if isinstance(step, OffloadOutputs | ReduceToText):
+            await self._keeper.change(told(step, situation.scope))
+        elif isinstance(step, AwaitSummary):
+            if not situation.has_ready_summary:
+                return may_wait and self._compactor.is_running
+            await self._compactor.commit(situation)
+        elif step.by == "summary" and situation.has_summariser:
+            if self._keeper.history.facts.running is None:
+                await self._compactor.begin(step, situation)
+            return may_wait
+        else:
+            await self._fold(step, situation)
+        return False
+
+    async def _fold(self, step: FoldSpan, situation: Situation) -> None:
+        rule = self._policy.fold or self._policy.emergency
+        if rule is not None:
+            outlook = outlook_of(self._keeper.history, self._policy, situation)
+            await self._keeper.change(completed(step, rule, outlook))
+
+    async def _sent(self, plan: Plan, model: str | None, situation: Situation, beside: Beside) -> PreparedRequest:
+        keeper, history = self._keeper, self._keeper.history
+        wire = format_named(history.format or NO_FORMAT)
+        request = drawn_up(plan, history, situation, wire, keeper.hashes)
+        events: list[log.Event] = [usage_of(plan, situation)]
+        if plan.view.truncated is not None:
+            events.append(plan.view.truncated)
+        events.append(told_of(request, plan, history, self._policy, situation))
+        await keeper.change(*events)
+        positions = [entry.position for entry in plan.view.entries]
+        keeper.sent = list(zip(request.hashes, positions, strict=True))
+        self._meter.sent(model, request.tokens.counted)
+        return replace(request, system=beside[0], tools=beside[1])

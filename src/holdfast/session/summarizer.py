@@ -1,0 +1,228 @@
+"""A span becomes a summary: every word of it is shown to a model, in pieces that fit, and what it wrote is judged.
+
+What is to be summarised is taken out of the history at once, as values: the conversation goes on meanwhile.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history import events as log
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.rules.deep import FoldDeep
+from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
+from holdfast.core.planning.summary.asking import asked, fixed_tokens
+from holdfast.core.planning.summary.checking import verdict
+from holdfast.core.planning.summary.cleaning import cleaned
+from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, newest, pieces
+from holdfast.core.planning.summary.survival import Fact, facts_of
+from holdfast.errors import CompactionFailedError, ModelOverflowError
+from holdfast.models.base import Answer, Ask, Writer
+from holdfast.models.patience import patiently
+
+UNKNOWN_WINDOW = 32_000
+"""What is sent at a time to a writer whose window nobody knows."""
+MAX_PIECE_BYTES = 400_000
+MIN_ROOM_TOKENS = 600
+MIN_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS, MIN_WORDS = 256, 4_000, 50
+MAX_CHARS_PER_TOKEN = 12
+"""An answer with more characters than this for each token it may have is no answer."""
+TAIL_TOKENS, SYSTEM_TOKENS = 1_500, 1_000
+"""How much of what stays, and of the system text, a summariser is shown."""
+PUT_BACK_SHARE, MIN_PUT_BACK = 0.25, 600
+"""For what a summary lost: of what it may take, and at least so many tokens, for the user's rules must fit."""
+SHRINK = 0.5
+"""After a writer's refusal as too long, its pieces get this much smaller."""
+MAX_SHRINKS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a summary is waited for."""
+
+    timeout_seconds: float = 120.0
+    """For each call."""
+    attempts: int = 3
+    deadline_seconds: float = 300.0
+    """For all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """All that a summary is made of and judged by."""
+
+    step: FoldSpan
+    entries: tuple[Entry, ...]
+    previous: str
+    plan: str
+    todos: str
+    skills: tuple[str, ...]
+    focus: str
+    tail: str
+    system_context: str
+    counter: Counter
+    replaced_tokens: int
+    max_tokens: int
+    """What the summary may take."""
+    facts: tuple[Fact, ...] | None
+    """What must survive; None where the policy takes a summary as it is."""
+    beside: tuple[str, ...] = ()
+
+
+def job_of(step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "") -> Job:
+    """Return the job of summarising a span as it stands."""
+    history, context, scope = outlook.history, outlook.shown.context, outlook.situation.scope
+    known = history.facts.summary
+    before = known if known and known.scope == scope and known.stop <= step.stop and known.start <= step.start else None
+    first = before.stop if before else step.start
+    history.entries.need(range(max(first, context.standing.cleared_at), min(step.stop, context.length)))
+    rule = policy.fold if isinstance(policy.fold, FoldDeep) else None
+    return Job(
+        step=step,
+        entries=tuple(entry for entry in context.between(max(first, context.standing.cleared_at), step.stop)),
+        previous=before.text if before else _earlier(outlook, step),
+        plan=history.facts.plan,
+        todos=history.facts.todos,
+        skills=tuple(history.facts.skills),
+        focus=focus,
+        tail=_tail(outlook, step),
+        system_context=_clipped(history.facts.system, SYSTEM_TOKENS, outlook.situation.counter),
+        counter=outlook.situation.counter,
+        replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
+        max_tokens=rule.allowance(outlook, step) if rule else MAX_OUTPUT_TOKENS,
+        facts=tuple(facts_of(history.ledger(scope, step.stop))) if rule else None,
+        beside=tuple(rule.beside(outlook, step)) if rule else (),
+    )
+
+
+async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
+    """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` where it may not count."""
+    began = time.monotonic()
+    answer, spent = await _shrinking(job, writer, patience)
+    text, score = _judged(job, answer)
+    duration_ms = int((time.monotonic() - began) * 1000)
+    return Summary(text, by_model=answer.model, usage=spent, duration_ms=duration_ms, score=score)
+
+
+async def _shrinking(job: Job, writer: Writer, patience: Patience) -> tuple[Answer, log.Usage]:
+    """Return the answer, with smaller pieces each time a writer says that one was too long for it."""
+    window, attempt = writer.window or UNKNOWN_WINDOW, 0
+    while True:
+        try:
+            return await _rolled(job, writer, patience, window)
+        except ModelOverflowError as error:
+            attempt += 1
+            if attempt > MAX_SHRINKS:
+                raise
+            window = int(min(window, error.limit or window) * SHRINK)
+
+
+async def _rolled(job: Job, writer: Writer, patience: Patience, window: int) -> tuple[Answer, log.Usage]:
+    """Return the last answer and what all of them cost: each is shown to the next as the summary so far."""
+    max_output = min(MAX_OUTPUT_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * job.max_tokens), max(64, window // 4))
+    around = _around(job)
+    room = window - max_output - fixed_tokens(job.counter, previous_tokens=max_output, **around)
+    if room < MIN_ROOM_TOKENS:
+        # A small model is shown less around the messages, and all of the messages.
+        around = _Around(focus=job.focus)
+        room = window - max_output - fixed_tokens(job.counter, previous_tokens=max_output, **around)
+    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES) or [""]
+    previous, spent = job.previous, log.Usage()
+    answer = Answer(text="", model=writer.name)
+    for number, part in enumerate(parts, start=1):
+        max_words = max(MIN_WORDS, min(job.max_tokens, max_output) // 2)
+        call = asked(part, previous=previous, number=number, of=len(parts), max_words=max_words, **around)
+        ask = Ask(system=call.system, text=call.text, max_output_tokens=max_output)
+        answer = await patiently(writer, ask, timeout_seconds=patience.timeout_seconds, attempts=patience.attempts)
+        if len(answer.text) > MAX_CHARS_PER_TOKEN * max_output:
+            raise CompactionFailedError("the summary is far longer than was asked for")
+        spent, previous = _sum(spent, answer.usage), cleaned(answer.text, range(job.step.stop))
+        if not previous:
+            raise CompactionFailedError("the summary is empty")
+    return answer, spent
+
+
+class _Around(TypedDict, total=False):
+    """What a summariser is shown besides the messages."""
+
+    plan: str
+    todos: str
+    skills: Sequence[str]
+    focus: str
+    tail: str
+    system_context: str
+
+
+def _around(job: Job) -> _Around:
+    return _Around(
+        plan=job.plan,
+        todos=job.todos,
+        skills=job.skills,
+        focus=job.focus,
+        tail=job.tail,
+        system_context=job.system_context,
+    )
+
+
+def _judged(job: Job, answer: Answer) -> tuple[str, float | None]:
+    """Return the text that counts and its score, or refuse it by name."""
+    if job.facts is None:
+        if answer.is_cut_off:
+            raise CompactionFailedError("the summary was cut off")
+        return answer.text.strip(), None
+    found = verdict(
+        answer.text,
+        is_cut_off=answer.is_cut_off,
+        span=range(job.step.stop),
+        facts=job.facts,
+        beside=job.beside,
+        counter=job.counter,
+        replaced_tokens=job.replaced_tokens,
+        put_back_tokens=max(MIN_PUT_BACK, int(job.max_tokens * PUT_BACK_SHARE)),
+    )
+    if not found.is_accepted:
+        raise CompactionFailedError(f"the summary is not good enough: {', '.join(found.problems)}")
+    return found.whole, found.final_score
+
+
+def _sum(one: log.Usage, other: log.Usage | None) -> log.Usage:
+    if other is None:
+        return one
+    return replace(
+        one,
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        cache_read_tokens=one.cache_read_tokens + other.cache_read_tokens,
+        cache_write_tokens=one.cache_write_tokens + other.cache_write_tokens,
+    )
+
+
+def _earlier(outlook: Outlook, step: FoldSpan) -> str:
+    """Return the summary that stands in a span already: it is updated, and not summarised again."""
+    folds = [fold for fold in outlook.shown.context.standing.folds if fold.start >= step.start and fold.by_model]
+    return folds[-1].summary_content if folds else ""
+
+
+def _behind(outlook: Outlook, step: FoldSpan) -> int:
+    shown = outlook.shown
+    return sum(
+        size
+        for entry, size in zip(shown.entries, shown.sizes(), strict=True)
+        if entry.position is not None and (entry.position >= step.stop or entry.position in step.kept)
+    )
+
+
+def _tail(outlook: Outlook, step: FoldSpan) -> str:
+    """Return the newest of what stays behind a fold, as text."""
+    context = outlook.shown.context
+    behind = list(context.between(step.stop, context.length))
+    return newest(behind, outlook.situation.counter, TAIL_TOKENS, MAX_PIECE_BYTES)
+
+
+def _clipped(text: str, tokens: int, counter: Counter) -> str:
+    """Return the beginning of a text in about so many tokens."""
+    count = counter.count(text) if text else 0
+    return text if count <= tokens else text[: len(text) * tokens // count]

@@ -1,0 +1,328 @@
+"""Compaction beside the conversation: nobody waits who need not, and nothing counts that was not checked."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Session, validate
+from holdfast.core.history import events as log
+from holdfast.errors import (
+    CompactionCancelledError,
+    CompactionRunningError,
+    ModelAccessError,
+    NoContextError,
+    NothingToCompactError,
+)
+from holdfast.session.compactor import LIVE, Compaction, Draft
+from holdfast.session.summarizer import Patience
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, said
+from holdfast.testing.models import FailingModel, ScriptedModel
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
+SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
+
+
+def endless(text: str = SUMMARY) -> ScriptedModel:
+    return ScriptedModel(iter(lambda: text, None))
+
+
+def opened(store: Store | None = None, **settings: Any) -> Any:
+    return Session.open("c1", store=store or MemoryStore(), model="gpt-5", **settings)
+
+
+async def talked(session: Session, turns: int, start: int = 0) -> None:
+    for number in range(start, start + turns):
+        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+
+
+async def kinds(session: Session) -> list[str]:
+    return [event.KIND.removeprefix("session.") for event in await session.events() if "compaction" in event.KIND
+            or "summary" in event.KIND]  # fmt: skip
+
+
+async def ended(session: Session) -> list[log.CompactionCompleted]:
+    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let others go on until something is so."""
+    for _ in range(100_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError
+
+
+async def settled(session: Session) -> None:
+    """Let what runs beside the conversation come to its end."""
+    await until(lambda: session.history.facts.running is None or session.history.facts.written is not None)
+
+
+BUDGET = 4_000
+
+
+@pytest.mark.seed("C-19")
+@pytest.mark.seed("C-15")
+async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the_next_one() -> None:
+    session = await opened(summariser=endless())
+    await talked(session, 10)
+    await session.record([said("next?")])
+    before = await session.prepare(BUDGET)
+    assert await kinds(session) == ["compaction_start"]
+
+    await settled(session)
+    await session.record([answered("so")])
+    await session.record([said("and now?")])
+    after = await session.prepare(BUDGET)
+
+    assert await kinds(session) == ["compaction_start", "summary_written", "compaction_complete"]
+    assert len(before.messages) == 21
+    assert after.tokens.total < before.tokens.total / 2
+    assert SUMMARY.split(".", maxsplit=1)[0] in str(after.messages[0]["content"])
+    assert validate(after.messages, "openai") == []
+    (fold,) = await ended(session)
+    assert (fold.success, fold.by_model, fold.trigger) == (True, "scripted", "threshold")
+    assert fold.score is not None
+
+
+async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fold() -> None:
+    gate = asyncio.Event()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    session = await opened(summariser=ScriptedModel(iter(lambda: SUMMARY, None), seconds=60, sleep=held))
+    await talked(session, 10)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+    await talked(session, 3, 10)
+    await session.record([said("more?")])
+
+    full = await session.prepare(BUDGET)
+
+    assert full.tokens.total < BUDGET / 2
+    assert [fold.by_model for fold in await ended(session)] == [None]
+    gate.set()
+    await settled(session)
+    await session.record([answered("ok"), said("and?")])
+    await session.prepare(BUDGET)
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(True, False), (False, True)]
+    assert session.history.facts.failures == 0
+    await talked(session, 12, 20)
+    await session.record([said("again?")])
+    text = str((await session.prepare(BUDGET)).messages[0]["content"])
+    assert "counts in Greek letters" in text
+
+
+@pytest.mark.seed("C-16")
+@pytest.mark.seed("C-51")
+async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_meanwhile_is_recorded() -> None:
+    gate, told = asyncio.Event(), list[str]()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    model = ScriptedModel([SUMMARY], seconds=60, sleep=held)
+    session = await opened(policy="copilot", compaction=Compaction(automatic=model, progress=told.append))
+    await talked(session, 13)
+    await session.record([said("next?")])
+    waiting = asyncio.create_task(session.prepare(BUDGET))
+    await until(lambda: bool(told))
+
+    assert await session.record([said("one more thing")]) == range(27, 28)
+    assert not waiting.done()
+    gate.set()
+    request = await waiting
+
+    assert told == ["Compacting conversation history", ""]
+    assert [message["content"] for message in request.messages[-2:]] == ["next?", "one more thing"]
+    assert (await ended(session))[0].success
+
+
+@pytest.mark.seed("C-60")
+@pytest.mark.parametrize(
+    "failure", ["empty", "garbage", "truncated", "inflated", "refusing", "overflow", "unreachable"]
+)
+@pytest.mark.parametrize("policy", ["default", "copilot", "co-cli", "inkeep", "cowagent"])
+async def test_every_failure_leaves_a_working_conversation(failure: Any, policy: str) -> None:
+    model = FailingModel(failure)
+    how = Compaction(automatic=model, patience=Patience(attempts=1))
+    session = await opened(policy=policy, compaction=how)
+    for number in range(40):
+        await session.record([said(f"question {number}: {WORDS}")])
+        request = await session.prepare(BUDGET)
+        assert request.tokens.total <= BUDGET
+        assert validate(request.messages, "openai") == []
+        await session.record([answered(f"answer {number}: {WORDS}")])
+        await settled(session)
+
+    # The breaker has opened: most of the forty turns have not asked at all. To a preset, garbage is a summary.
+    is_refused = policy == "default" or failure != "garbage"
+    assert 0 < len(model.asks) <= (24 if is_refused else 40)
+    assert await session.recall(0, 80) == [
+        message
+        for number in range(40)
+        for message in (said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}"))
+    ]
+    if policy == "default":
+        assert not any(fold.by_model for fold in await ended(session) if fold.success)
+
+
+@pytest.mark.seed("A-23")
+async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
+    session = await opened(policy="co-cli", compaction=Compaction(automatic=FailingModel("refusing")))
+    await talked(session, 21)
+    await session.record([said("next?")])
+
+    request = await session.prepare(128_000)
+
+    markers = [message["content"] for message in request.messages if "Earlier conversation" in str(message["content"])]
+    assert markers == ["[Earlier conversation trimmed — 21 messages removed to stay within context budget]"]
+    assert await kinds(session) == ["compaction_start", "compaction_complete", "compaction_complete"]
+
+
+@pytest.mark.seed("A-22")
+@pytest.mark.seed("A-39")
+async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_users_word() -> None:
+    session = await opened(policy="co-cli", summariser=endless("short"))
+    await talked(session, 21)
+    await session.record([said("next?")])
+
+    request = await session.prepare(128_000)
+    assert request.messages[2]["content"] == "[Summary of 21 earlier messages]\nshort"
+
+    await session.compact()
+    assert [entry.message.text for entry in await session.shown()] == [
+        "[Compacted conversation summary]\nshort", "Understood. I have the conversation context.",
+    ]  # fmt: skip
+
+
+async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more() -> None:
+    session = await opened(summariser=endless())
+    await talked(session, 10)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+    await settled(session)
+
+    await session.rewind(to=4)
+    await session.record([said("instead")])
+    request = await session.prepare(BUDGET)
+
+    assert [message["content"] for message in request.messages][-1] == "instead"
+    assert len(request.messages) == 5
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+
+
+@pytest.mark.seed("C-6")
+@pytest.mark.seed("C-7")
+@pytest.mark.seed("C-8")
+@pytest.mark.seed("C-9")
+@pytest.mark.seed("C-57")
+async def test_what_cannot_be_compacted_is_refused_by_name() -> None:
+    alone = await opened(policy="copilot")
+    with pytest.raises(NothingToCompactError):
+        await alone.compact()
+    await talked(alone, 2)
+    with pytest.raises(NoContextError):
+        await alone.compact()
+    await alone.record([said("so?")])
+    await alone.prepare(BUDGET)
+    with pytest.raises(ModelAccessError, match="no model to write the summary"):
+        await alone.compact()
+    busy = await opened(summariser=FailingModel("hanging"))
+    await talked(busy, 4)
+    first = asyncio.create_task(busy.compact())
+    await until(lambda: busy.history.facts.running is not None)
+
+    with pytest.raises(CompactionRunningError):
+        await busy.compact()
+
+    assert await busy.cancel_compaction()
+    with pytest.raises(CompactionCancelledError):
+        await first
+
+
+@pytest.mark.seed("C-10")
+@pytest.mark.seed("C-59")
+@pytest.mark.seed("C-61")
+async def test_a_cancelled_compaction_changes_nothing() -> None:
+    session = await opened(summariser=FailingModel("hanging"))
+    await talked(session, 4)
+    before = await session.shown()
+    task = asyncio.create_task(session.compact())
+    await until(lambda: session.history.facts.running is not None)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await session.shown() == before
+    assert session.history.facts.running is None
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+
+
+async def test_an_abandoned_compaction_is_taken_over() -> None:
+    store = MemoryStore()
+    gone = await opened(store, summariser=FailingModel("hanging"))
+    await talked(gone, 10)
+    await gone.record([said("next?")])
+    await gone.prepare(BUDGET)
+    run = gone.history.facts.running
+    assert run is not None
+    # As if its process had been killed: nobody is left who could finish or cancel it.
+    gone._compactor._task.cancel = lambda: False
+
+    LIVE.clear()
+    again = await opened(store, summariser=endless())
+    await again.record([answered("ok"), said("and?")])
+    await again.prepare(BUDGET)
+    await settled(again)
+    await again.record([answered("ok"), said("go on")])
+    await again.prepare(BUDGET)
+
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(again)] == [(False, True), (True, False)]
+
+
+@pytest.mark.seed("A-30")
+async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked() -> None:
+    cheap, primary = endless(), endless()
+    session = await opened(compaction=Compaction(automatic=cheap, manual=primary))
+    await talked(session, 10)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+    await settled(session)
+    await session.prepare(BUDGET)
+    await talked(session, 4, 10)
+
+    await session.compact(focus="the letters")
+
+    assert (len(cheap.asks), len(primary.asks)) == (1, 1)
+    assert "the letters" in primary.asks[0].text
+    assert "Greek letters" in primary.asks[0].text, "the previous summary is shown in its own slot"
+    assert "question 3" not in primary.asks[0].text, "what it stands for is not shown again"
+
+
+async def test_a_summary_counts_only_when_it_was_approved() -> None:
+    drafts: list[Draft] = []
+
+    async def refuse(draft: Draft) -> bool:
+        drafts.append(draft)
+        return False
+
+    async def edit(draft: Draft) -> str:
+        return draft.summary.text + " Edited by hand."
+
+    session = await opened(compaction=Compaction(automatic=endless(), approve=refuse))
+    await talked(session, 4)
+    with pytest.raises(CompactionCancelledError):
+        await session.compact()
+    assert len(await session.shown()) == 8
+    assert [draft.summary.by_model for draft in drafts] == ["scripted"]
+    other = await opened(compaction=Compaction(automatic=endless(), approve=edit))
+    await talked(other, 4)
+    await other.compact()
+    assert "Edited by hand." in (await other.shown())[0].message.text
