@@ -24,6 +24,9 @@ PEERS = (
     Peer("langchain", "langchain_trim.py", ("langchain-core==1.7.2", "splintr-rs==0.22.0")),
     Peer("harness", "pydantic_harness.py", ("pydantic-ai-harness==0.62.0",)),
 )
+"""Who prepares requests."""
+SAVER = Peer("langgraph", "langgraph_saver.py", ("langgraph==1.2.20", "langgraph-checkpoint-sqlite==3.1.2"))
+"""Who keeps conversations."""
 
 
 def python_of(peer: Peer) -> Path | None:

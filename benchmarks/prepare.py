@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import PEERS, ask
+from benchmarks.reporting import save
 from holdfast import Request, counter_for, govern, validate
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.transcript import Transcript
@@ -161,8 +162,7 @@ def main() -> None:
         judgements = (judged(row, prompts, budget) for row in rows)
         results += sorted(judgements, key=lambda row: order.index(row["case"]))
         print(f"at {budget:,} tokens\n{table(results[-len(rows) :])}\n")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    save(results, options.json)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.demands import demanded
+from benchmarks.reporting import save
 from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
@@ -145,8 +146,7 @@ def main() -> None:
     for row in [*rows, pooled(rows)]:
         shares = "".join(f"{row[kind]['far']:>13.3f} /{row[kind]['first']:.3f}" for kind in KINDS)
         print(f"{row['session'][:25]:26}{row['whole']['demands']:>8.0f}{shares}")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+    save(rows, options.json)
 
 
 def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:

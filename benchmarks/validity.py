@@ -25,6 +25,7 @@ from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.validator import ValidationMode, get_validator
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
+from benchmarks.reporting import save
 from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.wire.formats import format_named
@@ -117,9 +118,7 @@ def main() -> None:
             if sys.stderr.isatty():
                 print(f"\r{done}/{len(jobs)} sessions × budgets", end="", file=sys.stderr, flush=True)
     report(tallies, budgets)
-    if options.json:
-        rows = [{name: getattr(tally, name) for name in Tally.__slots__} for tally in tallies]
-        options.json.write_text(json.dumps(rows, indent=1))
+    save([{name: getattr(tally, name) for name in Tally.__slots__} for tally in tallies], options.json)
     sys.exit(any(tally.violations or tally.rejections or tally.over_budget for tally in tallies))
 
 

@@ -1,0 +1,67 @@
+"""What it costs to keep a conversation: appends, bytes on disk, opening, and several writers.
+
+    python -m benchmarks.log [--json FILE] [--quick] [--no-peers] [--only appends,size] [--folder FOLDER]
+
+Durable appends stand beside raw SQLite, bytes on disk beside LangGraph's SqliteSaver in a virtual environment of
+its own, opening 100,000 messages beside opening 1,000, ten writers on PostgreSQL beside one. All in one run and on
+one disk: that of the folder, which should not be in memory. Each part says in `benchmarks.store` how it measures.
+The exit code is 1 if a writer's message was lost, doubled or out of order.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reporting import progress, save
+from benchmarks.store import appends, opening, size, writers
+from holdfast import govern
+from holdfast.testing.sessions import generated_session
+
+
+def parts(options: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
+    """Return what measures, by its name; each has a folder for itself."""
+    sizes = opening.SIZES[:-1] if options.quick else opening.SIZES
+    return {
+        "appends": lambda folder: asyncio.run(appends.measured(folder)),
+        "size": lambda folder: asyncio.run(size.measured(folder, has_peers=not options.no_peers)),
+        "opening": lambda folder: asyncio.run(opening.measured(folder, sizes)),
+        "writers": writers.measured,
+    }
+
+
+REPORTS = {"appends": appends.report, "size": size.report, "opening": opening.report, "writers": writers.report}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--quick", action="store_true", help="leave the longest session out")
+    parser.add_argument("--no-peers", action="store_true", help="measure only holdfast")
+    parser.add_argument("--only", default=",".join(REPORTS), help="which parts to measure")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write; the system's folder for temporary files if not said"
+    )
+    options = parser.parse_args()
+    wanted = options.only.split(",")
+    if unknown := [name for name in wanted if name not in REPORTS]:
+        parser.error(f"{', '.join(unknown)}: no such part; there are {', '.join(REPORTS)}")
+    if options.folder and not options.folder.is_dir():
+        parser.error(f"there is no folder {options.folder}")
+    govern(generated_session(50), budget=4_000, model="gpt-5")  # loads the vocabulary
+    figures: dict[str, Any] = {}
+    for name, measure in parts(options).items():
+        if name in wanted:
+            progress(f"measuring {name} …")
+            with tempfile.TemporaryDirectory(prefix="holdfast-log-", dir=options.folder) as folder:
+                figures[name] = measure(Path(folder))
+            print(f"{REPORTS[name](figures[name])}\n", flush=True)
+            save(figures, options.json)
+    sys.exit("writers" in figures and not writers.is_sound(figures["writers"]))
+
+
+if __name__ == "__main__":
+    main()

