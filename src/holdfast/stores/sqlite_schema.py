@@ -49,9 +49,14 @@ FULL = "the disk is full; make room and try again"
 READ_ONLY = "the file is read-only; change its permissions, or open another one"
 LOCKED = "another process keeps the file locked; try again when it is done"
 CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
+NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
 INPUT_OUTPUT = "the disk does not answer as it should; check it"
 PROBLEMS: Mapping[str, str] = {
     "SQLITE_FULL": FULL,
+    # The file beside the database that processes share is made when it is opened, and needs room too.
+    "SQLITE_IOERR_SHMSIZE": FULL,
+    # A quota, or a limit on the size of files, is not what SQLite calls full.
+    "SQLITE_IOERR_WRITE": NOT_WRITTEN,
     "SQLITE_READONLY": READ_ONLY,
     "SQLITE_BUSY": LOCKED,
     "SQLITE_LOCKED": LOCKED,
@@ -59,6 +64,7 @@ PROBLEMS: Mapping[str, str] = {
     "SQLITE_IOERR": INPUT_OUTPUT,
     "SQLITE_PERM": READ_ONLY,
 }
+"""By how the code of an error begins; the first that fits is meant."""
 
 
 def migrate(connection: sqlite3.Connection, name: str) -> None:
