@@ -1,13 +1,14 @@
 """PostgreSQL keeps the contract, and says what is wrong when it cannot."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 
 import psycopg
 import pytest
 
 from holdfast.errors import SequenceConflictError, StoreUnavailableError
-from holdfast.stores.base import Store
+from holdfast.stores.base import Indexed, Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.store_contract import NOW, StoreContract, said
 
@@ -93,3 +94,37 @@ async def test_two_that_open_a_new_database_at_once_agree_on_its_tables(new_data
         await store.close()
 
     assert lengths == [0] * 5
+
+
+async def test_a_text_with_more_words_than_the_server_can_index_is_recorded_and_found_by_the_first(
+    new_database: Callable[[], str],
+) -> None:
+    store = PostgresStore(new_database())
+    chance = random.Random(1)
+    text = "".join(chr(chance.randint(0x4E00, 0x9FFF)) for _ in range(200_000))
+
+    await store.append("s", [said(text)], after=0, time_ms=NOW, index=[Indexed(0, text)])
+
+    assert [stored.record for stored in await store.read("s")] == [said(text)]
+    assert [hit.position for hit in await store.search(text[:2])] == [0]
+    assert await store.search(text[-2:]) == []
+    await store.close()
+
+
+async def test_a_question_of_very_many_words_is_answered_for_the_first_of_them(new_database: Callable[[], str]) -> None:
+    store = PostgresStore(new_database())
+    await store.append("s", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
+
+    assert [hit.position for hit in await store.search(" ".join(["findme", *map(str, range(50_000))]))] == [0]
+    await store.close()
+
+
+async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: Callable[[], str]) -> None:
+    store = PostgresStore(new_database())
+    too_long = "x" * 2_000_000
+
+    with pytest.raises(StoreUnavailableError, match="postgresql: the server says: index row"):
+        await store.append(too_long, [said("x")], after=0, time_ms=NOW)
+
+    assert await store.sessions() == []
+    await store.close()
