@@ -128,3 +128,33 @@ async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: C
 
     assert await store.sessions() == []
     await store.close()
+
+
+async def test_content_that_a_waiting_append_refers_to_outlives_the_session_that_brought_it(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    one, other = PostgresStore(url), PostgresStore(url)
+    digest = await one.put_blob(b"large")
+    await one.append("a", [said("x")], after=0, time_ms=NOW, blobs=[digest])
+    await one.append("b", [said("y")], after=0, time_ms=NOW)
+    async with await psycopg.AsyncConnection.connect(url) as appending:
+        await appending.execute("SELECT 1 FROM holdfast.blobs FOR KEY SHARE")
+        uses = (
+            "INSERT INTO holdfast.blob_uses SELECT number, digest FROM holdfast.sessions, holdfast.blobs WHERE id = 'b'"
+        )
+        await appending.execute(uses)
+        deleting = asyncio.create_task(other.delete("a"))
+        await asyncio.to_thread(wait_for_a_lock, url)
+    assert await deleting
+
+    assert await one.get_blob(digest) == b"large"
+    for store in (one, other):
+        await store.close()
+
+
+def wait_for_a_lock(url: str) -> None:
+    query = b"SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not connection.execute(query).fetchall():
+            pass

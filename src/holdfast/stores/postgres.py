@@ -120,11 +120,7 @@ class PostgresStore:
             await cursor.execute("DELETE FROM holdfast.snapshots WHERE session = %s", (number,))
             uses = "DELETE FROM holdfast.blob_uses WHERE session = %s AND digest = ANY (%s)"
             await cursor.execute(uses, (number, list(dropped)))
-            unused = (
-                "DELETE FROM holdfast.blobs WHERE digest = ANY (%s) "
-                "AND digest NOT IN (SELECT digest FROM holdfast.blob_uses)"
-            )
-            await cursor.execute(unused, (list(dropped),))
+            await _forget_unused(cursor, dropped)
         return after + 1
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
@@ -193,12 +189,10 @@ class PostgresStore:
             row = await cursor.fetchone()
             if row is None:
                 return False
-            blobs = (
-                "DELETE FROM holdfast.blobs WHERE digest IN (SELECT digest FROM holdfast.blob_uses WHERE session = %s) "
-                "AND digest NOT IN (SELECT digest FROM holdfast.blob_uses WHERE session <> %s)"
-            )
-            await cursor.execute(blobs, (row[0], row[0]))
+            await cursor.execute("SELECT digest FROM holdfast.blob_uses WHERE session = %s", row)
+            used = [digest for (digest,) in await cursor.fetchall()]
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
+            await _forget_unused(cursor, used)
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> None:
@@ -298,8 +292,23 @@ async def _put(
         bodies = [(number, item.position, " ".join(_indexable(item.text))) for item in index]
         await cursor.executemany(words, bodies)
     if blobs:
+        there = "SELECT digest FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR KEY SHARE"
+        await cursor.execute(there, (list(blobs),))
+        for missing in set(blobs) - {digest for (digest,) in await cursor.fetchall()}:
+            raise MissingBlobError(missing)
         uses = "INSERT INTO holdfast.blob_uses (session, digest) VALUES (%s, %s) ON CONFLICT DO NOTHING"
         await cursor.executemany(uses, [(number, digest) for digest in blobs])
+
+
+async def _forget_unused(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Sequence[str]) -> None:
+    """Delete content that nobody refers to any more."""
+    # Whoever is about to refer to some of it is waited for; only the statement after that sees their reference.
+    lock = "SELECT 1 FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR UPDATE"
+    await cursor.execute(lock, (list(digests),))
+    unused = (
+        "DELETE FROM holdfast.blobs WHERE digest = ANY (%s) AND digest NOT IN (SELECT digest FROM holdfast.blob_uses)"
+    )
+    await cursor.execute(unused, (list(digests),))
 
 
 def _indexable(text: str) -> Iterator[str]:

@@ -205,8 +205,9 @@ class _Database:
             write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
             write("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed(body.encode())))
         for digest in batch.blobs:
-            uses = "INSERT OR IGNORE INTO blob_uses (session, digest) VALUES (?, ?)"
-            write(uses, (number, bytes.fromhex(digest)))
+            uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
+            if not write(uses, (number, bytes.fromhex(digest))).rowcount:
+                raise MissingBlobError(digest)
 
     def rewrite(self, batch: "_Batch", lines: Mapping[int, bytes], dropped: Sequence[str]) -> int:
         with _transaction(self._connection) as write:
