@@ -1,5 +1,6 @@
 """Real PostgreSQL servers and real processes that write, for whoever needs them."""
 
+import atexit
 import itertools
 import json
 import os
@@ -32,7 +33,7 @@ class Server(Protocol):
 
     def ensure_postgres_running(self) -> None: ...
 
-    def cleanup(self) -> None: ...
+    def _cleanup(self) -> None: ...
 
 
 @contextmanager
@@ -47,7 +48,8 @@ def started_server() -> Generator[Server]:
         server: Server = get_server(folder / "data", cleanup_mode=None)
     yield server
     stop(server, "immediate")
-    server.cleanup()
+    # At the end of the program it would look for the server once more, and leave a folder behind.
+    atexit.unregister(server._cleanup)
     shutil.rmtree(folder, ignore_errors=True)
 
 
