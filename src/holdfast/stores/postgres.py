@@ -254,6 +254,8 @@ class PostgresStore:
                 if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
                     await self._drop()
                 raise _translated(error) from error
+            except (UnicodeError, OverflowError) as error:
+                raise StoreUnavailableError(NAME, f"it cannot keep this: {error}; give another") from error
 
     async def _connected(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:

@@ -46,7 +46,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 FULL = "the disk is full; make room and try again"
-READ_ONLY = "the file is read-only; change its permissions, or open another one"
+READ_ONLY = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
+READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
 LOCKED = "another process keeps the file locked; try again when it is done"
 CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
 NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
@@ -57,6 +58,7 @@ PROBLEMS: Mapping[str, str] = {
     "SQLITE_IOERR_SHMSIZE": FULL,
     # A quota, or a limit on the size of files, is not what SQLite calls full.
     "SQLITE_IOERR_WRITE": NOT_WRITTEN,
+    "SQLITE_READONLY_DIRECTORY": READ_ONLY_FOLDER,
     "SQLITE_READONLY": READ_ONLY,
     "SQLITE_BUSY": LOCKED,
     "SQLITE_LOCKED": LOCKED,
