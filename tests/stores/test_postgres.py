@@ -1,13 +1,14 @@
 """PostgreSQL keeps the contract, and says what is wrong when it cannot."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 
 import psycopg
 import pytest
 
 from holdfast.errors import SequenceConflictError, StoreUnavailableError
-from holdfast.stores.base import Store
+from holdfast.stores.base import Indexed, Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.store_contract import NOW, StoreContract, said
 
@@ -93,3 +94,80 @@ async def test_two_that_open_a_new_database_at_once_agree_on_its_tables(new_data
         await store.close()
 
     assert lengths == [0] * 5
+
+
+async def test_a_text_with_more_words_than_the_server_can_index_is_recorded_and_found_by_the_first(
+    new_database: Callable[[], str],
+) -> None:
+    store = PostgresStore(new_database())
+    chance = random.Random(1)
+    text = "".join(chr(chance.randint(0x4E00, 0x9FFF)) for _ in range(200_000))
+
+    await store.append("s", [said(text)], after=0, time_ms=NOW, index=[Indexed(0, text)])
+
+    assert [stored.record for stored in await store.read("s")] == [said(text)]
+    assert [hit.position for hit in await store.search(text[:2])] == [0]
+    assert await store.search(text[-2:]) == []
+    await store.close()
+
+
+async def test_a_question_of_very_many_words_is_answered_for_the_first_of_them(new_database: Callable[[], str]) -> None:
+    store = PostgresStore(new_database())
+    await store.append("s", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
+
+    assert [hit.position for hit in await store.search(" ".join(["findme", *map(str, range(50_000))]))] == [0]
+    await store.close()
+
+
+async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: Callable[[], str]) -> None:
+    store = PostgresStore(new_database())
+    too_long = "x" * 2_000_000
+
+    with pytest.raises(StoreUnavailableError, match="postgresql: the server says: index row"):
+        await store.append(too_long, [said("x")], after=0, time_ms=NOW)
+
+    assert await store.sessions() == []
+    await store.close()
+
+
+@pytest.mark.parametrize("name", ["half of a pair: \ud800", "a zero: \0"])
+async def test_a_name_that_cannot_be_written_is_refused_in_words(new_database: Callable[[], str], name: str) -> None:
+    store = PostgresStore(new_database())
+    await store.append("s", [said("x")], after=0, time_ms=NOW)
+
+    for attempt in (store.append(name, [said("x")], after=0, time_ms=NOW), store.rename("s", name), store.read(name)):
+        with pytest.raises(StoreUnavailableError, match=r"surrogates not allowed|cannot contain NUL"):
+            await attempt
+
+    assert [(info.id, info.name) for info in await store.sessions()] == [("s", "")]
+    await store.close()
+
+
+async def test_content_that_a_waiting_append_refers_to_outlives_the_session_that_brought_it(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    one, other = PostgresStore(url), PostgresStore(url)
+    digest = await one.put_blob(b"large")
+    await one.append("a", [said("x")], after=0, time_ms=NOW, blobs=[digest])
+    await one.append("b", [said("y")], after=0, time_ms=NOW)
+    async with await psycopg.AsyncConnection.connect(url) as appending:
+        await appending.execute("SELECT 1 FROM holdfast.blobs FOR KEY SHARE")
+        uses = (
+            "INSERT INTO holdfast.blob_uses SELECT number, digest FROM holdfast.sessions, holdfast.blobs WHERE id = 'b'"
+        )
+        await appending.execute(uses)
+        deleting = asyncio.create_task(other.delete("a"))
+        await asyncio.to_thread(wait_for_a_lock, url)
+    assert await deleting
+
+    assert await one.get_blob(digest) == b"large"
+    for store in (one, other):
+        await store.close()
+
+
+def wait_for_a_lock(url: str) -> None:
+    query = b"SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not connection.execute(query).fetchall():
+            pass

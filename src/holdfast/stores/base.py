@@ -11,7 +11,8 @@ as long as it lives). Appending to a session that is not there creates it.
 A session that is not there has no records. `pick` gives single records by their positions, in one go.
 
 *Blobs.* Large pieces are kept apart under the hash of their content, once, whoever refers to them. A blob is
-durable when `put_blob` returns, so a record never refers to one that is not there.
+durable when `put_blob` returns. It may go with the last session that refers to it, so an append that refers to one
+that is not there raises `MissingBlobError`, and nothing was written: a record never does.
 
 *Searching.* What was said can be found by its words; a hit names session and position. What a session does
 not want found, it does not index.

@@ -46,6 +46,8 @@ class MemoryStore:
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
+        for missing in (digest for digest in blobs if digest not in self._blobs):
+            raise MissingBlobError(missing)
         if log is None:
             log = self._logs[session] = _Log(SessionInfo(session, "", 0, time_ms, time_ms))
         log.records += lines

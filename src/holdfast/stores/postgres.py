@@ -5,7 +5,7 @@ Needs the extra `holdfast[postgres]`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
@@ -23,6 +23,12 @@ NAME = "postgresql"
 CONNECT_SECONDS = 10
 LOCK = 0x686F6C64
 """One number for all: migrations of several machines wait for each other."""
+MAX_VECTOR_BYTES = 1_000_000
+"""PostgreSQL indexes a little more of one text than this, and refuses the text if there is too much of it."""
+MAX_QUERY_WORDS = 1_000
+"""PostgreSQL reads a query by recursion."""
+GONE = ("08", "57P", "53300")
+"""How the codes begin that say that a server is not there, is going, or lets nobody in."""
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE holdfast.sessions (
@@ -114,11 +120,7 @@ class PostgresStore:
             await cursor.execute("DELETE FROM holdfast.snapshots WHERE session = %s", (number,))
             uses = "DELETE FROM holdfast.blob_uses WHERE session = %s AND digest = ANY (%s)"
             await cursor.execute(uses, (number, list(dropped)))
-            unused = (
-                "DELETE FROM holdfast.blobs WHERE digest = ANY (%s) "
-                "AND digest NOT IN (SELECT digest FROM holdfast.blob_uses)"
-            )
-            await cursor.execute(unused, (list(dropped),))
+            await _forget_unused(cursor, dropped)
         return after + 1
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
@@ -161,7 +163,8 @@ class PostgresStore:
 
     async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
         """Return where words stand, the best first."""
-        wanted = " | ".join(f"'{word}'" for word in dict.fromkeys(words_of(words)))
+        distinct = list(dict.fromkeys(words_of(words)))[:MAX_QUERY_WORDS]
+        wanted = " | ".join(f"'{word}'" for word in distinct)
         if not wanted:
             return []
         query = (
@@ -195,12 +198,10 @@ class PostgresStore:
             row = await cursor.fetchone()
             if row is None:
                 return False
-            blobs = (
-                "DELETE FROM holdfast.blobs WHERE digest IN (SELECT digest FROM holdfast.blob_uses WHERE session = %s) "
-                "AND digest NOT IN (SELECT digest FROM holdfast.blob_uses WHERE session <> %s)"
-            )
-            await cursor.execute(blobs, (row[0], row[0]))
+            await cursor.execute("SELECT digest FROM holdfast.blob_uses WHERE session = %s", row)
+            used = [digest for (digest,) in await cursor.fetchall()]
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
+            await _forget_unused(cursor, used)
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
@@ -261,6 +262,8 @@ class PostgresStore:
                 if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
                     await self._drop()
                 raise _translated(error) from error
+            except (UnicodeError, OverflowError) as error:
+                raise StoreUnavailableError(NAME, f"it cannot keep this: {error}; give another") from error
 
     async def _connected(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:
@@ -296,11 +299,38 @@ async def _put(
             "INSERT INTO holdfast.words (session, position, body) VALUES (%s, %s, to_tsvector('simple', %s)) "
             "ON CONFLICT (session, position) DO UPDATE SET body = excluded.body"
         )
-        bodies = [(number, item.position, " ".join(words_of(item.text))) for item in index]
+        bodies = [(number, item.position, " ".join(_indexable(item.text))) for item in index]
         await cursor.executemany(words, bodies)
     if blobs:
+        there = "SELECT digest FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR KEY SHARE"
+        await cursor.execute(there, (list(blobs),))
+        for missing in set(blobs) - {digest for (digest,) in await cursor.fetchall()}:
+            raise MissingBlobError(missing)
         uses = "INSERT INTO holdfast.blob_uses (session, digest) VALUES (%s, %s) ON CONFLICT DO NOTHING"
         await cursor.executemany(uses, [(number, digest) for digest in blobs])
+
+
+async def _forget_unused(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Sequence[str]) -> None:
+    """Delete content that nobody refers to any more."""
+    # Whoever is about to refer to some of it is waited for; only the statement after that sees their reference.
+    lock = "SELECT 1 FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR UPDATE"
+    await cursor.execute(lock, (list(digests),))
+    unused = (
+        "DELETE FROM holdfast.blobs WHERE digest = ANY (%s) AND digest NOT IN (SELECT digest FROM holdfast.blob_uses)"
+    )
+    await cursor.execute(unused, (list(digests),))
+
+
+def _indexable(text: str) -> Iterator[str]:
+    """Yield the words of a text, as many as PostgreSQL can index."""
+    size, known = 0, set[str]()
+    for word in words_of(text):
+        # A word is kept once, with two bytes for each place where it stands.
+        size += 2 if word in known else len(word.encode()) + 5
+        if size > MAX_VECTOR_BYTES:
+            return
+        known.add(word)
+        yield word
 
 
 async def _grown(
@@ -354,6 +384,6 @@ def _translated(error: "psycopg.Error") -> StoreUnavailableError:
         return StoreUnavailableError(NAME, "the disk of the server is full; make room and try again")
     if state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
         return StoreUnavailableError(NAME, "there is no such database; create it, or check the URL")
-    if isinstance(error, psycopg.OperationalError):
+    if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(GONE)):
         return StoreUnavailableError(NAME, f"the server cannot be reached ({first}); try again when it is there")
     return StoreUnavailableError(NAME, f"the server says: {first}")

@@ -16,6 +16,7 @@ from holdfast.errors import DamagedStoreError, StoreUnavailableError
 from holdfast.stores.base import Record
 from holdfast.stores.packing import digest_of, read, unpacked
 from holdfast.stores.sqlite_pages import Pages, Row
+from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK
 
 MAGIC = b"SQLite format 3\x00"
 NAME = "the damaged file"
@@ -49,10 +50,11 @@ class Salvage:
     def take(self, row: Row) -> None:
         """Take in a row, whatever table it is of."""
         match row.values:
-            case (int(session), int(position), int(time_ms), bytes(data)):
+            case (None, int(time_ms), bytes(data)) if row.row_id is not None and row.row_id > POSITION_MASK:
                 record = read(unpacked(data, NAME), NAME)
-                if isinstance(record, dict) and position >= 0:
-                    self._log(session).records.setdefault(position, (time_ms, record))
+                if isinstance(record, dict):
+                    log, position = self._log(row.row_id >> POSITION_BITS), row.row_id & POSITION_MASK
+                    log.records.setdefault(position, (time_ms, record))
             case (None, str(name_id), str(title), int(length), int(), int()) if row.row_id is not None:
                 log = self._log(row.row_id)
                 log.id, log.name, log.length = name_id, title, length

@@ -128,8 +128,15 @@ class SqliteStore:
         try:
             if self._database is None:
                 self._database = Database(self.path, self._max_bytes)
+            self._database.check()
             return action(self._database)
         except sqlite3.Error as error:
+            if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
+                # A file opened for reading stays so, whatever becomes of its permissions: it is opened anew.
+                self._database.close()
+                self._database = None
             raise translated(error, str(self.path)) from error
+        except (UnicodeError, OverflowError) as error:
+            raise StoreUnavailableError(str(self.path), f"it cannot keep this: {error}; give another") from error
         except OSError as error:
             raise StoreUnavailableError(str(self.path), f"{error.strerror or error}; check the path") from error

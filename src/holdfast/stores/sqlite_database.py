@@ -1,17 +1,16 @@
 """The statements of a SQLite store, on one connection that one thread uses."""
 
 import json
-import os
 import sqlite3
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.errors import DamagedStoreError, MissingBlobError, SequenceConflictError, UnknownSessionError
+from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.files import identity_of, make_private
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
-from holdfast.stores.sqlite_schema import migrate
+from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK, migrate
 from holdfast.stores.words import words_of
 
 BUSY_SECONDS = 10.0
@@ -22,7 +21,6 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",
 )
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 class Batch(NamedTuple):
@@ -48,8 +46,9 @@ class Database:
     """The connection, used by one thread."""
 
     def __init__(self, path: Path, max_bytes: int | None) -> None:
-        self._name = str(path)
-        _make_private(path, self._name)
+        self._path, self._name = path, str(path)
+        make_private(path)
+        self._identity = identity_of(path)
         self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             for pragma in PRAGMAS:
@@ -65,6 +64,12 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
+    def check(self) -> None:
+        """Refuse to go on with a file that is not in its place any more: nobody would find what it is given."""
+        if identity_of(self._path) != self._identity:
+            problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
+            raise StoreUnavailableError(self._name, problem)
+
     def append(self, batch: Batch) -> int:
         with _transaction(self._connection):
             number = self._grow(batch)
@@ -73,17 +78,18 @@ class Database:
 
     def _put(self, number: int, batch: Batch) -> None:
         write = self._connection.execute
-        events = "INSERT INTO events (session, position, time_ms, data) VALUES (?, ?, ?, ?)"
+        events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
         self._connection.executemany(
-            events, [(number, at, batch.time_ms, line) for at, line in enumerate(batch.lines, batch.after)]
+            events, [(_row_id(number, at), batch.time_ms, line) for at, line in enumerate(batch.lines, batch.after)]
         )
         for position, body in batch.words:
             row_id = _row_id(number, position)
             write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
             write("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed(body.encode())))
         for digest in batch.blobs:
-            uses = "INSERT OR IGNORE INTO blob_uses (session, digest) VALUES (?, ?)"
-            write(uses, (number, bytes.fromhex(digest)))
+            uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
+            if not write(uses, (number, bytes.fromhex(digest))).rowcount:
+                raise MissingBlobError(digest)
 
     def rewrite(self, batch: Batch, lines: Mapping[int, bytes], dropped: Sequence[str]) -> int:
         with _transaction(self._connection) as write:
@@ -92,7 +98,7 @@ class Database:
                 self._forget_words(_row_id(number, position), _row_id(number, position) + 1)
             self._put(number, batch)
             for position, line in lines.items():
-                write("UPDATE events SET data = ? WHERE session = ? AND position = ?", (line, number, position))
+                write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
             write("DELETE FROM snapshots WHERE session = ?", (number,))
             for digest in map(bytes.fromhex, dropped):
                 write("DELETE FROM blob_uses WHERE session = ? AND digest = ?", (number, digest))
@@ -116,23 +122,30 @@ class Database:
         return row[0]
 
     def read(self, session: str, start: int, limit: int | None) -> list[StoredRecord]:
-        query = (
-            "SELECT position, time_ms, data FROM events WHERE session = (SELECT id FROM sessions WHERE name_id = ?) "
-            "AND position >= ? ORDER BY position LIMIT ?"
-        )
-        return self._records(self._connection.execute(query, (session, start, -1 if limit is None else limit)))
+        number = self._number(session)
+        if number is None:
+            return []
+        query = "SELECT id, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        most = -1 if limit is None else limit
+        span = _row_id(number, max(0, start)), _row_id(number + 1, 0)
+        return self._records(self._connection.execute(query, (*span, most)))
 
     def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
-        query = (
-            "SELECT position, time_ms, data FROM events WHERE session = (SELECT id FROM sessions WHERE name_id = ?) "
-            "AND position IN (SELECT value FROM json_each(?)) ORDER BY position"
-        )
-        return self._records(self._connection.execute(query, (session, json.dumps(list(positions)))))
+        number = self._number(session)
+        if number is None:
+            return []
+        wanted = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
+        query = "SELECT id, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        return self._records(self._connection.execute(query, (wanted,)))
+
+    def _number(self, session: str) -> int | None:
+        row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
+        return row[0] if row else None
 
     def _records(self, rows: Iterable[tuple[int, int, bytes]]) -> list[StoredRecord]:
         return [
-            StoredRecord(position, time_ms, read(unpacked(data, self._name), self._name))
-            for position, time_ms, data in rows
+            StoredRecord(row_id & POSITION_MASK, time_ms, read(unpacked(data, self._name), self._name))
+            for row_id, time_ms, data in rows
         ]
 
     def length(self, session: str) -> int:
@@ -160,10 +173,10 @@ class Database:
             return []
         first, last = 0, 1 << 62
         if session is not None:
-            row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
-            if row is None:
+            number = self._number(session)
+            if number is None:
                 return []
-            first, last = _row_id(row[0], 0), _row_id(row[0] + 1, 0)
+            first, last = _row_id(number, 0), _row_id(number + 1, 0)
         query = (
             "SELECT sessions.name_id, words.rowid & ?, -bm25(words) AS score FROM words "
             "JOIN sessions ON sessions.id = words.rowid >> ? "
@@ -195,6 +208,7 @@ class Database:
                 return False
             first, last = _row_id(row[0], 0), _row_id(row[0] + 1, 0)
             self._forget_words(first, last)
+            write("DELETE FROM events WHERE id >= ? AND id < ?", (first, last))
             write(
                 "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_uses WHERE session = ?) "
                 "AND digest NOT IN (SELECT digest FROM blob_uses WHERE session != ?)",
@@ -242,10 +256,6 @@ class Database:
         return read(row[0], self._name) if row else None
 
 
-POSITION_BITS = 32
-POSITION_MASK = (1 << POSITION_BITS) - 1
-
-
 def _row_id(session: int, position: int) -> int:
     """Return the row of a message in the index: the session in the upper bits, so that one session is one range."""
     return (session << POSITION_BITS) | position
@@ -266,14 +276,3 @@ class _transaction:  # noqa: N801 - used as a verb, like a function
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-
-def _make_private(path: Path, name: str) -> None:
-    """Create file and folder so that nobody else can read them."""
-    if path.is_dir():
-        raise DamagedStoreError(name, "it is a folder")
-    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
-    elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
-        path.chmod(PRIVATE_FILE)

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 
 from holdfast.errors import DamagedStoreError, StoreError, StoreUnavailableError
 
+POSITION_BITS = 32
+"""The row of a message or a record: its session in the upper bits, so that one session is one range."""
+POSITION_MASK = (1 << POSITION_BITS) - 1
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE sessions (
@@ -19,13 +23,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             updated_ms INTEGER NOT NULL
         )""",
         "CREATE INDEX sessions_by_change ON sessions (updated_ms, name_id)",
-        """CREATE TABLE events (
-            session INTEGER NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
-            position INTEGER NOT NULL,
-            time_ms INTEGER NOT NULL,
-            data BLOB NOT NULL,
-            PRIMARY KEY (session, position)
-        ) WITHOUT ROWID""",
+        # The session stands in the upper bits of the id, so that a log is one range; a key of two columns would
+        # leave most of the pages of larger records empty.
+        "CREATE TABLE events (id INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data BLOB NOT NULL)",
         "CREATE TABLE blobs (digest BLOB PRIMARY KEY, data BLOB NOT NULL)",
         """CREATE TABLE blob_uses (
             session INTEGER NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
@@ -46,12 +46,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 FULL = "the disk is full; make room and try again"
-READ_ONLY = "the file is read-only; change its permissions, or open another one"
+READ_ONLY = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
+READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
 LOCKED = "another process keeps the file locked; try again when it is done"
 CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
+NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
 INPUT_OUTPUT = "the disk does not answer as it should; check it"
 PROBLEMS: Mapping[str, str] = {
     "SQLITE_FULL": FULL,
+    # The file beside the database that processes share is made when it is opened, and needs room too.
+    "SQLITE_IOERR_SHMSIZE": FULL,
+    # A quota, or a limit on the size of files, is not what SQLite calls full.
+    "SQLITE_IOERR_WRITE": NOT_WRITTEN,
+    "SQLITE_READONLY_DIRECTORY": READ_ONLY_FOLDER,
     "SQLITE_READONLY": READ_ONLY,
     "SQLITE_BUSY": LOCKED,
     "SQLITE_LOCKED": LOCKED,
@@ -59,6 +66,7 @@ PROBLEMS: Mapping[str, str] = {
     "SQLITE_IOERR": INPUT_OUTPUT,
     "SQLITE_PERM": READ_ONLY,
 }
+"""By how the code of an error begins; the first that fits is meant."""
 
 
 def migrate(connection: sqlite3.Connection, name: str) -> None:

@@ -103,6 +103,22 @@ class StoreContract:
         with pytest.raises(MissingBlobError):
             await store.get_blob("0" * 64)
 
+    async def test_an_append_that_refers_to_content_that_is_gone_is_refused_and_writes_nothing(
+        self, store: Store
+    ) -> None:
+        digest = await store.put_blob(b"large")
+        await store.append("a", [said("x")], after=0, time_ms=NOW, blobs=[digest])
+        await store.delete("a")
+
+        with pytest.raises(MissingBlobError) as missing:
+            await store.append("b", [said("y")], after=0, time_ms=NOW, blobs=[digest])
+
+        assert missing.value.digest == digest
+        assert (await store.read("b"), await store.sessions()) == ([], [])
+        await store.put_blob(b"large")
+        assert await store.append("b", [said("y")], after=0, time_ms=NOW, blobs=[digest, digest]) == 1
+        assert await store.append("b", [said("z")], after=1, time_ms=NOW, blobs=[digest]) == 2
+
     async def test_words_are_found_where_they_stand_the_best_first(self, store: Store) -> None:
         texts = ["the parser reads totals", "nothing of the kind", "totals and src/report/parseTotals.py", "会议纪要"]
         index = [Indexed(position, text) for position, text in enumerate(texts)]

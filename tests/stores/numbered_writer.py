@@ -1,0 +1,74 @@
+"""Processes that record numbered messages, each under a name, and tell what became of each message.
+
+    numbered_writer.py URL MAX_FILE_BYTES NAME=DESCRIPTOR...
+
+Every name is a process of its own, which speaks through its socket. A line in is how many messages to record. A
+line out is a message and the position it was acknowledged at, or an error, which ends the turn: the next one begins
+with the same message. In the first turn no file may grow beyond a size, unless that is 0. A process ends when its
+socket does.
+"""
+
+import asyncio
+import json
+import os
+import random
+import resource
+import socket
+import sys
+from contextlib import suppress
+
+from holdfast import HoldfastError, Session
+from holdfast.testing.chat import Json, said
+
+SIZES = (100, 40, 2_000, 9_000)
+"""Bytes of noise in a message, in turns; one with the most is kept apart as a blob."""
+
+
+def numbered(name: str, number: int) -> Json:
+    """Return a message that cannot be made much smaller, so that it takes its room on a disk."""
+    noise = random.Random(f"{name} {number}").randbytes(SIZES[number % len(SIZES)])
+    return said(f"{name} {number} {noise.hex()}")
+
+
+def limit_files(max_bytes: int) -> None:
+    """Let no file grow beyond a size; only the soft limit, so that 0 can lift it again."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes or hard, hard))
+
+
+async def write(url: str, max_file_bytes: int, name: str, descriptor: int) -> None:
+    with socket.socket(fileno=descriptor).makefile("rw") as talk:
+
+        def tell(line: object) -> None:
+            talk.write(f"{json.dumps(line)}\n")
+            talk.flush()
+
+        async with Session.open("shared", store=url) as session:
+            tell("ready")
+            number, limit = 0, max_file_bytes
+            while turn := talk.readline():
+                limit_files(limit)
+                limit = 0
+                for _ in range(int(turn)):
+                    message = numbered(name, number)
+                    try:
+                        positions = await session.record([message])
+                    except HoldfastError as error:
+                        tell({"error": type(error).__name__, "problem": str(error)})
+                        break
+                    tell({"position": positions.start, "message": message})
+                    number += 1
+
+
+def main(url: str, max_file_bytes: str, *writers: str) -> None:
+    # Forked before there is any thread: ten processes for the price of one start.
+    own = next((writer for writer in writers[1:] if not os.fork()), writers[0])
+    name, _, descriptor = own.partition("=")
+    asyncio.run(write(url, int(max_file_bytes), name, int(descriptor)))
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,129 @@
+"""A disk that is full takes nothing away: not what was acknowledged, and not the next append once there is room."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import said
+
+DISK_BYTES = 2_000_000
+BALLAST_BYTES = 400_000
+"""What is removed to make room again."""
+MAX_FILE_BYTES = 600_000
+MORE_THAN_FIT = 1_000
+"""Messages."""
+FULL = "the disk is full; make room and try again"
+LIMITED = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a small file system with some ballast on it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount, unmount = shutil.which("mount"), shutil.which("umount")
+    if mount is None or unmount is None:
+        pytest.skip("there is no mount here to make a small disk with")
+    command = [mount, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"only root on Linux may mount a small disk: {done.stderr.strip()}")
+    (folder / "ballast").write_bytes(bytes(BALLAST_BYTES))
+    yield folder
+    subprocess.run([unmount, "-l", str(folder)], check=True, capture_output=True)
+
+
+def fill(disk: Path) -> None:
+    """Leave not a byte of room."""
+    with (disk / "rest").open("wb", buffering=0) as file:
+        for size in (65_536, 4_096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+async def recorded(url: str) -> dict[int, Any]:
+    """Return every message of the log by its position, as somebody who opens it now sees them."""
+    async with Session.open("shared", store=url) as session:
+        assert session.damage == []
+        return dict(enumerate(await session.recall(0, len(session)))) if len(session) else {}
+
+
+async def goes_on(writer: Any, path: Path, problem: str, make_room: Callable[[], object]) -> None:
+    """Let a writer run out of room, look at the log, make room, and let the same writer go on."""
+    url = f"sqlite:///{path}"
+    writer.go(MORE_THAN_FIT)
+
+    assert writer.result() == {"error": "StoreUnavailableError", "problem": f"{path}: {problem}"}
+    assert len(writer.acknowledged) > 5
+    assert await recorded(url) == writer.acknowledged
+    make_room()
+    writer.go(8)
+    assert writer.result() is None
+    assert await recorded(url) == writer.acknowledged
+
+
+async def test_a_session_on_a_full_disk_says_so_and_goes_on_when_there_is_room(small_disk: Path, writers: Any) -> None:
+    path = small_disk / "chats.db"
+    (writer,) = writers.start(f"sqlite:///{path}", "numbered")
+
+    await goes_on(writer, path, FULL, (small_disk / "ballast").unlink)
+
+
+async def test_a_session_whose_file_may_not_grow_says_so_and_goes_on_when_it_may(tmp_path: Path, writers: Any) -> None:
+    path = tmp_path / "chats.db"
+    (writer,) = writers.start(f"sqlite:///{path}", "numbered", max_file_bytes=MAX_FILE_BYTES)
+
+    await goes_on(writer, path, LIMITED, lambda: None)
+
+
+async def test_a_writer_that_is_killed_on_a_full_disk_has_lost_nothing(small_disk: Path, writers: Any) -> None:
+    url = f"sqlite:///{small_disk}/chats.db"
+    (writer,) = writers.start(url, "numbered")
+    writer.go(MORE_THAN_FIT)
+    assert writer.result()["error"] == "StoreUnavailableError"
+    writers.kill()
+
+    (small_disk / "ballast").unlink()
+
+    assert await recorded(url) == writer.acknowledged
+    async with Session.open("shared", store=url) as session:
+        length = len(session)
+        assert await session.record([said("after")]) == range(length, length + 1)
+
+
+async def test_a_log_that_cannot_be_opened_for_want_of_room_says_so(small_disk: Path) -> None:
+    url = f"sqlite:///{small_disk}/chats.db"
+    async with Session.open("shared", store=url) as session:
+        await session.record([said("one"), said("two")])
+    fill(small_disk)
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await recorded(url)
+    os.truncate(small_disk / "rest", 0)
+
+    assert refusal.value.problem == FULL
+    assert await recorded(url) == {0: said("one"), 1: said("two")}
+
+
+async def test_a_file_that_cannot_be_made_for_want_of_room_is_not_left_half_made(small_disk: Path) -> None:
+    fill(small_disk)
+    store = SqliteStore(small_disk / "chats.db")
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await store.length("shared")
+    os.truncate(small_disk / "rest", 0)
+
+    assert refusal.value.problem == FULL
+    assert await store.length("shared") == 0
+    await store.close()

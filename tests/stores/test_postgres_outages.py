@@ -1,0 +1,114 @@
+"""A PostgreSQL server that goes and comes again takes nothing with it, and a session goes on by itself."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Session
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.chat import answered, said
+from holdfast.testing.store_contract import NOW
+from holdfast.testing.store_contract import said as record_of
+
+GONE = r"postgresql: the server cannot be reached \(.+\); try again when it is there"
+
+
+async def texts(url: str) -> list[str]:
+    """Return what was said, as somebody who opens the session now sees it."""
+    async with Session.open("s", store=url) as session:
+        assert session.damage == []
+        return [entry.message.text for entry in session.history.entries]
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_a_session_goes_on_after_its_server_was_stopped_and_started(own_server: Any, mode: str) -> None:
+    async with Session.open("s", store=own_server.url) as session:
+        await session.record([said("one"), answered("1"), said("two")])
+        sent = await session.prepare(16_000)
+
+        own_server.stop(mode)
+        for attempt in (session.record([said("lost")]), session.prepare(16_000), session.clear(), session.recall(0)):
+            with pytest.raises(StoreUnavailableError, match=GONE):
+                await attempt
+        with pytest.raises(StoreUnavailableError, match=GONE):
+            await Session.open("s", store=own_server.url)
+        own_server.start()
+
+        assert (await session.prepare(16_000)).messages == sent.messages
+        assert await session.record([answered("2")]) == range(3, 4)
+        assert await texts(own_server.url) == ["one", "1", "two", "2"]
+
+
+async def test_a_server_that_is_stopped_while_a_session_writes_has_all_that_was_acknowledged(own_server: Any) -> None:
+    acknowledged = list[str]()
+    enough = asyncio.Event()
+
+    async def write(session: Session) -> None:
+        for number in range(1_000_000):
+            await session.record([said(str(number))])
+            acknowledged.append(str(number))
+            if number == 40:
+                enough.set()
+
+    async with Session.open("s", store=own_server.url) as session:
+        writing = asyncio.create_task(write(session))
+        await enough.wait()
+        await asyncio.to_thread(own_server.stop, "immediate")
+        with pytest.raises(StoreUnavailableError, match=GONE):
+            await writing
+        own_server.start()
+        found = await texts(own_server.url)
+        # Of the one that was on its way nobody knows; it may have arrived, once.
+        assert found in (acknowledged, [*acknowledged, str(len(acknowledged))])
+
+        # Whoever tells everything again neither loses nor doubles it.
+        told = [said(text) for text in [*acknowledged, str(len(acknowledged)), "after"]]
+        await session.sync(told)
+
+    assert await texts(own_server.url) == [*acknowledged, str(len(acknowledged)), "after"]
+
+
+def end_who_waits(url: str) -> None:
+    """Wait until some connection waits for a lock, and end that one."""
+    query = (
+        b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        b"WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not connection.execute(query).fetchall():
+            pass
+
+
+async def test_a_database_that_goes_in_the_middle_of_an_append_leaves_the_log_as_it_was(own_server: Any) -> None:
+    url = own_server.url
+    store = PostgresStore(url)
+    await store.append("s", [record_of("a")], after=0, time_ms=NOW)
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
+        appending = asyncio.create_task(store.append("s", [record_of("b")], after=1, time_ms=NOW))
+        await asyncio.to_thread(end_who_waits, url)
+
+        with pytest.raises(StoreUnavailableError, match=GONE):
+            await appending
+
+    assert [stored.record for stored in await store.read("s")] == [record_of("a")]
+    assert await store.append("s", [record_of("b")], after=1, time_ms=NOW) == 2
+    await store.close()
+
+
+async def test_a_wrong_password_is_called_so_and_nobody_hears_it(own_server: Any) -> None:
+    own_server.ask_for_passwords()
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE writer LOGIN PASSWORD 'right'")
+        owner.execute(f"GRANT CREATE ON DATABASE {owner.info.dbname} TO writer".encode())
+    url = own_server.url.replace("postgres:@", "writer:{}@")
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await Session.open("s", store=url.format("hunter2"))
+
+    assert str(refusal.value) == "postgresql: user or password is wrong; check the URL"
+    async with Session.open("s", store=url.format("right")) as session:
+        assert await session.record([said("one")]) == range(1)

@@ -1,0 +1,82 @@
+"""A file or folder that may only be read says so, loses nothing, and is written to again as soon as it may be."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import Session
+from holdfast.errors import StoreUnavailableError
+from holdfast.testing.chat import said
+
+NOBODY = 65_534
+FILE = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
+FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a folder to somebody whom permissions can stop: they never stop root."""
+    made = Path(tempfile.mkdtemp(prefix="holdfast-read-only-"))
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.chown(made, NOBODY, NOBODY)
+        os.seteuid(NOBODY)
+    yield made
+    if is_root:
+        os.seteuid(0)
+    made.chmod(0o700)
+    shutil.rmtree(made)
+
+
+async def kept(path: Path) -> list[str]:
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        return [entry.message.text for entry in session.history.entries]
+
+
+async def test_a_session_of_a_file_that_may_only_be_read_is_shown_and_goes_on_when_it_may_be_written(
+    folder: Path,
+) -> None:
+    path = folder / "chats.db"
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        await session.record([said("one")])
+    path.chmod(0o400)
+
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        assert len(session) == 1
+        with pytest.raises(StoreUnavailableError) as refusal:
+            await session.record([said("two")])
+        assert (refusal.value.store, refusal.value.problem) == (str(path), FILE)
+        assert len(session) == 1
+        for file in folder.iterdir():
+            file.chmod(0o600)
+        assert await session.record([said("two")]) == range(1, 2)
+
+    assert await kept(path) == ["one", "two"]
+
+
+async def test_a_folder_that_may_only_be_read_is_named(folder: Path) -> None:
+    path = folder / "chats.db"
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        await session.record([said("one")])
+    folder.chmod(0o500)
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await Session.open("s", store=f"sqlite:///{path}")
+    folder.chmod(0o700)
+
+    assert (refusal.value.store, refusal.value.problem) == (str(path), FOLDER)
+    assert await kept(path) == ["one"]
+
+
+async def test_a_place_where_no_file_may_be_made_is_named(folder: Path) -> None:
+    path = folder / "chats.db"
+    folder.chmod(0o500)
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await Session.open("s", store=f"sqlite:///{path}")
+
+    assert (refusal.value.store, refusal.value.problem) == (str(path), "Permission denied; check the path")
