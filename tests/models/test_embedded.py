@@ -97,6 +97,17 @@ async def test_behind_a_conversation_only_the_ask_is_read_anew(server: EmbeddedS
 
 
 @in_one_loop
+async def test_an_ask_in_between_does_not_cost_a_conversation_its_cache(server: EmbeddedServer) -> None:
+    conversation, other = ask(f"First. {STORY}", tokens=1), ask("A fox and a crow met at the river.", tokens=1)
+    before = billed((await server.writer().write(conversation)).usage)
+    await server.writer().write(other)
+
+    after = billed((await server.writer().write(conversation)).usage)
+
+    assert (after.input_tokens, after.cache_read_tokens) == (1, before.input_tokens + before.cache_read_tokens - 1)
+
+
+@in_one_loop
 async def test_what_is_too_long_is_refused_with_the_limit(server: EmbeddedServer) -> None:
     with pytest.raises(ModelOverflowError) as raised:
         await server.writer().write(ask("word " * 2_000))
