@@ -304,14 +304,3 @@ def test_a_writer_is_named_after_its_model_and_shows_no_more() -> None:
 def test_no_name_is_no_model() -> None:
     with pytest.raises(SettingsError, match="needs a name"):
         AgentWriter("")
-
-
-def test_what_is_not_installed_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: str) -> None: ...
-
-    monkeypatch.setattr("holdfast.models.pydantic_ai.find_spec", missing)
-
-    with pytest.raises(SettingsError) as raised:
-        AgentWriter("openai:gpt-5")
-
-    assert str(raised.value) == "model: openai:gpt-5 needs pydantic-ai: pip install 'holdfast[pydantic-ai]'"

@@ -107,16 +107,10 @@ class ChatWriter:
 
     async def _client(self) -> "httpx.AsyncClient":
         """Return a client for one call: calls are minutes apart, and may come from different loops."""
-        import httpx  # noqa: PLC0415 - an extra, and a tenth of a second
-
         if self._tls is None:
-            # Certificates take a twentieth of a second to read; plain HTTP wants none.
-            is_plain = self.base_url.startswith("http://")
-            self._tls = (
-                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                if is_plain
-                else await asyncio.to_thread(httpx.create_ssl_context)
-            )
+            self._tls = await asyncio.to_thread(_tls_for, self.base_url)
+        import httpx  # noqa: PLC0415 - an extra; loaded in a thread by now
+
         timeout = httpx.Timeout(self._idle_seconds, connect=CONNECT_SECONDS)
         # A proxy that is set for the network cannot reach what listens on this machine alone.
         return httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=not self._is_loopback)
@@ -162,6 +156,13 @@ class ChatWriter:
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, REDACTED) if self._key else text
+
+
+def _tls_for(url: str) -> ssl.SSLContext:
+    """Return what is needed to trust a server; loading the library and the certificates takes a sixth of a second."""
+    import httpx  # noqa: PLC0415 - an extra
+
+    return httpx.create_ssl_context() if url.startswith("https://") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _plain(ask: Ask) -> list[Mapping[str, object]]:

@@ -1,0 +1,1 @@
+"""A model without a network or a key: small weights that are fetched once, and a server of our own on loopback."""

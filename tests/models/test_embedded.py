@@ -1,0 +1,212 @@
+"""A real llama.cpp server: streaming, refusals, a prompt cache, and a process that comes and goes."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from holdfast.core.history.events import Usage
+from holdfast.errors import (
+    ModelAccessError,
+    ModelOverflowError,
+    ModelRefusedError,
+    ModelUnreachableError,
+    SettingsError,
+)
+from holdfast.models.base import Ask, Prefix
+from holdfast.models.embedded.server import EmbeddedServer, EmbeddedWriter
+from holdfast.models.openai_compatible import ChatWriter
+from holdfast.testing.chat import answered, said, told
+
+N_CTX = 512
+STORY = "The harbour master wrote down every ship: its name, its flag, its cargo, and the hour of its arrival."
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(weights: Path) -> AsyncGenerator[EmbeddedServer]:
+    async with EmbeddedServer(weights=weights, n_ctx=N_CTX) as running:
+        yield running
+
+
+def ask(text: str, *, tokens: int = 4, prefix: Prefix | None = None) -> Ask:
+    return Ask(system="Be brief.", text=text, max_output_tokens=tokens, prefix=prefix)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - a process tells nobody
+        await asyncio.sleep(0)
+
+
+def is_open(place: tuple[str, int]) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(10)
+        return connection.connect_ex(place) == 0
+
+
+def billed(usage: Usage | None) -> Usage:
+    assert usage is not None
+    return usage
+
+
+@in_one_loop
+async def test_a_real_model_answers_over_a_real_stream(server: EmbeddedServer) -> None:
+    writer = server.writer()
+
+    answer = await writer.write(ask("Say hello.", tokens=3))
+
+    assert (writer.name, writer.window, answer.model, answer.is_cut_off) == ("embedded", N_CTX, "embedded", True)
+    assert (bool(answer.text), billed(answer.usage).output_tokens) == (True, 3)
+
+
+@in_one_loop
+async def test_the_same_ask_gets_the_same_answer_and_is_read_from_the_cache(server: EmbeddedServer) -> None:
+    first = await server.writer().write(ask(STORY))
+    second = await server.writer().write(ask(STORY))
+
+    usage, again = billed(first.usage), billed(second.usage)
+    whole = usage.input_tokens + usage.cache_read_tokens
+    assert second.text == first.text
+    assert (again.input_tokens, again.cache_read_tokens) == (1, whole - 1)
+
+
+@in_one_loop
+async def test_behind_a_conversation_only_the_ask_is_read_anew(server: EmbeddedServer) -> None:
+    history = [told("You are a clerk."), said(STORY), answered("Noted."), said("Which hour?")]
+    conversation = Ask(
+        system="", text="At dawn?", max_output_tokens=1, prefix=Prefix(format="openai-chat", messages=history)
+    )
+    before = billed((await server.writer().write(conversation)).usage)
+
+    summary = ask("Sum up.", prefix=Prefix(format="openai-chat", messages=history))
+    after = billed((await server.writer().write(summary)).usage)
+
+    asked = before.input_tokens + before.cache_read_tokens
+    assert asked > 50
+    assert after.cache_read_tokens > asked - 15
+    assert after.input_tokens < 25
+
+
+@in_one_loop
+async def test_an_ask_in_between_does_not_cost_a_conversation_its_cache(server: EmbeddedServer) -> None:
+    conversation, other = ask(f"First. {STORY}", tokens=1), ask("A fox and a crow met at the river.", tokens=1)
+    before = billed((await server.writer().write(conversation)).usage)
+    await server.writer().write(other)
+
+    after = billed((await server.writer().write(conversation)).usage)
+
+    assert (after.input_tokens, after.cache_read_tokens) == (1, before.input_tokens + before.cache_read_tokens - 1)
+
+
+@in_one_loop
+async def test_what_is_too_long_is_refused_with_the_limit(server: EmbeddedServer) -> None:
+    with pytest.raises(ModelOverflowError) as raised:
+        await server.writer().write(ask("word " * 2_000))
+
+    assert (raised.value.model, raised.value.limit, (raised.value.size or 0) > 2_000) == ("embedded", N_CTX, True)
+
+
+@in_one_loop
+async def test_only_who_has_the_key_may_ask(server: EmbeddedServer) -> None:
+    with pytest.raises(ModelAccessError, match="Invalid API Key"):
+        await ChatWriter(server.base_url, "embedded", api_key="another").write(ask("Hello?"))
+
+
+@in_one_loop
+async def test_an_ask_that_is_given_up_leaves_the_server_to_the_next(server: EmbeddedServer) -> None:
+    task = asyncio.create_task(server.writer().write(ask("Count to a thousand.", tokens=400)))
+    await asyncio.wait({task}, timeout=0.3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    answer = await asyncio.wait_for(server.writer().write(ask("Say hello.", tokens=1)), timeout=10)
+
+    assert billed(answer.usage).output_tokens == 1
+
+
+async def test_a_writer_starts_its_server_when_it_is_asked_and_anew_when_that_has_died(weights: Path) -> None:
+    server = EmbeddedServer(weights=weights, n_ctx=256)
+    writer = EmbeddedWriter(server)
+
+    try:
+        assert (writer.name, writer.window, server.pid) == ("embedded", 256, None)
+        await writer.write(ask("Hello?", tokens=1))
+        first = server.pid or 0
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not server.is_running)
+        answer = await writer.write(ask("Hello?", tokens=1))
+
+        assert (billed(answer.usage).output_tokens, server.pid != first) == (1, True)
+    finally:
+        await writer.close()
+    assert (server.pid, server.is_running) == (None, False)
+
+
+async def test_a_server_that_has_stopped_is_unreachable(weights: Path) -> None:
+    async with EmbeddedServer(weights=weights, n_ctx=256) as server:
+        writer, pid = server.writer(), server.pid or 0
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(ModelUnreachableError):
+        await writer.write(ask("Hello?"))
+    with pytest.raises(ModelUnreachableError, match="the server is not running"):
+        server.writer()
+
+
+async def test_what_is_no_model_is_told_in_the_engines_words(tmp_path: Path) -> None:
+    (tmp_path / "no.gguf").write_bytes(b"not a model")
+    server = EmbeddedServer(weights=tmp_path / "no.gguf")
+
+    with pytest.raises(ModelRefusedError, match="the engine ended with"):
+        await server.start()
+
+    assert (server.pid, server.is_running) == (None, False)
+
+
+async def test_cancelling_the_start_ends_the_process(weights: Path) -> None:
+    server = EmbeddedServer(weights=weights)
+    task = asyncio.create_task(server.start())
+    await until(lambda: server.pid is not None)
+    pid = server.pid or 0
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_the_engine_does_not_outlive_a_process_that_is_killed(weights: Path) -> None:
+    code = (
+        "import asyncio, pathlib, sys; from holdfast.models.embedded.server import EmbeddedServer; "
+        f"server = EmbeddedServer(weights=pathlib.Path({str(weights)!r}), n_ctx=256); "
+        "asyncio.run(server.start()); print(server.base_url, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        address = urlsplit(parent.stdout.readline())
+        place = (address.hostname or "", address.port or 0)
+        assert is_open(place)
+        parent.kill()
+
+    deadline = time.monotonic() + 10
+    while is_open(place):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("n_ctx", [0, -1])
+def test_a_window_must_hold_something(n_ctx: int) -> None:
+    with pytest.raises(SettingsError, match="must be at least 1"):
+        EmbeddedServer(n_ctx=n_ctx)
