@@ -5,22 +5,15 @@ open the same file; SQLite's own lock decides who writes.
 """
 
 import asyncio
-import os
 import sqlite3
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from holdfast.errors import (
-    DamagedStoreError,
-    MissingBlobError,
-    SequenceConflictError,
-    StoreUnavailableError,
-    UnknownSessionError,
-)
+from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.files import identity_of, make_private
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.sqlite_schema import migrate, translated
 from holdfast.stores.words import words_of
@@ -35,7 +28,6 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",
 )
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 class SqliteStore:
@@ -142,6 +134,7 @@ class SqliteStore:
         try:
             if self._database is None:
                 self._database = _Database(self.path, self._max_bytes)
+            self._database.check()
             return action(self._database)
         except sqlite3.Error as error:
             if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
@@ -177,8 +170,9 @@ class _Database:
     """The connection, used by one thread."""
 
     def __init__(self, path: Path, max_bytes: int | None) -> None:
-        self._name = str(path)
-        _make_private(path, self._name)
+        self._path, self._name = path, str(path)
+        make_private(path)
+        self._identity = identity_of(path)
         self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             for pragma in PRAGMAS:
@@ -193,6 +187,12 @@ class _Database:
 
     def close(self) -> None:
         self._connection.close()
+
+    def check(self) -> None:
+        """Refuse to go on with a file that is not in its place any more: nobody would find what it is given."""
+        if identity_of(self._path) != self._identity:
+            problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
+            raise StoreUnavailableError(self._name, problem)
 
     def append(self, batch: "_Batch") -> int:
         with _transaction(self._connection):
@@ -387,14 +387,3 @@ class _transaction:  # noqa: N801 - used as a verb, like a function
             self._connection.execute("COMMIT")
         elif self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-
-def _make_private(path: Path, name: str) -> None:
-    """Create file and folder so that nobody else can read them."""
-    if path.is_dir():
-        raise DamagedStoreError(name, "it is a folder")
-    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
-    elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
-        path.chmod(PRIVATE_FILE)

@@ -1,0 +1,29 @@
+"""Files that only their owner can read, and how one is told from another in its place."""
+
+import os
+import stat
+from pathlib import Path
+
+from holdfast.errors import DamagedStoreError
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+
+
+def make_private(path: Path) -> None:
+    """Create file and folder so that nobody else can read them."""
+    if path.is_dir():
+        raise DamagedStoreError(str(path), "it is a folder")
+    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
+    elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
+        path.chmod(PRIVATE_FILE)
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from any other that may take its place; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
