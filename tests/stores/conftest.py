@@ -89,12 +89,29 @@ class OwnServer:
         self._server = server
         self.url = made_database(server)
         """For the one user who needs no password."""
+        self._name = self.url.partition("?")[0].rpartition("/")[2]
 
     def stop(self, mode: str = "fast") -> None:
         stop(self._server, mode)
 
     def start(self) -> None:
         self._server.ensure_postgres_running()
+
+    def use_disk(self, folder: Path) -> None:
+        """Keep the tables of the database on another disk."""
+        shutil.chown(folder, self._server.system_user or os.getuid())
+        self._order(f"CREATE TABLESPACE {self._name} LOCATION '{folder}'")
+        self._order(f"ALTER DATABASE {self._name} SET TABLESPACE {self._name}")
+
+    def leave(self) -> None:
+        """Leave the server running, and nothing on it."""
+        self.start()
+        self._order(f"DROP DATABASE {self._name} WITH (FORCE)")
+        self._order(f"DROP TABLESPACE IF EXISTS {self._name}")
+
+    def _order(self, command: str) -> None:
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            connection.execute(command.encode())
 
     def ask_for_passwords(self) -> None:
         """Let nobody but the owner in without a password."""
@@ -114,8 +131,29 @@ def stoppable_server() -> Iterator[Server]:
 @pytest.fixture
 def own_server(stoppable_server: Server) -> Iterator[OwnServer]:
     """Give a server that runs, and leave one that runs."""
-    yield OwnServer(stoppable_server)
-    stoppable_server.ensure_postgres_running()
+    own = OwnServer(stoppable_server)
+    yield own
+    own.leave()
+
+
+@pytest.fixture
+def new_disk() -> Iterator[Callable[[int], Path]]:
+    """Return what mounts an empty file system of a size."""
+    mount, unmount = shutil.which("mount"), shutil.which("umount")
+    if mount is None or unmount is None:
+        pytest.skip("there is no mount here to make a small disk with")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-disk-"))
+
+    def make(max_bytes: int) -> Path:
+        command = [mount, "-t", "tmpfs", "-o", f"size={max_bytes}", "tmpfs", str(folder)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"only root on Linux may mount a small disk: {done.stderr.partition(chr(10))[0]}")
+        return folder
+
+    yield make
+    subprocess.run([unmount, "-l", str(folder)], check=False, capture_output=True)
+    folder.rmdir()
 
 
 class Writer:

@@ -1,9 +1,7 @@
 """A disk that is full takes nothing away: not what was acknowledged, and not the next append once there is room."""
 
 import os
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +23,11 @@ LIMITED = "the file cannot be written to: a quota or a limit is reached, or the 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a small file system with some ballast on it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount, unmount = shutil.which("mount"), shutil.which("umount")
-    if mount is None or unmount is None:
-        pytest.skip("there is no mount here to make a small disk with")
-    command = [mount, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"only root on Linux may mount a small disk: {done.stderr.strip()}")
+def small_disk(new_disk: Callable[[int], Path]) -> Path:
+    """Give a small file system with some ballast on it."""
+    folder = new_disk(DISK_BYTES)
     (folder / "ballast").write_bytes(bytes(BALLAST_BYTES))
-    yield folder
-    subprocess.run([unmount, "-l", str(folder)], check=True, capture_output=True)
+    return folder
 
 
 def fill(disk: Path) -> None:

@@ -1,6 +1,9 @@
 """A PostgreSQL server that goes and comes again takes nothing with it, and a session goes on by itself."""
 
 import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -112,3 +115,28 @@ async def test_a_wrong_password_is_called_so_and_nobody_hears_it(own_server: Any
     assert str(refusal.value) == "postgresql: user or password is wrong; check the URL"
     async with Session.open("s", store=url.format("right")) as session:
         assert await session.record([said("one")]) == range(1)
+
+
+async def test_a_server_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
+    new_disk: Callable[[int], Path], own_server: Any
+) -> None:
+    disk, noise, acknowledged = new_disk(16_000_000), random.Random(1), list[str]()
+    own_server.use_disk(disk)
+    (disk / "ballast").write_bytes(bytes(2_000_000))
+
+    async def fill(session: Session) -> None:
+        for _ in range(100):
+            text = noise.randbytes(200_000).hex()
+            await session.record([said(text)])
+            acknowledged.append(text)
+
+    async with Session.open("s", store=own_server.url) as session:
+        with pytest.raises(StoreUnavailableError) as refusal:
+            await fill(session)
+
+        assert refusal.value.problem == "the disk of the server is full; make room and try again"
+        assert await texts(own_server.url) == acknowledged
+        (disk / "ballast").unlink()
+        await session.record([said("after")])
+
+    assert await texts(own_server.url) == [*acknowledged, "after"]

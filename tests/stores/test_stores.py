@@ -102,6 +102,34 @@ async def test_a_full_disk_leaves_the_log_as_it_was(path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("becomes", ["removed", "replaced"])
+async def test_nothing_is_acknowledged_for_a_file_that_is_not_in_its_place(path: Path, becomes: str) -> None:
+    store, elsewhere = SqliteStore(path), path.with_name("elsewhere.db")
+    await store.append("s", [said("one")], after=0, time_ms=NOW)
+    path.rename(elsewhere)
+    if becomes == "replaced":
+        path.write_bytes(elsewhere.read_bytes())
+
+    for attempt in (store.append("s", [said("lost")], after=1, time_ms=NOW), store.put_blob(b"x"), store.read("s")):
+        with pytest.raises(StoreUnavailableError, match="removed or replaced while it was open; put it back, or close"):
+            await attempt
+    elsewhere.rename(path)
+
+    assert await store.append("s", [said("two")], after=1, time_ms=NOW) == 2
+    assert [stored.record for stored in await store.read("s")] == [said("one"), said("two")]
+    await store.close()
+
+
+async def test_a_store_that_is_closed_begins_anew_where_its_file_was_removed(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.append("s", [said("one")], after=0, time_ms=NOW)
+    await store.close()
+    path.unlink()
+
+    assert await store.append("s", [said("new")], after=0, time_ms=NOW) == 1
+    await store.close()
+
+
 @pytest.mark.parametrize("name", ["half of a pair: \ud800", "\udfff"])
 async def test_a_name_that_cannot_be_written_is_refused_in_words(path: Path, name: str) -> None:
     store = SqliteStore(path)

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import Record, StoredRecord
+from holdfast.stores.files import PRIVATE_FILE
 from holdfast.stores.packing import written
 from holdfast.wire.pydantic_ai import chat_messages, is_pydantic_ai
 
@@ -23,7 +24,6 @@ HEADER_SCHEMA = 1
 MAX_JOINED_LINES = 1_000
 """Over so many lines a record is looked for before its first line is given up."""
 MAX_JOINED_CHARS = 8_000_000
-PRIVATE_FILE = 0o600
 
 Source: TypeAlias = Literal["holdfast", "openai-chat", "pydantic-ai"]
 _DECODER = json.JSONDecoder(strict=False)
