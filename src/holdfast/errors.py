@@ -8,6 +8,7 @@ HoldfastError
 ├── CannotFitError             what may not be shortened is larger than the budget
 ├── NothingToCompactError      there is nothing that a compaction could fold
 ├── NotInMemoryError           messages were asked for that have stayed in the store
+├── WorkspaceUnavailableError  the files beside a session cannot be read or written; the session goes on
 └── StoreError                 a store could not do what it was asked; the log is as it was
     ├── SequenceConflictError  another writer appended first
     ├── UnknownSessionError    there is no session of that name, or more than one
@@ -129,6 +130,15 @@ class NotInMemoryError(HoldfastError):
         named = ", ".join(f"#{position}" for position in positions[:3])
         super().__init__(f"{len(positions):,} messages ({named} …) are in the store and not in memory; use recall")
         self.positions = positions
+
+
+class WorkspaceUnavailableError(HoldfastError):
+    """The files beside a session cannot be read or written. `problem` says why and what to do; the log is unharmed."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
 
 
 class StoreError(HoldfastError):
