@@ -19,6 +19,7 @@ HoldfastError
 │   ├── ModelBusyError         a rate limit or an overloaded server; wait and ask again
 │   ├── ModelOverflowError     what it was asked is too long for it
 │   └── ModelRefusedError      any other refusal
+├── WorkspaceUnavailableError  the files beside a session cannot be read or written; the session goes on
 └── StoreError                 a store could not do what it was asked; the log is as it was
     ├── SequenceConflictError  another writer appended first
     ├── UnknownSessionError    there is no session of that name, or more than one
@@ -232,6 +233,15 @@ class ModelRefusedError(ModelError):
         self.status = status
         self.is_passing = is_passing
         """Whether the fault is the server's own, so that the same request may be answered another time."""
+
+
+class WorkspaceUnavailableError(HoldfastError):
+    """The files beside a session cannot be read or written. `problem` says why and what to do; the log is unharmed."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
 
 
 class StoreError(HoldfastError):

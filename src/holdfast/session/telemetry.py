@@ -1,0 +1,348 @@
+"""What those who watch over a program see of a compaction: OpenTelemetry spans, events and metrics.
+
+They carry numbers, names and ids, never a word of what was said. Where `opentelemetry-api` (the extra
+`holdfast[otel]`) is not installed nothing happens, and it is loaded when the first compaction begins. Whatever
+is wrong with a provider or an exporter ends here: errors are dropped, and since an exporter may take its time
+when a span ends, spans end in a thread of their own.
+"""
+
+import atexit
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Usage
+from holdfast.session.request import engine_version
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
+    from opentelemetry.trace import Span, SpanKind, Status, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+NAME = "holdfast"
+SPAN = "compact_messages"
+STARTED, COMPLETED = "session_compaction_start", "session_compaction_complete"
+"""Span events and counters; histograms are named after the field behind them."""
+INTERACTION_TYPE, COMPACTION = "holdfast.interaction_type", "conversation-compaction"
+"""Tells a call for a summary from a person's turn."""
+UNNAMED_ERROR = "_OTHER"
+"""What OpenTelemetry calls an error whose kind is not known."""
+MAX_WAITING = 256
+"""Spans that wait for an exporter which hangs; what comes after them is dropped."""
+LAST_SECONDS = 0.5
+"""So long the end of the program waits for them."""
+SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
+TOKENS = tuple(4**power for power in range(3, 13))
+MESSAGES = tuple(2**power for power in range(15))
+_WORD = re.compile(r"[\w.]{1,80}")
+
+Attributes: TypeAlias = "dict[str, AttributeValue]"
+
+
+class Telemetry:
+    """Tells OpenTelemetry of compactions; without providers of its own, by those that the program has set up."""
+
+    def __init__(
+        self, *, tracer_provider: "TracerProvider | None" = None, meter_provider: "MeterProvider | None" = None
+    ) -> None:
+        self._providers = tracer_provider, meter_provider
+        self._tracer: Tracer | None = None
+        self._instruments: _Instruments | None = None
+        self._is_loaded = False
+
+    def compaction_started(self, session: str, event: CompactionStarted) -> "Watched":
+        """Tell that a compaction has begun, and return its span.
+
+        `with` it, what is done inside counts as part of it; it ends with `compaction_completed`, or else there.
+        """
+        self._load()
+        breakdown = {
+            "system": event.tokens.system_tokens,
+            "conversation": event.tokens.conversation_tokens,
+            "tool_definitions": event.tokens.tool_definitions_tokens,
+        }
+        started: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
+        span = Watched(self._span(SPAN, {**started, "compaction.scope": event.scope}))
+        span.tell(STARTED, {**started, **{f"compaction.{part}_tokens": count for part, count in breakdown.items()}})
+        if instruments := self._instruments:
+            instruments.started(event.trigger, breakdown)
+        return span
+
+    def compaction_completed(
+        self,
+        session: str,
+        event: CompactionCompleted,
+        *,
+        span: "Watched | None" = None,
+        conversation_messages_before: int | None = None,
+        conversation_messages_after: int | None = None,
+        error_type: str | None = None,
+    ) -> None:
+        """Tell what came of a compaction, and end its span; one that nobody saw begin has a span all the same.
+
+        `error_type` is the kind of a failure in one word, such as the name of an exception; never its message.
+        """
+        self._load()
+        shared: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
+        if span is None:
+            span = Watched(self._span(SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.duration_ms or 0))
+        is_word = error_type is not None and _WORD.fullmatch(error_type)
+        failure = None if event.success else error_type if is_word else UNNAMED_ERROR
+        sizes: Attributes = _known(
+            {
+                "compaction.messages_before": conversation_messages_before,
+                "compaction.messages_after": conversation_messages_after,
+                "compaction.tokens_before": event.pre_compaction_tokens,
+                "compaction.tokens_after": event.post_compaction_tokens,
+            }
+        )
+        # The convention wants this one to be true or not there.
+        compacted: Attributes = {"gen_ai.conversation.compacted": True} if event.success else {}
+        outcome = _outcome_of(event, failure)
+        span.say({**compacted, **sizes, **outcome})
+        span.tell(COMPLETED, {**shared, **sizes, **outcome, **_usage_of(event.usage)})
+        span.end(failure)
+        if instruments := self._instruments:
+            instruments.completed(event, failure)
+
+    @contextmanager
+    def summary_call(self, session: str, model: str, *, provider: str | None = None) -> Generator["Watched"]:
+        """Watch a call to a model for a summary; `answered` tells what it cost."""
+        self._load()
+        attributes: Attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.conversation.id": session,
+            "gen_ai.request.model": model,
+            INTERACTION_TYPE: COMPACTION,
+        }
+        if provider:
+            attributes["gen_ai.provider.name"] = provider
+        with Watched(self._span(f"chat {model}", attributes, is_call=True)) as call:
+            yield call
+
+    def _load(self) -> None:
+        """Find OpenTelemetry, once; a provider that is set up later is found all the same."""
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        with suppress(Exception):  # most often an ImportError
+            from opentelemetry import metrics, trace  # noqa: PLC0415 - an extra, and slow to load
+
+            traces, meters = self._providers
+            with suppress(Exception):
+                self._tracer = trace.get_tracer(NAME, engine_version(), traces)
+            with suppress(Exception):
+                self._instruments = _Instruments.of(metrics.get_meter(NAME, engine_version(), meters))
+
+    def _span(self, name: str, attributes: Attributes, *, ago_ms: int = 0, is_call: bool = False) -> "Span | None":
+        if self._tracer is None:
+            return None
+        with suppress(Exception):
+            start = time.time_ns() - ago_ms * 1_000_000
+            kind = _kind(is_call=is_call)
+            span = self._tracer.start_span(name, kind=kind, attributes=attributes, start_time=start)
+            # Where no provider is set up, there is a span that is none.
+            return span if span.get_span_context().is_valid else None
+        return None
+
+
+class Watched:
+    """A span that is under way, or nothing that behaves like one."""
+
+    def __init__(self, span: "Span | None") -> None:
+        self._span = span
+        self._leave: Callable[[], None] | None = None
+
+    def __enter__(self) -> Self:
+        if self._span is not None:
+            with suppress(Exception):
+                self._leave = _made_current(self._span)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._leave is not None:
+            with suppress(Exception):
+                self._leave()
+            self._leave = None
+        if kind is not None and not issubclass(kind, Exception):
+            self.say({"holdfast.cancelled": True})
+            kind = None
+        self.end(kind.__name__ if kind is not None else None)
+
+    def answered(self, usage: Usage | None = None, *, model: str | None = None, response_id: str | None = None) -> None:
+        """Tell what a model's answer cost, and who gave it."""
+        named = _known({"gen_ai.response.model": model, "gen_ai.response.id": response_id})
+        self.say({**named, **_usage_of(usage)})
+
+    def say(self, attributes: Attributes) -> None:
+        """Add attributes to the span."""
+        if self._span is not None:
+            with suppress(Exception):
+                self._span.set_attributes(attributes)
+
+    def tell(self, name: str, attributes: Attributes) -> None:
+        """Add an event to the span."""
+        # Events are to become log records one day; the API for those is not public in Python yet.
+        if self._span is not None:
+            with suppress(Exception):
+                self._span.add_event(name, attributes)
+
+    def end(self, failure: str | None = None) -> None:
+        """End the span, as failed where the kind of a failure is given; the first end counts."""
+        if self._span is None:
+            return
+        span, self._span = self._span, None
+        if failure is not None:
+            with suppress(Exception):
+                span.set_attribute("error.type", failure)
+                span.set_status(_failed())
+        now = time.time_ns()
+        _ENDS.put(lambda: span.end(now))
+
+
+class _Ends:
+    """Ends spans, one after the other, in a thread that nobody has to wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, end: Callable[[], object]) -> None:
+        """End a span soon; where too many wait already, never."""
+        if self._waiting.qsize() < MAX_WAITING:
+            self._do(end)
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait for what was put before, and say whether it is done."""
+        done = threading.Event()
+        self._do(done.set)
+        return done.wait(timeout_seconds)
+
+    def _do(self, work: Callable[[], object]) -> None:
+        self._waiting.put(work)
+        if self._thread is None:
+            atexit.register(flush, LAST_SECONDS)
+        # After a fork there is no thread any more.
+        if self._thread is None or not self._thread.is_alive():
+            with suppress(RuntimeError):
+                self._thread = threading.Thread(target=self._work, name="holdfast telemetry", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            work = self._waiting.get()
+            with suppress(Exception):
+                work()
+
+
+_ENDS = _Ends()
+
+
+def flush(timeout_seconds: float = 1.0) -> bool:
+    """Wait until every span has ended, and say whether it has; for the end of a program, and not in a loop."""
+    return _ENDS.wait(timeout_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Instruments:
+    """What is counted."""
+
+    starts: "Counter"
+    start_tokens: "Histogram"
+    completions: "Counter"
+    seconds: "Histogram"
+    tokens_removed: "Histogram"
+    messages_removed: "Histogram"
+
+    @classmethod
+    def of(cls, meter: "Meter") -> "_Instruments":
+        def histogram(name: str, unit: str, description: str, bounds: Sequence[float]) -> "Histogram":
+            return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
+
+        return cls(
+            starts=meter.create_counter(STARTED, "{compaction}", "Compactions that were begun."),
+            start_tokens=histogram(f"{STARTED}.tokens", "{token}", "What the context was made of.", TOKENS),
+            completions=meter.create_counter(COMPLETED, "{compaction}", "Compactions that came to an end."),
+            seconds=histogram(f"{COMPLETED}.duration", "s", "How long a compaction took.", SECONDS),
+            tokens_removed=histogram(f"{COMPLETED}.tokens_removed", "{token}", "What it saved.", TOKENS),
+            messages_removed=histogram(f"{COMPLETED}.messages_removed", "{message}", "What it folded.", MESSAGES),
+        )
+
+    def started(self, trigger: str, tokens: Mapping[str, int]) -> None:
+        with suppress(Exception):
+            self.starts.add(1, {"compaction.trigger": trigger})
+            for part, count in tokens.items():
+                self.start_tokens.record(count, {"compaction.trigger": trigger, "compaction.part": part})
+
+    def completed(self, event: CompactionCompleted, failure: str | None) -> None:
+        kind: Attributes = {"compaction.trigger": event.trigger, "compaction.success": event.success}
+        kind |= _known({"gen_ai.request.model": event.by_model, "error.type": failure})
+        with suppress(Exception):
+            self.completions.add(1, kind)
+            if event.duration_ms is not None:
+                self.seconds.record(event.duration_ms / 1_000, kind)
+            if event.success:
+                self.tokens_removed.record(max(0, event.tokens_removed), kind)
+                self.messages_removed.record(max(0, event.messages_removed), kind)
+
+
+def _outcome_of(event: CompactionCompleted, failure: str | None) -> Attributes:
+    """Return what came of a compaction; of a checkpoint the number, since its path is made of words."""
+    return _known(
+        {
+            "compaction.success": event.success,
+            "compaction.tokens_removed": event.tokens_removed,
+            "compaction.messages_removed": event.messages_removed,
+            "compaction.checkpoint_number": event.checkpoint_number,
+            "compaction.duration_ms": event.duration_ms,
+            "compaction.request_id": event.request_id,
+            "gen_ai.request.model": event.by_model,
+            "error.type": failure,
+        }
+    )
+
+
+def _usage_of(usage: Usage | None) -> Attributes:
+    """Return what a call cost under the names of the convention, where the input includes what was cached."""
+    if usage is None:
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,
+    }
+
+
+def _known(attributes: "Mapping[str, AttributeValue | None]") -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+# Only called where there is a span, so that OpenTelemetry is there too.
+
+
+def _kind(*, is_call: bool) -> "SpanKind":
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415
+
+    return SpanKind.CLIENT if is_call else SpanKind.INTERNAL
+
+
+def _failed() -> "Status":
+    from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
+
+    return Status(StatusCode.ERROR)
+
+
+def _made_current(span: "Span") -> Callable[[], None]:
+    from opentelemetry import context, trace  # noqa: PLC0415
+
+    return partial(context.detach, context.attach(trace.set_span_in_context(span)))
