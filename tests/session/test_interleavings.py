@@ -15,6 +15,7 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from holdfast import CannotFitError, EmptyConversationError, MalformedInputError, PendingToolCallsError, Session
 from holdfast.cli.main import main
-from holdfast.errors import NothingToCompactError
+from holdfast.core.planning.presets import policy_of
+from holdfast.errors import CompactionError, ModelAccessError
 from holdfast.stores.base import Snapshot
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.chat import Json, answered, called, returned, said
@@ -81,7 +83,7 @@ class Programs(RuleBasedStateMachine):
         self.sent: dict[str, list[Any]] = {"c0": []}
         self.pins: dict[str, frozenset[int]] = {"c0": frozenset()}
         self.number = 0
-        self.policy = POLICIES[0]
+        self.policy = policy_of(POLICIES[0])
 
     def do(self, action: Awaitable[T]) -> T:
         async def act() -> T:
@@ -116,7 +118,8 @@ class Programs(RuleBasedStateMachine):
 
     @initialize(policy=st.sampled_from(POLICIES), turns=st.sampled_from([1, 12]))
     def begin(self, policy: str, turns: int) -> None:
-        self.policy = policy
+        # Opening a session again must change nothing here.
+        self.policy = replace(policy_of(policy), restore="replay")
         self.say(0, 0, turns, 30)
 
     @rule(program=PROGRAMS, where=SHARE, turns=st.integers(1, 5), words=WORDS)
@@ -174,7 +177,7 @@ class Programs(RuleBasedStateMachine):
     @rule(program=PROGRAMS, where=SHARE)
     def compact(self, program: int, where: float) -> None:
         session = self.session(program, where)
-        with contextlib.suppress(NothingToCompactError, CannotFitError):
+        with contextlib.suppress(CompactionError, ModelAccessError, CannotFitError):
             self.do(session.compact(budget=1_000))
         self.agree(session)
 

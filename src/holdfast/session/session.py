@@ -140,8 +140,7 @@ class Session:
         """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            shown = self.history.context().shown()
-            if events := restoration(shown, len(self.history), self.policy):
+            if events := restoration(self.history.context(), self.policy):
                 await self._keeper.change(*events)
 
     async def fetch(self, positions: Sequence[int]) -> None:
