@@ -115,6 +115,7 @@ async def shortening(writer: Writer) -> None:
             tokens=log.Breakdown(system_tokens=9, conversation_tokens=900, tool_definitions_tokens=30),
             custom_instructions="Keep the paths.",
         ),
+        log.SummaryWritten(start=0, stop=10, text="Everything was tried [#3].", by_model="scripted", score=0.9),
         log.CompactionCompleted(success=False, trigger="agent_request", stop=10, error="the model did not answer"),
         log.RequestTruncated(
             performed_by="BasicTruncator",

@@ -46,8 +46,8 @@ def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situa
         max_text_chars=wire.max_text_chars if wire else None,
         max_images=wire.max_images if wire else None,
         scope=wanted.scope,
-        # Who names a budget means that as the window that is to be filled.
-        window=budget.tokens if budget.source == "user" else table_window,
+        # Who names a budget, a person or a provider, means that as the window that is to be filled.
+        window=budget.tokens if budget.source in {"user", "provider"} else table_window,
         prices=prices_of(known) if known else None,
         idle_seconds=wanted.idle_seconds,
         refusals=wanted.refusals,

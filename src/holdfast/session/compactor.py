@@ -20,9 +20,10 @@ from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.errors import HoldfastError, ModelAccessError, StoreError
+from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, StoreError
 from holdfast.models.base import Writer
 from holdfast.models.open import writer_for
+from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
 
@@ -49,7 +50,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class Compaction(With):
     """Who writes summaries, and what goes with them."""
 
     automatic: str | Writer | None = None
@@ -70,7 +71,7 @@ class Compactor:
         self._policy = policy
         self.how = how
         self._task: asyncio.Task[None] | None = None
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.companions = Companions(keeper, how)
         self._begun_in: int | None = None
         """The prompt in whose turn a summary was last begun."""
         self.problem: HoldfastError | None = None
@@ -114,13 +115,14 @@ class Compactor:
     async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
         """Begin a summary of a span; the conversation goes on."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        job = job_of(step, outlook, self._policy, focus)
-        event = replace(started(step, outlook, focus), owner=self._owner)
+        job, writer = job_of(step, outlook, self._policy, focus), self._writer(step)
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        event = replace(started(step, outlook, focus), owner=owner)
         await self._keeper.change(event)
         self._begun_in = outlook.shown.newest_prompt
         self.problem = None
-        LIVE.add(self._owner)
-        self._task = asyncio.create_task(self._run(job, event, self._writer(step)))
+        LIVE.add(owner)
+        self._task = asyncio.create_task(self._run(job, event, writer))
 
     def _writer(self, step: FoldSpan) -> Writer:
         """Return who writes: a cheaper model by itself, the primary one when somebody asks."""
@@ -139,9 +141,15 @@ class Compactor:
             return None
         outlook = outlook_of(self._keeper.history, self._policy, situation)
         summary = Summary(written.text, written.by_model, written.usage, written.duration_ms, written.score)
-        event = completed(step_of(run), rule, outlook, summary)
-        await self._keeper.change(event)
+        event = await self.companions.checkpointed(completed(step_of(run), rule, outlook, summary))
+        await self.record(event)
         return event
+
+    async def record(self, event: log.CompactionCompleted) -> None:
+        """Record how a compaction ended, and let it be known."""
+        await self._keeper.change(event)
+        self.companions.after(event)
+        await self.companions.align()
 
     async def wait(self) -> None:
         """Wait until the summary that is being written is there or came to nothing; not by who holds the turn."""
@@ -172,54 +180,69 @@ class Compactor:
     async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
         """Write a summary and record it, or why there is none."""
         try:
-            summary = await self._written(job, writer)
+            await self._end(event, await self._written(job, event, writer))
         except asyncio.CancelledError:
-            await self._record(_ended(event, "it was cancelled", is_cancelled=True))
-        except HoldfastError as error:
-            self.problem = error
-            await self._record(_ended(event, str(error)))
+            await self._end(event, _ended(event, "it was cancelled", is_cancelled=True))
         except TimeoutError:
             seconds = self.how.patience.deadline_seconds
-            await self._record(_ended(event, f"it took longer than {seconds:g} s"))
-        else:
-            await self._record(
-                log.SummaryWritten(
-                    start=event.start,
-                    stop=event.stop,
-                    text=summary.text,
-                    by_model=summary.by_model,
-                    usage=summary.usage,
-                    duration_ms=summary.duration_ms,
-                    score=summary.score,
-                    scope=event.scope,
-                )
-                if summary
-                else _ended(event, "it was not approved", is_cancelled=True)
-            )
+            self.problem = CompactionFailedError(f"it took longer than {seconds:g} s")
+            await self._end(event, _ended(event, str(self.problem)))
+        except HoldfastError as error:
+            self.problem = error
+            await self._end(event, _ended(event, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever a caller's own code raises, the session goes on
+            self.problem = CompactionFailedError(f"{type(error).__name__}: {error}")
+            await self._end(event, _ended(event, str(self.problem)))
         finally:
-            LIVE.discard(self._owner)
+            LIVE.discard(event.owner)
 
-    async def _written(self, job: Job, writer: Writer) -> Summary | None:
-        async with asyncio.timeout(self.how.patience.deadline_seconds):
-            summary = await summarised(job, writer, self.how.patience)
-        if self.how.approve is None:
-            return summary
-        verdict = await self.how.approve(Draft(job.step, summary, job.replaced_tokens))
-        if isinstance(verdict, str):
-            return replace(summary, text=verdict)
-        return summary if verdict else None
+    async def _written(
+        self, job: Job, event: log.CompactionStarted, writer: Writer
+    ) -> log.SummaryWritten | log.CompactionCompleted:
+        """Return the event that a summary was written, or that it was not approved."""
+        with self.companions.watch(event):
+            await self.companions.before(event)
+            with self.companions.call(writer.name) as call:
+                async with asyncio.timeout(self.how.patience.deadline_seconds):
+                    summary = await summarised(job, writer, self.how.patience)
+                call.answered(summary.usage, model=summary.by_model)
+        if self.how.approve is not None:
+            verdict = await self.how.approve(Draft(job.step, summary, job.replaced_tokens))
+            if verdict is False:
+                return _ended(event, "it was not approved", is_cancelled=True)
+            if isinstance(verdict, str):
+                summary = replace(summary, text=verdict)
+        return log.SummaryWritten(
+            start=event.start,
+            stop=event.stop,
+            text=summary.text,
+            by_model=summary.by_model,
+            usage=summary.usage,
+            duration_ms=summary.duration_ms,
+            score=summary.score,
+            scope=event.scope,
+        )
 
-    async def _record(self, event: log.Event) -> None:
+    async def _end(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:
         """Record how it went, if it is still ours to say."""
         with suppress(StoreError):
             async with self._keeper.turn:
                 await self._keeper.take_in()
-                run = self._keeper.history.facts.running
-                if run is not None and run.owner == self._owner:
+                now = self._keeper.history.facts.running
+                if now is None or now.owner != run.owner:
+                    return
+                if isinstance(event, log.CompactionCompleted):
+                    await self.record(event)
+                else:
                     await self._keeper.change(event)
 
+    async def close(self) -> None:
+        """Give up what is running, and wait for what goes with it."""
+        await self.cancel()
+        await self.companions.close()
+
     async def _give_up(self, run: log.CompactionStarted, why: str) -> None:
-        await self._keeper.change(_ended(run, why, is_cancelled=True))
+        await self.record(_ended(run, why, is_cancelled=True))
 
     def _is_abandoned(self, run: log.CompactionStarted) -> bool:
         """Return whether nobody is at it any more: the process is gone, or too much time has passed."""

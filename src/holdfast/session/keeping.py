@@ -7,6 +7,7 @@ opened by a shortcut, and of what was said only what is asked for is read.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from random import random
 from typing import TypeAlias
 
 from holdfast.core.conversation.messages import Message
@@ -23,6 +24,8 @@ Clock: TypeAlias = Callable[[], int]
 Change: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[Indexed]]]
 MAX_CONFLICTS = 1_000
 """How often a writer lets others go first before it gives up."""
+FIRST_STEP_BACK, MAX_STEP_BACK = 0.002, 0.1
+"""In seconds."""
 SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
 """How many records later another shortcut is worth its price: so many, and a twentieth of all; fewer at the end."""
 FIRST_FETCH, BEFORE = 256, 16
@@ -142,12 +145,15 @@ class Keeper:
 
     async def write(self, change: Change) -> None:
         """Make a change durable and then true; when others were faster, take in theirs and try again."""
-        for _ in range(MAX_CONFLICTS):
+        for conflicts in range(MAX_CONFLICTS):
             events, words = change()
             place, time_ms = self.log.length, self.clock()
             try:
                 await self.log.append(events, time_ms, words)
             except SequenceConflictError:
+                # Whoever was overtaken steps back for a moment, each for another one, or all would run again at once.
+                moment = min(MAX_STEP_BACK, FIRST_STEP_BACK * 2 ** min(conflicts, 6))
+                await asyncio.sleep(random() * moment)  # noqa: S311 - nobody is to guess it, only to differ
                 await self.take_in()
                 for event in events:
                     self.history.check(event)

@@ -62,6 +62,17 @@ class ManualCompaction:
             raise CompactionFailedError(event.error or "it did not help")
         return event
 
+    def preview(self, wanted: Wanted) -> log.CompactionCompleted:
+        """Return what a compaction by rule would do; by who holds the turn."""
+        rule = self._policy.fold
+        situation = replace(self._preparer.situation(wanted), has_summariser=False)
+        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        step = rule.manual(outlook) if rule else None
+        if rule is None or step is None:
+            raise NothingToCompactError(len(self._keeper.history))
+        summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
+        return completed(step, rule, outlook, summary)
+
     def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
         """Return what is to be folded, or refuse by name."""
         history, rule = self._keeper.history, self._policy.fold
@@ -87,8 +98,8 @@ class ManualCompaction:
         outlook = outlook_of(self._keeper.history, self._policy, situation)
         # Where a rule asks for a summary and nobody can write one, a digest is the summary.
         summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
-        event = completed(step, rule, outlook, summary)
-        await self._keeper.change(event)
+        event = await self._compactor.companions.checkpointed(completed(step, rule, outlook, summary))
+        await self._compactor.record(event)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event

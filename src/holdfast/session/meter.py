@@ -11,6 +11,7 @@ class Meter:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, Calibration] = {}
+        self._limits: dict[str, int | None] = {}
         self._last: tuple[str, int] | None = None
         """The model and our own count of the last request."""
 
@@ -24,6 +25,20 @@ class Meter:
             if isinstance(factor, int | float) and isinstance(samples, int):
                 self._known[key] = Calibration(factor, samples)
         return self._known[key]
+
+    async def limit(self, model: str | None) -> int | None:
+        """Return the window that a provider has named for a model, if it ever did."""
+        key = f"limit:{model or 'unknown'}"
+        if key not in self._limits:
+            tokens = (await self._store.get_fact(key) or {}).get("tokens")
+            self._limits[key] = tokens if isinstance(tokens, int) else None
+        return self._limits[key]
+
+    async def learn_limit(self, model: str | None, tokens: int) -> None:
+        """Remember the window that a provider has named."""
+        key = f"limit:{model or 'unknown'}"
+        self._limits[key] = tokens
+        await self._store.put_fact(key, {"tokens": tokens})
 
     def sent(self, model: str | None, counted: int) -> None:
         """Remember what a request counted as, until its bill comes."""

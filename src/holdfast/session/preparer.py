@@ -129,7 +129,7 @@ class Preparer:
         rule = self._policy.fold or self._policy.emergency
         if rule is not None:
             outlook = outlook_of(self._keeper.history, self._policy, situation)
-            await self._keeper.change(completed(step, rule, outlook))
+            await self._compactor.record(completed(step, rule, outlook))
 
     async def _sent(self, plan: Plan, model: str | None, situation: Situation, beside: Beside) -> PreparedRequest:
         keeper, history = self._keeper, self._keeper.history

@@ -5,38 +5,40 @@ counts; when another process has written meanwhile, the session takes that in an
 """
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
 from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeAlias, get_args
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import difference
+from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, NotInMemoryError, SettingsError
+from holdfast.errors import MalformedInputError, NothingToCompactError, SettingsError
 from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
+from holdfast.session.fetching import fetching
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.manual import ManualCompaction
 from holdfast.session.meter import Meter
+from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
+from holdfast.session.pressure import relieved, switched
 from holdfast.session.request import PreparedRequest, recorded
 from holdfast.session.retention import prune
+from holdfast.session.travelling import Traveller
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
 
-P = ParamSpec("P")
-T = TypeVar("T")
-NO_FORMAT = "openai-chat"
+Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.ProviderSignalled
+"""What a caller may record besides messages."""
 
 
 def now_ms() -> int:
@@ -44,23 +46,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def fetching(
-    method: Callable[Concatenate["Session", P], Coroutine[object, object, T]],
-) -> Callable[Concatenate["Session", P], Coroutine[object, object, T]]:
-    """Let a method that misses messages of the past begin again when they have been read."""
-
-    @wraps(method)
-    async def again(self: "Session", *args: P.args, **kwargs: P.kwargs) -> T:
-        while True:
-            try:
-                return await method(self, *args, **kwargs)
-            except NotInMemoryError as missing:
-                await self.fetch(missing.positions)
-
-    return again
-
-
-class Session:
+class Session(Traveller):
     """One conversation in a store."""
 
     def __init__(
@@ -81,10 +67,11 @@ class Session:
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
-        self._keeper = Keeper(self.store, session_id, clock)
+        keeper = Keeper(self.store, session_id, clock)
+        super().__init__(keeper, Compactor(keeper, self.policy, compaction))
         self._meter = Meter(self.store)
-        self._compactor = Compactor(self._keeper, self.policy, compaction)
         self._preparer = Preparer(self._keeper, self._compactor, self._meter, self.policy)
+        self._ladder = Ladder(self._preparer, self._meter)
         self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
     @classmethod
@@ -112,18 +99,13 @@ class Session:
         return len(self.history)
 
     @property
-    def history(self) -> History:
-        """How everything stands; of what was said long ago perhaps not all is in memory."""
-        return self._keeper.history
-
-    @property
     def damage(self) -> list[str]:
         """What of the log could not be taken in, and why."""
         return self._keeper.damage
 
     async def close(self) -> None:
         """Give back what the session holds open; everything is already durable."""
-        await self._compactor.cancel()
+        await self._compactor.close()
         async with self._keeper.turn:
             await self._keeper.close()
         if self._owns_store:
@@ -142,11 +124,6 @@ class Session:
             await self._keeper.take_in()
             if events := restoration(self.history.context(), self.policy):
                 await self._keeper.change(*events)
-
-    async def fetch(self, positions: Sequence[int]) -> None:
-        """Read messages of the past into memory."""
-        async with self._keeper.turn:
-            await self._keeper.fetch(positions)
 
     # What was said.
 
@@ -182,6 +159,8 @@ class Session:
         async with self._keeper.turn:
             if billed is not None:
                 await self._meter.billed(billed)
+            if any(message.role == "assistant" for message in decoded):
+                self._ladder.answered()
             return await self._keeper.say(events, decoded)
 
     @fetching
@@ -213,11 +192,19 @@ class Session:
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
         scope: str = log.MAIN,
-        refusals: int = 0,
     ) -> PreparedRequest:
         """Return the next request: valid for its provider, within its budget, and recorded."""
-        wanted = Wanted(budget=budget, model=model or self.model, scope=scope, refusals=refusals)
-        return await self._preparer.prepare(wanted, (system, tools))
+        wanted = Wanted(budget=budget, model=model or self.model, scope=scope)
+        return await self._ladder.prepare(wanted, (system, tools))
+
+    @fetching
+    async def retry(self, error: object, *, status: int | None = None) -> PreparedRequest:
+        """Return the last request made smaller, after the provider refused it as too long.
+
+        `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as
+        a rate limit, is raised as the error it is; so is one that no smaller request can help.
+        """
+        return await self._ladder.climb(error, status)
 
     @fetching
     async def shown(self, scope: str = log.MAIN) -> list[Entry]:
@@ -227,46 +214,6 @@ class Session:
             return self.history.context(scope).shown()
 
     # What becomes of it.
-
-    async def clear(self) -> None:
-        """Let the conversation begin anew; nothing is deleted."""
-        await self._changed(log.ContextCleared())
-
-    async def rewind(self, *, to: int) -> None:
-        """Go on from before the message at a position; what followed it does not stand any more."""
-        await self._changed(log.Rewound(to=to))
-
-    @fetching
-    async def undo(self) -> bool:
-        """Take back the last change of context, and say whether there was one."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            if not self.history.can_undo:
-                return False
-            await self._keeper.change(log.ChangeUndone())
-            return True
-
-    @fetching
-    async def redo(self) -> bool:
-        """Let a change that was taken back stand again, and say whether there was one."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            if not self.history.can_redo:
-                return False
-            await self._keeper.change(log.ChangeRedone())
-            return True
-
-    async def pin(self, position: int) -> None:
-        """Keep a message whole, whatever happens."""
-        await self._changed(log.Pinned(position=position))
-
-    async def unpin(self, position: int) -> None:
-        """Let a message go when it has to."""
-        await self._changed(log.Unpinned(position=position))
-
-    async def interrupt(self) -> None:
-        """Say that the turn was stopped: calls without a result will never have one."""
-        await self._changed(log.TurnInterrupted())
 
     @fetching
     async def compact(
@@ -282,6 +229,50 @@ class Session:
         Waits for the summary, and raises by name why there is none; then nothing has changed.
         """
         return await self._manual.compact(Wanted(budget=budget, model=self.model, scope=scope), trigger, focus)
+
+    @fetching
+    async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
+        """Take the last compaction back and make it anew from the original, with other words about what matters."""
+        if not self.history.version.of(log.MAIN).folds:
+            raise NothingToCompactError(len(self.history))
+        await self.undo()
+        return await self.compact(focus=focus, budget=budget)
+
+    @fetching
+    async def bring_back(self, positions: Sequence[int]) -> None:
+        """Show chosen messages of the last compaction again, whole, behind its summary."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            await self._keeper.change(brought_back(self.history.context(), positions))
+
+    @fetching
+    async def preview(self, *, budget: int | Budget | None = None) -> log.CompactionCompleted:
+        """Return what a compaction without a model would do now, and do nothing."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            return self._manual.preview(Wanted(budget=budget, model=self.model))
+
+    @fetching
+    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
+        """Let another model answer from now on; what is too long for it is compacted first, and that is returned."""
+        done = await switched(self._keeper, self._manual, self._preparer, Wanted(model=model, budget=budget))
+        self.model = model
+        return done
+
+    @fetching
+    async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
+        """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
+        return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
+
+    async def note(self, event: Noted) -> None:
+        """Record what is true now besides what was said: a plan, todos, a skill, a provider's signal."""
+        if not isinstance(event, get_args(Noted)):
+            raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
+        await self._changed(event)
+
+    async def receipts(self) -> list[ChangeReceipt]:
+        """Return what every compaction did, the oldest first."""
+        return receipts_of(await self.events())
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""
@@ -329,12 +320,6 @@ class Session:
         return [self.history.entries.native(position) for position in range(start, last)]
 
     # How it is done.
-
-    @fetching
-    async def _changed(self, event: log.Event) -> None:
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            await self._keeper.change(event)
 
     def _format(self, name: str) -> Format:
         wire = format_named(name)

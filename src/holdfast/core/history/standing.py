@@ -35,6 +35,8 @@ class Version:
     standings: Mapping[str, Standing] = field(default_factory=dict[str, Standing])
     hidden: tuple[range, ...] = ()
     """Positions that a rewind took out of the conversation."""
+    checkpoints: tuple[tuple[int, int], ...] = ()
+    """The numbers of the checkpoints of what was folded, each with the position before which it reaches."""
 
     def of(self, scope: str) -> Standing:
         """Return how one scope stands."""
@@ -65,7 +67,11 @@ class Version:
                 return self._rewound(event, length)
             case _:
                 return None
-        return replace(self, standings={**self.standings, event.scope: replace(standing, changed_at=length)})
+        made = self.checkpoints
+        if isinstance(event, log.CompactionCompleted) and event.checkpoint_number is not None:
+            made = (*made, (event.checkpoint_number, event.stop))
+        standings = {**self.standings, event.scope: replace(standing, changed_at=length)}
+        return replace(self, standings=standings, checkpoints=made)
 
     def _rewound(self, event: log.Rewound, length: int) -> "Version":
         """Return the version that goes on from an earlier message: later changes do not stand either."""
@@ -74,7 +80,8 @@ class Version:
         standings = {
             scope: replace(_as_of(standing, event.to), changed_at=length) for scope, standing in self.standings.items()
         }
-        return Version(standings, _joined(self.hidden, range(event.to, length)))
+        kept = tuple((number, stop) for number, stop in self.checkpoints if stop <= event.to)
+        return Version(standings, _joined(self.hidden, range(event.to, length)), kept)
 
 
 def _start(span: range) -> int:

@@ -13,7 +13,9 @@ from holdfast.core.planning.rules.turns import Emergency, HalveTurns
 from holdfast.core.planning.rules.window import FoldMiddle
 from holdfast.errors import SettingsError
 
-DEFAULT = Policy(name="default", fold=FoldDeep(), offload=Offload(), floor=FloorSettings())
+DEFAULT = Policy(
+    name="default", fold=FoldDeep(), offload=Offload(), emergency=Emergency(first=3), floor=FloorSettings()
+)
 CO_CLI = Policy(
     name="co-cli",
     outputs=KeepHeads(max_chars=2_000, protect_last=2),

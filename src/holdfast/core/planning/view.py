@@ -104,7 +104,7 @@ def _limited(view: View, outlook: Outlook, policy: Policy) -> View:
 
 def _rescued(view: View, outlook: Outlook, policy: Policy) -> View:
     """Send little of little after a provider's refusal, where a policy wants that."""
-    if policy.emergency is None or not outlook.situation.refusals:
+    if policy.emergency is None or outlook.situation.refusals < policy.emergency.first:
         return _limited(view, outlook, policy)
     entries = policy.emergency.apply(view.entries, outlook.history.facts.pins)
     return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, RESCUED))

@@ -124,6 +124,8 @@ class FoldDeep:
     def _why(self, outlook: Outlook) -> str | None:
         """Return why a fold is made now, or None if it can wait."""
         fill, situation = outlook.fill, outlook.situation
+        if situation.refusals:
+            return "the provider refused the request as too long"
         if fill >= self.hard_share:
             return _fill(outlook)
         if situation.is_cold and fill >= self.cold_share:
@@ -156,7 +158,14 @@ class FoldDeep:
         stop = shown.position(cut)
         standing = shown.context.standing
         count = _count(outlook, standing.cleared_at, stop)
-        return FoldSpan(start=standing.cleared_at, stop=stop, kept=tuple(sorted({*kept})), by="digest", count=count)
+        return FoldSpan(
+            start=standing.cleared_at,
+            stop=stop,
+            kept=tuple(sorted({*kept})),
+            by="digest",
+            count=count,
+            trigger="context_limit_retry" if outlook.situation.refusals else "threshold",
+        )
 
 
 def _positions(outlook: Outlook, indices: Sequence[int]) -> list[int]:

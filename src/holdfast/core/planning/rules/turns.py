@@ -63,6 +63,8 @@ class Emergency:
     max_chars: int = field(default=10_000, metadata=whole(64, 10**9))
     """Of each tool result and each user text; the newest prompt is exempt."""
     max_turns: int = field(default=5, metadata=whole(1, 10**9))
+    first: int = field(default=1, metadata=whole(1, 10**3))
+    """After how many refusals it begins; after one more the context is cleared."""
 
     def __post_init__(self) -> None:
         check_settings(self, "emergency")
@@ -73,7 +75,7 @@ class Emergency:
         free = [
             index for index, entry in enumerate(shown.entries) if entry.message.role != "system" and index != prompt
         ]
-        if outlook.situation.refusals <= 1 or not free:
+        if outlook.situation.refusals <= self.first or not free:
             return NOTHING
         kept = () if prompt is None else (shown.entries[prompt].position or 0,)
         step = FoldSpan(

@@ -1,0 +1,117 @@
+"""What goes with a compaction: hooks that are told, a checkpoint that people can read, and telemetry.
+
+None of them can hurt the session: what goes wrong is reported, and the compaction goes on.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from holdfast.core.history import events as log
+from holdfast.errors import WorkspaceUnavailableError
+from holdfast.session.checkpoints import Checkpoints
+from holdfast.session.hooks import HookCall, Hooks, run_hooks
+from holdfast.session.keeping import Keeper
+from holdfast.session.telemetry import Telemetry, Watched
+
+Notice: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class With:
+    """What goes with the compactions of a session."""
+
+    hooks: Hooks = field(default_factory=Hooks)
+    checkpoints: Checkpoints | None = None
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    notice: Notice | None = None
+    """Hears what went wrong beside a compaction, a line each."""
+
+
+class Companions:
+    """Lets them know, each at its time."""
+
+    def __init__(self, keeper: Keeper, those: With) -> None:
+        self._keeper = keeper
+        self._those = those
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def watch(self, event: log.CompactionStarted) -> AbstractContextManager[Watched]:
+        """Tell telemetry that a compaction has begun, for as long as its summary is being written."""
+        return self._those.telemetry.compaction_started(self._keeper.session, event)
+
+    def call(self, model: str) -> AbstractContextManager[Watched]:
+        """Tell telemetry of a call for a summary."""
+        return self._those.telemetry.summary_call(self._keeper.session, model)
+
+    async def before(self, event: log.CompactionStarted) -> None:
+        """Tell the hooks that a compaction begins, and wait for them."""
+        call = HookCall(
+            name="preCompact",
+            session=self._keeper.session,
+            trigger=event.trigger,
+            focus=event.custom_instructions or "",
+            tokens=event.tokens,
+        )
+        self._report(await run_hooks(self._those.hooks, call))
+
+    async def checkpointed(self, event: log.CompactionCompleted) -> log.CompactionCompleted:
+        """Return a fold with the number and the file of its checkpoint, where there are checkpoints."""
+        if self._those.checkpoints is None or not event.success:
+            return event
+        try:
+            made = await self._those.checkpoints.add(event.summary_content, stop=event.stop)
+        except WorkspaceUnavailableError as error:
+            self._report([str(error)])
+            return event
+        return replace(event, checkpoint_number=made.number, checkpoint_path=str(made.path))
+
+    def after(self, event: log.CompactionCompleted) -> None:
+        """Tell everybody how a compaction ended; nobody waits for the hooks."""
+        after = len(self._keeper.history.entries)
+        self._those.telemetry.compaction_completed(
+            self._keeper.session,
+            event,
+            conversation_messages_before=after,
+            conversation_messages_after=max(0, after - event.messages_removed),
+            error_type=None if event.success else "cancelled" if event.is_cancelled else "failed",
+        )
+        call = HookCall(
+            name="postCompact",
+            session=self._keeper.session,
+            trigger=event.trigger,
+            success=event.success,
+            summary=event.summary_content,
+            error=event.error,
+            checkpoint_path=event.checkpoint_path,
+        )
+        if self._those.hooks.post_compact:
+            self._begin(self._run(call))
+
+    async def align(self) -> None:
+        """Let the checkpoints tell of those compactions only that still stand."""
+        if self._those.checkpoints is not None:
+            try:
+                await self._those.checkpoints.align([number for number, _ in self._keeper.history.version.checkpoints])
+            except WorkspaceUnavailableError as error:
+                self._report([str(error)])
+
+    async def close(self) -> None:
+        """Wait for the hooks that are still running; each has its own limit."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def _run(self, call: HookCall) -> None:
+        self._report(await run_hooks(self._those.hooks, call))
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _report(self, problems: list[str]) -> None:
+        for problem in problems:
+            if self._those.notice is not None:
+                self._those.notice(problem)

@@ -1,0 +1,152 @@
+"""What goes with a compaction, in order, and what circumstances ask for one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import MalformedInputError, Session
+from holdfast.core.history import events as log
+from holdfast.errors import NothingToCompactError
+from holdfast.session.checkpoints import Checkpoints
+from holdfast.session.compactor import Compaction
+from holdfast.session.hooks import HookCall, Hooks
+from holdfast.session.pressure import resident_bytes
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, said
+from holdfast.testing.models import ScriptedModel
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
+SUMMARY = "# Greek letters\nThe user counts in Greek letters [#0]. Next: go on."
+
+
+async def talked(policy: str = "default", turns: int = 6, **settings: Any) -> Session:
+    session: Session = await Session.open("c1", store=MemoryStore(), policy=policy, model="gpt-5", **settings)
+    for number in range(turns):
+        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+    return session
+
+
+@pytest.mark.seed("C-5")
+@pytest.mark.seed("C-13b")
+@pytest.mark.seed("C-42")
+@pytest.mark.seed("C-45")
+async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def hook(call: HookCall) -> None:
+        seen.append(f"{call.name} {call.trigger}")
+
+    def broken(call: HookCall) -> None:
+        raise ValueError(call.name)
+
+    def written(_: Any) -> str:
+        seen.append("model")
+        return SUMMARY
+
+    notices: list[str] = []
+    how = Compaction(
+        automatic=ScriptedModel(iter(lambda: written, None)),
+        hooks=Hooks(pre_compact=(hook, broken), post_compact=(hook,)),
+        checkpoints=Checkpoints(tmp_path),
+        notice=notices.append,
+    )
+    session = await talked("copilot", compaction=how)
+    await session.record([said("so?")])
+    await session.prepare(16_000)
+
+    event = await session.compact(focus="letters")
+    await session.close()
+
+    assert seen == ["preCompact manual", "model", "postCompact manual"]
+    assert len(notices) == 1
+    assert "preCompact" in notices[0]
+    assert (event.checkpoint_number, event.checkpoint_path) == (
+        1,
+        str(tmp_path / "checkpoints" / "001-greek-letters.md"),
+    )
+    kinds = [one.KIND for one in await session.events()][-3:]
+    assert kinds == [log.CompactionStarted.KIND, log.SummaryWritten.KIND, log.CompactionCompleted.KIND]
+    started = (await session.events())[-3]
+    assert isinstance(started, log.CompactionStarted)
+    assert started.custom_instructions == "letters"
+    assert "greek-letters" in (tmp_path / "checkpoints" / "index.md").read_text()
+    counts = [(tmp_path / "workspace.yaml").read_text()]
+    assert await session.undo()
+    counts.append((tmp_path / "workspace.yaml").read_text())
+    assert await session.redo()
+    counts.append((tmp_path / "workspace.yaml").read_text())
+    await session.rewind(to=2)
+    counts.append((tmp_path / "workspace.yaml").read_text())
+    assert counts == ["summary_count: 1\n", "summary_count: 0\n", "summary_count: 1\n", "summary_count: 0\n"]
+
+
+@pytest.mark.seed("C-52")
+async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() -> None:
+    session = await talked(turns=12, summariser=ScriptedModel(iter(lambda: SUMMARY, None)))
+
+    done = await session.switch_model("tiny", budget=2_000)
+
+    assert done is not None
+    assert (done.success, done.trigger, done.by_model) == (True, "model_switch", "scripted")
+    assert session.model == "tiny"
+    assert session.history.facts.model == "tiny"
+    assert await session.switch_model("gpt-5") is None
+
+
+@pytest.mark.seed("C-53")
+async def test_a_process_with_too_much_in_its_memory_compacts() -> None:
+    session = await talked()
+
+    assert await session.relieve(resident_bytes() * 2) is None
+    done = await session.relieve(1)
+
+    assert done is not None
+    assert (done.success, done.trigger) == (True, "memory_pressure")
+    assert await session.relieve(1) is None, "there is nothing left that it could fold"
+
+
+@pytest.mark.seed("C-56")
+@pytest.mark.seed("C-39")
+async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_changes_nothing() -> None:
+    session = await talked("copilot", summariser=ScriptedModel([SUMMARY]))
+    await session.record([said("so?")])
+    await session.prepare(16_000)
+    shown = await session.shown()
+
+    await session.note(log.ProviderSignalled(signal="agent.thread_context_compacted"))
+    assert await session.shown() == shown
+    await session.note(log.PlanChanged(text="1. count on"))
+    await session.note(log.TodosChanged(text="- lambda"))
+    await session.compact()
+
+    text = (await session.shown())[0].message.text
+    assert "<plan>\n1. count on\n</plan>" in text
+    assert "<todos>\n- lambda\n</todos>" in text
+    with pytest.raises(MalformedInputError):
+        await session.note(log.ContextCleared())  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and_made_anew() -> None:
+    model = ScriptedModel(iter(lambda: SUMMARY, None))
+    session = await talked(summariser=model)
+    before = await session.shown()
+
+    preview = await session.preview()
+    assert await session.shown() == before
+    assert preview.post_compaction_tokens < preview.pre_compaction_tokens
+    await session.compact()
+    await session.bring_back([2, 3])
+    assert {2, 3} <= {entry.position for entry in await session.shown()}
+    assert await session.undo()
+    again = await session.recompact(focus="only kappa")
+
+    assert again.success
+    assert "only kappa" in model.asks[-1].text
+    assert "question 0" in model.asks[-1].text, "it is made from the original"
+    first, brought, second = await session.receipts()
+    assert (first.is_undone, brought.is_undone, second.is_undone) == (True, True, False)
+    assert str(second).startswith("compacted (manual) #0–#")
+    assert "undo with session.undo()" in str(second)
+    with pytest.raises(NothingToCompactError):
+        await (await Session.open("other")).recompact()

@@ -1,0 +1,117 @@
+"""After a provider's refusal the next request is smaller, another one, and nothing is lost."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Session, validate
+from holdfast.core.history import events as log
+from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
+from holdfast.session.request import PreparedRequest
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+
+TOLD = "This model's maximum context length is 4096 tokens. However, your messages resulted in 9000 tokens."
+OVERFLOW = {"error": {"code": "context_length_exceeded", "message": TOLD}}
+SILENT = {"error": {"message": "prompt is too long", "type": "invalid_request_error"}}
+
+
+async def talked(store: Store, policy: str = "default", turns: int = 20) -> Session:
+    session: Session = await Session.open("c1", store=store, policy=policy, model="gpt-5")
+    for number in range(turns):
+        work = [called(f"c{number}"), returned(f"c{number}", "output " * 300)]
+        await session.record([said(f"question {number} " + "word " * 60), *work, answered("word " * 60)])
+    await session.record([said("the newest question")])
+    return session
+
+
+async def retried(session: Session, refusal: Any) -> PreparedRequest | None:
+    """Return the next request after a refusal, or None at the end of the ladder."""
+    try:
+        return await session.retry(refusal, status=400)
+    except HoldfastError:
+        return None
+
+
+@pytest.mark.seed("C-36")
+@pytest.mark.seed("C-37")
+@pytest.mark.seed("C-38")
+@pytest.mark.parametrize("policy", ["default", "copilot", "cowagent", "co-cli", "inkeep"])
+@pytest.mark.parametrize("refusal", [OVERFLOW, SILENT])
+async def test_each_refusal_gets_a_smaller_request_until_the_end_of_the_ladder(policy: str, refusal: Any) -> None:
+    session = await talked(MemoryStore(), policy)
+    request = await session.prepare(100_000)
+    sizes, hashes = [request.tokens.total], {request.hash}
+
+    while (smaller := await retried(session, refusal)) is not None:
+        assert validate(smaller.messages, "openai") == []
+        assert "the newest question" in str(smaller.messages[-1]["content"])
+        assert smaller.hash not in hashes, "never the same request twice"
+        sizes.append(smaller.tokens.total)
+        hashes.add(smaller.hash)
+
+    assert sizes == sorted(sizes, reverse=True)
+    assert 3 <= len(sizes) <= 7
+    assert sizes[-1] < sizes[0] / 4
+    assert (await session.recall(0, 1))[0] == said("question 0 " + "word " * 60)
+
+
+@pytest.mark.seed("D-15")
+async def test_the_last_rung_empties_the_context_but_never_the_log() -> None:
+    session = await talked(MemoryStore(), "cowagent")
+    await session.prepare(100_000)
+
+    trimmed = await session.retry(SILENT, status=400)
+    cleared = await session.retry(SILENT, status=400)
+
+    assert max(len(str(message["content"])) for message in trimmed.messages) < 10_200
+    assert cleared.messages == [said("the newest question")]
+    assert len(session) == 81
+    (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)][-1:]
+    assert (fold.trigger, fold.replacement) == ("context_limit_retry", ())
+
+
+async def test_what_a_provider_says_of_its_limit_is_known_to_the_next_session() -> None:
+    store = MemoryStore()
+    session = await talked(store)
+    await session.prepare()
+    await session.retry(OVERFLOW, status=400)
+
+    other = await Session.open("c2", store=store, model="gpt-5")
+    await other.record([said(f"word {number} " * 40) for number in range(60)])
+    request = await other.prepare()
+
+    assert request.receipt.budget.source == "provider"
+    assert request.tokens.total <= request.receipt.budget.tokens <= 4096
+
+
+async def test_a_refusal_that_is_no_overflow_is_raised_as_what_it_is() -> None:
+    session = await talked(MemoryStore())
+    await session.prepare(100_000)
+
+    with pytest.raises(ModelBusyError):
+        await session.retry({"error": {"message": "Rate limit reached, 4000 tokens per min"}}, status=429)
+    with pytest.raises(ModelRefusedError):
+        await session.retry({"error": {"message": "internal error"}}, status=500)
+
+    class TooLongError(Exception):
+        status_code = 413
+
+    smaller = await session.retry(TooLongError("request entity too large"))
+    assert smaller.tokens.total < 60_000
+
+
+async def test_an_answer_brings_the_ladder_back_to_its_foot() -> None:
+    session = await talked(MemoryStore())
+    await session.prepare(100_000)
+    await session.retry(SILENT, status=400)
+    await session.record([answered("at last"), said("and on")])
+    await session.prepare(100_000)
+
+    rungs = [await retried(session, SILENT) for _ in range(9)]
+
+    assert rungs[0] is not None
+    assert rungs[-1] is None
+    with pytest.raises(ModelOverflowError):
+        await session.retry(SILENT, status=400)
