@@ -146,6 +146,22 @@ def test_a_result_without_an_id_goes_by_the_name_of_the_tool() -> None:
     }
 
 
+def test_a_result_without_an_id_finds_its_call_though_another_tool_is_called_with_the_same_id() -> None:
+    repeated = mended(
+        TURNS,
+        user("go"),
+        calls(ToolCall("a", "look", "{}"), ToolCall("a", "run", "{}"), ToolCall("look#1", "look", "{}")),
+        results("look#1"),
+    )
+
+    answer = Message("user", (ToolResult("a", (Text("look#1", "tool"),)),))
+    assert said(repeated)[1:] == [
+        calls(ToolCall("a", "look", "{}"), ToolCall("a_1_1", "run", "{}"), ToolCall("look#1", "look", "{}")),
+        answer,
+    ]
+    assert repeated.pending == ("a_1_1", "look#1")
+
+
 def test_a_late_result_without_an_id_finds_its_call() -> None:
     late = mended(TURNS, user("go"), calls(ToolCall("run#1", "run", "{}")), user("wait"), results("run#1"))
 

@@ -114,20 +114,16 @@ class Pairing:
     def _index_callers(self) -> dict[str, list[int]]:
         callers: dict[str, list[int]] = {}
         for index, entry in enumerate(self._entries):
-            for call_id in (*entry.message.outline.call_ids, *self._names(entry.message).values()):
+            for call_id in {*entry.message.outline.call_ids, *self._names(entry.message)}:
                 callers.setdefault(call_id, []).append(index)
         return callers
 
-    def _names(self, message: Message) -> dict[str, str]:
-        """Return what a result would be called that answers by name, for each id of a message's calls."""
-        if not self._batching.pairs_by_name:
-            return {}
+    def _names(self, message: Message) -> Iterator[str]:
+        """Yield for each call of a message, as ids may repeat, the id of a result that answers it by name."""
         numbers: Counter[str] = Counter()
-        names: dict[str, str] = {}
         for call in message.calls:
             numbers[call.name] += 1
-            names[call.id] = id_by_name(call.name, numbers[call.name])
-        return names
+            yield id_by_name(call.name, numbers[call.name]) if self._batching.pairs_by_name else call.id
 
     def _index_speech(self) -> list[int | None]:
         """For each entry, the index of the next one that is more than results."""
@@ -152,7 +148,8 @@ class Pairing:
                 if not isinstance(part, ToolCall):
                     parts.append(part)
                     continue
-                found = self._take(span, part.id) or self._take_by_name(span, part.id, names)
+                name = next(names)
+                found = self._take(span, part.id) or self._take_by_name(span, part.id, name)
                 answer = self._with_usable_id(_Answer(part, entry.position, found), len(parts))
                 self._used_ids.add(answer.call.id)
                 batch.answers.append(answer)
@@ -178,8 +175,7 @@ class Pairing:
             return False
         return self._batching.takes_id is None or self._batching.takes_id(call_id)
 
-    def _take_by_name(self, span: range, call_id: str, names: dict[str, str]) -> _Found | None:
-        name = names.get(call_id, call_id)
+    def _take_by_name(self, span: range, call_id: str, name: str) -> _Found | None:
         found = self._take(span, name) if name != call_id else None
         if found is None:
             return None
