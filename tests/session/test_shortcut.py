@@ -24,6 +24,7 @@ from holdfast.stores.base import Snapshot
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generated_session
 from holdfast.wire.formats import format_named
 
@@ -172,6 +173,14 @@ async def test_whatever_reaches_back_reads_what_it_needs() -> None:
     assert await forked.recall(0, 3) == generated_session(480)[:3]
     compacted = await reopened()
     assert (await compacted.compact(budget=4_000)).success
+    await compacted.close()
+    names = " ".join(item.text for item in compacted.history.ledger(log.MAIN, len(compacted)).ranked(20))
+    writer = ScriptedModel(iter(lambda: f"Done so far [#3]: {names}. Next: go on.", None))
+    again = await Session.open("long", store=store, model="gpt-5", summariser=writer)
+    assert again.history.entries.unread > 300
+    await again.record([answered("ok"), *generated_session(40)])
+    assert (await again.compact(budget=4_000)).success
+    assert len(writer.asks) > 0
 
 
 async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:

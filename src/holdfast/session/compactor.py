@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from holdfast.core.history import events as log
+from holdfast.core.history.projection import Projection
 from holdfast.core.planning.completion import completed, started, step_of
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
@@ -95,8 +96,8 @@ class Compactor:
 
     def may_begin(self, situation: Situation) -> bool:
         """Return whether a summary may be begun: one at a time, and one a turn."""
-        prompt = self._keeper.history.projection(situation.counter, situation.scope).newest_prompt
-        return self._keeper.history.facts.running is None and (prompt is None or prompt != self._begun_in)
+        shown = self._keeper.history.projection(situation.counter, situation.scope)
+        return self._keeper.history.facts.running is None and (_turn(shown) is None or _turn(shown) != self._begun_in)
 
     # All of what follows up to `wait` is called by who holds the session's turn.
 
@@ -119,7 +120,7 @@ class Compactor:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
         await self._keeper.change(event)
-        self._begun_in = outlook.shown.newest_prompt
+        self._begun_in = _turn(outlook.shown)
         self.problem = None
         LIVE.add(owner)
         self._task = asyncio.create_task(self._run(job, event, writer))
@@ -137,11 +138,13 @@ class Compactor:
         await self.tidy()
         facts, rule = self._keeper.history.facts, self._policy.fold
         run, written = facts.running, facts.written
-        if run is None or written is None or rule is None:
+        if run is None or written is None or rule is None or run.scope != situation.scope:
             return None
-        outlook = outlook_of(self._keeper.history, self._policy, situation)
         summary = Summary(written.text, written.by_model, written.usage, written.duration_ms, written.score)
-        event = await self.companions.checkpointed(completed(step_of(run), rule, outlook, summary))
+        event = await self._keeper.decided(
+            lambda: completed(step_of(run), rule, outlook_of(self._keeper.history, self._policy, situation), summary)
+        )
+        event = await self.companions.checkpointed(event)
         await self.record(event)
         return event
 
@@ -257,6 +260,11 @@ class Compactor:
     def _tell(self, what: str) -> None:
         if self.how.progress is not None:
             self.how.progress(what)
+
+
+def _turn(shown: Projection) -> int | None:
+    """Return the position of the prompt that is being answered."""
+    return None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
 
 
 def _ended(run: log.CompactionStarted, error: str, *, is_cancelled: bool = False) -> log.CompactionCompleted:

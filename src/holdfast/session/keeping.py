@@ -8,18 +8,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import random
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA
-from holdfast.errors import MalformedInputError, SequenceConflictError, StoreError
+from holdfast.errors import MalformedInputError, NotInMemoryError, SequenceConflictError, StoreError
 from holdfast.session.log import Log, indexed
 from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut, steps_of
 from holdfast.stores.base import Indexed, Snapshot, Store
 from holdfast.wire.formats import format_named
 
+T = TypeVar("T")
 Clock: TypeAlias = Callable[[], int]
 Change: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[Indexed]]]
 MAX_CONFLICTS = 1_000
@@ -110,6 +111,14 @@ class Keeper:
         for place, event in await self.log.picked(list(places)):
             if isinstance(event, log.MessageAppended):
                 self.history.read(places[place], event)
+
+    async def decided(self, decide: Callable[[], T]) -> T:
+        """Return what a pure decision comes to; what of the past it misses is read, and it is made again."""
+        while True:
+            try:
+                return decide()
+            except NotInMemoryError as missing:
+                await self.fetch(missing.positions)
 
     def _learn(self, event: log.Event, time_ms: int, place: int) -> None:
         self.history.append(event)

@@ -71,7 +71,10 @@ class Preparer:
         return replace(
             situation,
             has_summariser=self._compactor.can_write and not wanted.is_alone,
-            has_ready_summary=written is not None and run is not None and run.basis == history.changes,
+            has_ready_summary=written is not None
+            and run is not None
+            and run.basis == history.changes
+            and run.scope == situation.scope,
         )
 
     async def _attempt(

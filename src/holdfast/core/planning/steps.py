@@ -135,8 +135,9 @@ class Outlook:
 
     @property
     def is_summarising(self) -> bool:
-        """Whether a summary is being written."""
-        return self.history.facts.running is not None
+        """Whether a summary of this scope's conversation is being written."""
+        running = self.history.facts.running
+        return running is not None and running.scope == self.situation.scope
 
 
 @dataclass(frozen=True, slots=True)
