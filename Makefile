@@ -33,8 +33,8 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crash: $(STAMP)  ## Kill a writing process a thousand times and look for every acknowledged message
-	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py
+crash: $(STAMP)  ## Kill a process that writes and one that compacts a thousand times each, and look for every acknowledged message
+	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py tests/session/test_killed_compaction.py
 
 demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 	@$(BIN)/python examples/01_govern_a_list.py

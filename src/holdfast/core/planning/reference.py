@@ -83,7 +83,10 @@ def _kept(outlook: Outlook, step: FoldSpan, allowance: int) -> _Kept:
     names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside=near)
     # A conversation without tools has few names: what the ledger leaves, the user's words take.
     spare = int(allowance * (WORDS_SHARE + LEDGER_SHARE)) - counter.count(names)
-    whole = _whole(prompts, max(spare, int(allowance * WORDS_SHARE)), outlook)
+    # What was quoted stays so: the ledger does not say it again.
+    quoted = {entry.position for entry in whole}
+    others = [entry for entry in prompts if entry.position not in quoted]
+    whole = _whole([*whole, *others], max(spare, int(allowance * WORDS_SHARE)), outlook)
     return _Kept(prompts, whole, _words(whole), names)
 
 

@@ -18,6 +18,8 @@ from holdfast.core.history.sections import Section, packed
 
 FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
 Record = TypeVar("Record")
+RULES_SHARE, RULES_TOKENS, MOST_RULES_SHARE = 0.05, 80, 0.5
+"""For what the user asked to keep to: a rule is as long in a small room as in a large one."""
 MOST_LINES = 60
 """How many lines of a kind are looked at: more never fit."""
 
@@ -30,7 +32,7 @@ def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: s
     room = allowance_tokens - counter.count(FRAME) - 1
     if room < 0:
         return ""
-    sections = _sections(ledger, beside)
+    sections = _sections(ledger, beside, min(MOST_RULES_SHARE, max(RULES_SHARE, RULES_TOKENS / max(1, room))))
     shares = "\n".join([FRAME, *packed(sections, room, counter, is_second_round=False)])
     left = allowance_tokens - counter.count(shares) - 1
     names = ledger.pack(left, counter, beside=f"{shares}\n{beside}")
@@ -38,12 +40,12 @@ def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: s
     return "\n".join([FRAME, *lines, *([names] if names else [])])
 
 
-def _sections(ledger: Ledger, beside: str) -> list[Section]:
+def _sections(ledger: Ledger, beside: str, rules_share: float) -> list[Section]:
     wishes = [wish for wish in ledger.wishes if wish.text not in beside]
     constraints = _newest_first([wish for wish in wishes if wish.kind == "constraint"])
     decisions = _newest_first([wish for wish in wishes if wish.kind == "decision"])
     return [
-        _section("The user asked to keep to:", 0.05, sorted(constraints, key=_is_settled)),
+        _section("The user asked to keep to:", rules_share, sorted(constraints, key=_is_settled)),
         _section("Decided:", 0.02, sorted(decisions, key=_is_settled)),
         _section("Files:", 0.04, sorted(_newest_first(ledger.files), key=_is_unwritten)),
         _section("Commands:", 0.02, _newest_first(ledger.commands)),

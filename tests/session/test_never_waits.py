@@ -1,0 +1,120 @@
+"""However slow the summariser is, the default's requests go out at once, fit, and use what it wrote."""
+
+import asyncio
+import re
+from itertools import count
+
+import pytest
+
+from holdfast import Session, validate
+from holdfast.core.history import events as log
+from holdfast.models.base import Ask
+from holdfast.session.request import PreparedRequest
+from holdfast.session.verify import requests_of
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.models import ScriptedModel
+from holdfast.testing.sessions import generated_session
+
+MESSAGES, BUDGET = 600, 16_000
+STEP_SECONDS = 4.0
+"""From a message to the next, on the simulated clock."""
+STUCK_SECONDS = 30.0
+"""Of real time. Nobody turns the clock while a request is made, so one that waits for a summary would never come."""
+FILE, NUMBER = re.compile(r"src/\w+/\w+\.py"), re.compile(r"summary number (\d+)")
+
+
+def summariser(clock: SimulatedClock, seconds: float) -> ScriptedModel:
+    """Return a model that takes its time, and numbers what it writes."""
+    numbers = count()
+
+    def written(ask: Ask) -> str:
+        files = "\n".join(f"- {path}" for path in sorted({*FILE.findall(ask.text)}))
+        return f"Intent: work through the files; this is summary number {next(numbers)}.\nFiles:\n{files}"
+
+    return ScriptedModel(iter(lambda: written, None), seconds=seconds, sleep=clock.sleep)
+
+
+async def opened(clock: SimulatedClock, model: ScriptedModel) -> Session:
+    return await Session.open("n1", store=MemoryStore(), model="gpt-5", summariser=model, clock=clock.time_ms)
+
+
+async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRequest, int]:
+    """Return a request and how many milliseconds it was waited for."""
+    before = clock.time_ms()
+    async with asyncio.timeout(STUCK_SECONDS):
+        request = await session.prepare(BUDGET)
+    return request, clock.time_ms() - before
+
+
+async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[tuple[PreparedRequest, int]]:
+    """Play a coding session: each answer and each step of the agent is a request."""
+    made: list[tuple[PreparedRequest, int]] = []
+    for message in generated_session(MESSAGES, seed=seed):
+        if message["role"] == "assistant":
+            made.append(await requested(session, clock))
+        await session.record([message])
+        await clock.advance(STEP_SECONDS)
+    return made
+
+
+def unused(events: list[log.Event], asks: list[Ask]) -> list[str]:
+    """Return the summaries that neither the next fold quotes nor the next summary was to update."""
+    shown = {number for ask in asks for number in NUMBER.findall(ask.text)}
+    found: list[str] = []
+    for at, event in enumerate(events):
+        if isinstance(event, log.SummaryWritten):
+            (number,) = NUMBER.findall(event.text)
+            later = [fold for fold in events[at:] if isinstance(fold, log.CompactionCompleted) and fold.success]
+            if later and NUMBER.findall("\n".join(later[0].replacement)) != [number] and number not in shown:
+                found.append(number)
+    return found
+
+
+@pytest.mark.seed("C-15")
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seconds", [0, 5, 60])
+async def test_no_request_waits_for_a_summariser_that_takes_seconds_and_each_fits(seconds: float, seed: int) -> None:
+    clock = SimulatedClock()
+    session = await opened(clock, summariser(clock, seconds))
+    made = await conversed(session, clock, seed)
+
+    assert len(made) > 250
+    assert [waited for _, waited in made if waited] == []
+    assert [request.tokens.total for request, _ in made if request.tokens.total > BUDGET] == []
+    assert [found for request, _ in made if (found := validate(request.messages, "openai"))] == []
+    assert [request.number for request in requests_of(await session.events()) if not request.is_same] == []
+    await session.close()
+
+
+@pytest.mark.parametrize("seconds", [0, 5])
+async def test_a_summary_that_comes_in_time_is_what_every_fold_is_made_of(seconds: float) -> None:
+    clock = SimulatedClock()
+    model = summariser(clock, seconds)
+    session = await opened(clock, model)
+    made = await conversed(session, clock, seed=1)
+
+    events = await session.events()
+    folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
+    assert [(fold.success, fold.by_model) for fold in folds] == [(True, "scripted")] * 9
+    assert unused(events, model.asks) == []
+    assert NUMBER.findall(str(made[-1][0].messages)) == ["8"]
+    await session.close()
+
+
+async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_next_one() -> None:
+    clock = SimulatedClock()
+    model = summariser(clock, 60)
+    session = await opened(clock, model)
+    await conversed(session, clock, seed=1)
+
+    events = await session.events()
+    folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
+    late = [fold for fold in folds if not fold.success]
+    by_rule = [NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.by_model]
+    assert [(fold.is_cancelled, (fold.error or "").partition(";")[2]) for fold in late] == [
+        (True, " the summary is kept for the next fold")
+    ] * 6
+    assert by_rule == [[], ["0"], ["1"], ["2"], ["3"], ["6"]]
+    assert unused(events, model.asks) == []
+    await session.close()
