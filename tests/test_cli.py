@@ -213,7 +213,7 @@ def test_a_damaged_file_is_saved_as_far_as_it_can_be_read(
     on(chats, talk)
     content = bytearray(chats.read_bytes())
     page = 4096
-    for number in range(12, len(content) // page, 9):
+    for number in range(6, len(content) // page, 5):
         content[number * page : (number + 1) * page] = os.urandom(page)
     content[:16] = bytes(16)
     chats.write_bytes(content)
