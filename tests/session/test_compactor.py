@@ -306,6 +306,19 @@ async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked()
     assert "question 3" not in primary.asks[0].text, "what it stands for is not shown again"
 
 
+@pytest.mark.parametrize(("policy", "asks"), [("copilot", (0, 1)), ("inkeep", (1, 0)), ("co-cli", (0, 1))])
+async def test_a_preset_says_who_writes_when_somebody_asks(policy: str, asks: tuple[int, int]) -> None:
+    cheap, primary = endless(), endless()
+    session = await opened(policy=policy, compaction=Compaction(automatic=cheap, manual=primary))
+    await talked(session, 3)
+    await session.record([said("so?")])
+    await session.prepare(16_000)
+
+    await session.compact()
+
+    assert (len(cheap.asks), len(primary.asks)) == asks
+
+
 async def test_a_summary_counts_only_when_it_was_approved() -> None:
     drafts: list[Draft] = []
 

@@ -126,9 +126,10 @@ class Compactor:
         self._task = asyncio.create_task(self._run(job, event, writer))
 
     def _writer(self, step: FoldSpan) -> Writer:
-        """Return who writes: a cheaper model by itself, the primary one when somebody asks."""
-        first, second = self.how.automatic, self.how.manual
-        writer = writer_for((second or first) if step.trigger in ASKED_FOR else (first or second))
+        """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
+        cheap, primary, author = self.how.automatic, self.how.manual, self._policy.author
+        is_primary = author == "session" or (author == "cheap_then_primary" and step.trigger in ASKED_FOR)
+        writer = writer_for((primary or cheap) if is_primary else (cheap or primary))
         if writer is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
         return writer
