@@ -4,9 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: help setup test lint check format bench crash demo clean
+.PHONY: help setup test test-model lint check format bench crash demo clean
 help:  ## Show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v uv >/dev/null 2>&1 \
@@ -33,8 +33,11 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crash: $(STAMP)  ## Kill a process that writes and one that compacts a thousand times each, and look for every acknowledged message
+crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
 	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py tests/session/test_killed_compaction.py
+
+test-model: $(STAMP)  ## Converse for 200 turns with the embedded model in a window of 2,048 tokens
+	@HOLDFAST_MODEL_TURNS=$(or $(TURNS),200) $(BIN)/python -m pytest -s tests/models/test_conversation.py
 
 demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 	@$(BIN)/python examples/01_govern_a_list.py
