@@ -71,16 +71,16 @@ async def sent(writer: ChatWriter, request: PreparedRequest) -> Answer:
 async def turn(session: Session, writer: ChatWriter, number: int, before: PreparedRequest | None) -> Turn:
     """Say something and get an answer; a request that is refused as too long is made smaller."""
     await session.record([said(prompt(number))])
-    refusals = 0
+    request, refusals = await session.prepare(N_CTX - MAX_ANSWER), 0
     while True:
-        request = await session.prepare(N_CTX - MAX_ANSWER, refusals=refusals)
         assert validate(request.messages, "openai") == []
         try:
             answer = await sent(writer, request)
             break
-        except ModelOverflowError:
+        except ModelOverflowError as error:
             refusals += 1
             assert refusals <= MOST_REFUSALS, "the conversation ends here"
+            request = await session.retry(error)
     usage = answer.usage
     assert usage is not None
     billed = {"input_tokens": usage.input_tokens, "cache_read_tokens": usage.cache_read_tokens}
