@@ -13,6 +13,7 @@ HoldfastError
 │   ├── CompactionFailedError      its summary could not be had, or is not good enough
 │   └── CompactionCancelledError   it was given up
 ├── NotInMemoryError           messages were asked for that have stayed in the store
+├── OvertakenError             another writer changed what a decision was based on; it is made again
 ├── ModelError                 a model could not be asked, or gave no answer; names the model
 │   ├── ModelAccessError       no key, no permission, no credit, or nothing to ask it with
 │   ├── ModelUnreachableError  the network, a name, a connection that was cut, a time that ran out
@@ -175,6 +176,13 @@ class NotInMemoryError(HoldfastError):
         named = ", ".join(f"#{position}" for position in positions[:3])
         super().__init__(f"{len(positions):,} messages ({named} …) are in the store and not in memory; use recall")
         self.positions = positions
+
+
+class OvertakenError(HoldfastError):
+    """Another writer was faster, so that a decision has to be made again. Sessions do that by themselves."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session!r} was changed by another writer meanwhile; decide again")
 
 
 class ModelError(HoldfastError):

@@ -21,7 +21,7 @@ from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, StoreError
+from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, OvertakenError, StoreError
 from holdfast.models.base import Writer
 from holdfast.models.open import writer_for
 from holdfast.session.companions import Companions, With
@@ -35,6 +35,8 @@ POLL_SECONDS = 0.2
 LIVE: set[str] = set()
 """The owners of compactions that run in this process."""
 ASKED_FOR = frozenset({"manual", "agent_request"})
+GRACE_SECONDS = 5.0
+"""How long one waits for a writer that was told to stop."""
 COMPACTING = "Compacting conversation history"
 
 Approval: TypeAlias = Callable[["Draft"], Awaitable[bool | str]]
@@ -73,6 +75,7 @@ class Compactor:
         self.how = how
         self._task: asyncio.Task[None] | None = None
         self.companions = Companions(keeper, how)
+        self._running_owner = ""
         self._begun_in: int | None = None
         """The prompt in whose turn a summary was last begun."""
         self.problem: HoldfastError | None = None
@@ -113,16 +116,27 @@ class Compactor:
         elif written is None and self._is_abandoned(run):
             await self._give_up(run, "whoever began it did not finish it")
 
+    async def set_aside(self, *, other_than: str | None = None) -> None:
+        """Make room for another compaction: a summary that waits to be put in place is kept for the next fold."""
+        facts = self._keeper.history.facts
+        if facts.running is not None and facts.written is not None and facts.running.scope != other_than:
+            await self._give_up(facts.running, "another one takes its place; the summary is kept for the next fold")
+
     async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
         """Begin a summary of a span; the conversation goes on."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
         job, writer = job_of(step, outlook, self._policy, focus), self._writer(step)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
-        await self._keeper.change(event)
+        LIVE.add(owner)
+        try:
+            await self._keeper.change(event)
+        except BaseException:
+            LIVE.discard(owner)
+            raise
         self._begun_in = _turn(outlook.shown)
         self.problem = None
-        LIVE.add(owner)
+        self._running_owner = owner
         self._task = asyncio.create_task(self._run(job, event, writer))
 
     def _writer(self, step: FoldSpan) -> Writer:
@@ -178,7 +192,10 @@ class Compactor:
         if task is None or task.done():
             return False
         task.cancel()
-        await asyncio.wait({task})
+        await asyncio.wait({task}, timeout=GRACE_SECONDS)
+        if not task.done():
+            # A writer that does not let itself be stopped is left behind; its run is over.
+            LIVE.difference_update({self._running_owner})
         return True
 
     async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
@@ -211,11 +228,10 @@ class Compactor:
                     summary = await summarised(job, writer, self.how.patience)
                 call.answered(summary.usage, model=summary.by_model)
         if self.how.approve is not None:
-            verdict = await self.how.approve(Draft(job.step, summary, job.replaced_tokens))
-            if verdict is False:
+            approved = await self._approved(Draft(job.step, summary, job.replaced_tokens))
+            if approved is None:
                 return _ended(event, "it was not approved", is_cancelled=True)
-            if isinstance(verdict, str):
-                summary = replace(summary, text=verdict)
+            summary = approved
         return log.SummaryWritten(
             start=event.start,
             stop=event.stop,
@@ -227,23 +243,44 @@ class Compactor:
             scope=event.scope,
         )
 
+    async def _approved(self, draft: Draft) -> Summary | None:
+        """Return a summary as somebody approved it; only a yes and a text are approval."""
+        verdict: object = None
+        if self.how.approve is not None:
+            with suppress(Exception):
+                verdict = await self.how.approve(draft)
+        if isinstance(verdict, str) and verdict.strip():
+            # Nobody has judged what was edited.
+            return replace(draft.summary, text=verdict, score=None)
+        return draft.summary if verdict is True else None
+
     async def _end(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:
         """Record how it went, if it is still ours to say."""
         with suppress(StoreError):
-            async with self._keeper.turn:
-                await self._keeper.take_in()
-                now = self._keeper.history.facts.running
-                if now is None or now.owner != run.owner:
+            while True:
+                with suppress(OvertakenError):
+                    await self._told(run, event)
                     return
-                if isinstance(event, log.CompactionCompleted):
-                    await self.record(event)
-                else:
-                    await self._keeper.change(event)
+
+    async def _told(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            now = self._keeper.history.facts.running
+            if now is None or now.owner != run.owner:
+                return
+            if isinstance(event, log.CompactionCompleted):
+                await self.record(event)
+            else:
+                await self._keeper.change(event)
 
     async def close(self) -> None:
         """Give up what is running, and wait for what goes with it."""
         await self.cancel()
         await self.companions.close()
+        with suppress(OvertakenError, StoreError):
+            async with self._keeper.turn:
+                # What was begun and never got to run is ended too.
+                await self.tidy()
 
     async def _give_up(self, run: log.CompactionStarted, why: str) -> None:
         await self.record(_ended(run, why, is_cancelled=True))
@@ -260,7 +297,8 @@ class Compactor:
 
     def _tell(self, what: str) -> None:
         if self.how.progress is not None:
-            self.how.progress(what)
+            with suppress(Exception):
+                self.how.progress(what)
 
 
 def _turn(shown: Projection) -> int | None:

@@ -5,7 +5,7 @@ None of them can hurt the session: what goes wrong is reported, and the compacti
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -114,4 +114,5 @@ class Companions:
     def _report(self, problems: list[str]) -> None:
         for problem in problems:
             if self._those.notice is not None:
-                self._those.notice(problem)
+                with suppress(Exception):
+                    self._those.notice(problem)

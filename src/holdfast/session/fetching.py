@@ -1,10 +1,10 @@
-"""What misses messages of the past begins again when they have been read."""
+"""What misses messages of the past, or was overtaken by another writer, begins again."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from holdfast.errors import NotInMemoryError
+from holdfast.errors import NotInMemoryError, OvertakenError
 
 
 class Fetches(Protocol):
@@ -35,5 +35,7 @@ def fetching(
                 return await method(self, *args, **kwargs)
             except NotInMemoryError as missing:
                 await self.fetch(missing.positions)
+            except OvertakenError:
+                continue
 
     return again

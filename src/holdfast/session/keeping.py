@@ -14,8 +14,15 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA
-from holdfast.errors import MalformedInputError, NotInMemoryError, SequenceConflictError, StoreError
-from holdfast.session.log import Log, indexed
+from holdfast.errors import (
+    MalformedInputError,
+    NotInMemoryError,
+    OvertakenError,
+    SequenceConflictError,
+    StoreError,
+    UnknownSessionError,
+)
+from holdfast.session.log import Log, checked_record, indexed
 from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut, steps_of
 from holdfast.stores.base import Indexed, Snapshot, Store
 from holdfast.wire.formats import format_named
@@ -96,6 +103,8 @@ class Keeper:
                 self._learn(event, time_ms, place)
             except MalformedInputError as error:
                 self.damage.append(str(error))
+        self.damage += self.log.damage
+        self.log.damage = []
         return len(news)
 
     async def fetch(self, positions: Sequence[int]) -> None:
@@ -134,10 +143,13 @@ class Keeper:
     async def change(self, *events: log.Event) -> None:
         """Record events that speak of what was said; refused where they cannot be true."""
         for event in events:
+            checked_record(event)
             self.history.check(event)
-        await self.write(lambda: (events, ()))
+        await self.write(lambda: (events, ()), is_decision=True)
 
-    async def say(self, events: Sequence[log.MessageAppended], messages: Sequence[Message]) -> range:
+    async def say(
+        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, is_decision: bool = False
+    ) -> range:
         """Record what was said, and return the positions."""
         start = len(self.history)
 
@@ -147,13 +159,16 @@ class Keeper:
             return events, indexed(enumerate(messages, start))
 
         if events:
-            await self.write(change)
+            await self.write(change, is_decision=is_decision)
             if self.log.length - self._shortcut_at >= max(SNAPSHOT_EVERY, self.log.length // SNAPSHOT_SHARE):
                 await self.keep_shortcut()
         return range(start, start + len(events))
 
-    async def write(self, change: Change) -> None:
-        """Make a change durable and then true; when others were faster, take in theirs and try again."""
+    async def write(self, change: Change, *, is_decision: bool = False) -> None:
+        """Make a change durable and then true; when others were faster, take in theirs and try again.
+
+        What was decided by how everything stood is not written after somebody else's change: `OvertakenError`.
+        """
         for conflicts in range(MAX_CONFLICTS):
             events, words = change()
             place, time_ms = self.log.length, self.clock()
@@ -163,9 +178,11 @@ class Keeper:
                 # Whoever was overtaken steps back for a moment, each for another one, or all would run again at once.
                 moment = min(MAX_STEP_BACK, FIRST_STEP_BACK * 2 ** min(conflicts, 6))
                 await asyncio.sleep(random() * moment)  # noqa: S311 - nobody is to guess it, only to differ
+                if await self.store.length(self.session) < place:
+                    raise UnknownSessionError(self.session) from None
                 await self.take_in()
-                for event in events:
-                    self.history.check(event)
+                if is_decision:
+                    raise OvertakenError(self.session) from None
                 continue
             for number, event in enumerate(events, place):
                 self._learn(event, time_ms, number)

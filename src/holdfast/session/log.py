@@ -8,12 +8,13 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.records import SCHEMA, from_record, to_record
-from holdfast.errors import MalformedInputError, StoreUnavailableError
-from holdfast.stores.base import Indexed, Record, Store
+from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
+from holdfast.stores.base import Indexed, Record, Store, StoredRecord
 
 MIN_BLOB_BYTES = 16_384
 """A message larger than this is kept apart, once, whoever repeats it."""
 MAX_INDEXED_CHARS = 200_000
+DAMAGED = "damaged"
 PAGE = 2_000
 """How many records are read at a time."""
 
@@ -27,30 +28,49 @@ class Log:
         self.length = 0
         """How many records have been read or written."""
         self.newest_schema = SCHEMA
+        self.damage: list[str] = []
+        """What could not be read."""
 
     async def append(self, events: Sequence[log.Event], time_ms: int, index: Sequence[Indexed] = ()) -> None:
         """Write events; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
         if self.newest_schema > SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
-        blobs: list[str] = []
-        records = [await packed_record(self.store, to_record(event), blobs) for event in events]
-        self.length = await self.store.append(
-            self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
-        )
+        whole = [checked_record(event) for event in events]
+        for attempt in range(2):
+            blobs: list[str] = []
+            records = [await packed_record(self.store, record, blobs) for record in whole]
+            try:
+                self.length = await self.store.append(
+                    self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
+                )
+            except MissingBlobError:
+                # The last session that referred to it was deleted in between: it is put there once more.
+                if attempt:
+                    raise
+                continue
+            return
 
     async def news(self) -> list[tuple[int, log.Event]]:
         """Return what was written since, by whomever, with the times."""
         found: list[tuple[int, log.Event]] = []
         while True:
             page = await self.store.read(self.session, start=self.length, limit=PAGE)
-            events = [from_record(await whole_record(self.store, stored.record)) for stored in page]
+            events = [await self._event(stored) for stored in page]
             found += [(stored.time_ms, event) for stored, event in zip(page, events, strict=True)]
             schemas = [event.schema for event in events if isinstance(event, log.Unknown)]
             self.newest_schema = max([self.newest_schema, *schemas])
             self.length += len(page)
             if len(page) < PAGE:
                 return found
+
+    async def _event(self, stored: StoredRecord) -> log.Event:
+        """Return the event of a record; one that cannot be read is kept as something nobody knows, and told."""
+        try:
+            return from_record(await whole_record(self.store, stored.record))
+        except MalformedInputError as error:
+            self.damage.append(f"record {stored.position}: {error}")
+            return log.Unknown(kind=DAMAGED, schema=SCHEMA, data={})
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the beginning."""
@@ -60,6 +80,14 @@ class Log:
         """Return single events by their places in the log."""
         found = await self.store.pick(self.session, places)
         return [(stored.position, from_record(await whole_record(self.store, stored.record))) for stored in found]
+
+
+def checked_record(event: log.Event) -> Record:
+    """Return an event as a record that can be read again; raises `MalformedInputError` where it could not be."""
+    record = to_record(event)
+    if not isinstance(event, log.Unknown):
+        from_record(record)
+    return record
 
 
 async def packed_record(store: Store, record: Record, blobs: list[str]) -> Record:

@@ -5,6 +5,7 @@ then; only where the policy can do without a model is a summary that is not good
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.history import events as log
@@ -23,6 +24,7 @@ from holdfast.errors import (
     ModelUnreachableError,
     NoContextError,
     NothingToCompactError,
+    OvertakenError,
 )
 from holdfast.session.circumstances import Wanted
 from holdfast.session.compactor import Compactor
@@ -44,6 +46,7 @@ class ManualCompaction:
         async with self._keeper.turn:
             await self._keeper.take_in()
             await self._compactor.tidy()
+            await self._compactor.set_aside()
             step, situation = self._planned(wanted, trigger)
             if step.by != "summary" or not situation.has_summariser:
                 return await self._by_rule(step, situation)
@@ -53,14 +56,24 @@ class ManualCompaction:
         except asyncio.CancelledError:
             await self._compactor.cancel()
             raise
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            event = await self._compactor.commit(self._preparer.situation(wanted))
-            if event is None:
-                return await self._without_summary(step, wanted)
+        event = None
+        while event is None:
+            with suppress(OvertakenError):
+                event = await self._committed(step, wanted)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
+
+    async def _committed(self, step: FoldSpan, wanted: Wanted) -> log.CompactionCompleted:
+        """Return the fold of what was waited for; a request that came in between may have made it already."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            event = await self._compactor.commit(self._preparer.situation(wanted))
+            if event is not None:
+                return event
+            folds = self._keeper.history.version.of(wanted.scope).folds
+            made = [fold for fold in folds if (fold.start, fold.stop) == (step.start, step.stop) and fold.by_model]
+            return made[-1] if made else await self._without_summary(step, wanted)
 
     def preview(self, wanted: Wanted) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""

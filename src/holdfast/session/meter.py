@@ -4,6 +4,9 @@ from holdfast.core.conversation.tokens import Calibration
 from holdfast.core.history.events import Usage
 from holdfast.stores.base import Store
 
+LEAST_WINDOW = 512
+"""What is smaller is no window: a number that a message happened to mention."""
+
 
 class Meter:
     """Learns from each bill how far our counting is off, and remembers it for the next session too."""
@@ -31,11 +34,13 @@ class Meter:
         key = f"limit:{model or 'unknown'}"
         if key not in self._limits:
             tokens = (await self._store.get_fact(key) or {}).get("tokens")
-            self._limits[key] = tokens if isinstance(tokens, int) else None
+            self._limits[key] = tokens if isinstance(tokens, int) and tokens >= LEAST_WINDOW else None
         return self._limits[key]
 
     async def learn_limit(self, model: str | None, tokens: int) -> None:
         """Remember the window that a provider has named."""
+        if tokens < LEAST_WINDOW:
+            return
         key = f"limit:{model or 'unknown'}"
         self._limits[key] = tokens
         await self._store.put_fact(key, {"tokens": tokens})

@@ -5,15 +5,15 @@ context is compacted by force, then pruned harder, then cut to the bone, and at 
 what is pinned. The log is untouched throughout. Anything but "too long" is no business of the ladder's.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from holdfast.core.history.events import Usage
+from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.planning.situation import MIN_TOKENS, Budget
 from holdfast.counters.models import budget_for
-from holdfast.errors import HoldfastError, ModelOverflowError
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.refusals import refused, translated
 from holdfast.session.circumstances import Wanted
-from holdfast.session.meter import Meter
+from holdfast.session.meter import LEAST_WINDOW, Meter
 from holdfast.session.preparer import Beside, Preparer
 from holdfast.session.request import PreparedRequest
 
@@ -21,53 +21,64 @@ SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)
 """Of what was sent or may be sent, on each rung."""
 
 
+@dataclass(slots=True)
+class _Climb:
+    """How far one agent's request has come."""
+
+    wanted: Wanted
+    beside: Beside
+    last: PreparedRequest
+    said: int
+    """How much had been said by then: a new message begins a new climb."""
+    refusals: int = 0
+    refused: set[str] = field(default_factory=set[str])
+
+
 class Ladder:
-    """Climbed by one session, from one answer to the next."""
+    """Climbed by each agent of a session, from one answer to the next."""
 
     def __init__(self, preparer: Preparer, meter: Meter) -> None:
         self._preparer = preparer
         self._meter = meter
-        self._refusals = 0
-        self._refused: set[str] = set()
-        self._last: tuple[Wanted, Beside, PreparedRequest] | None = None
+        self._climbs: dict[str, _Climb] = {}
 
     async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
         """Return the next request, within what a provider has said before."""
         known = await self._meter.limit(wanted.model)
         request = await self._preparer.prepare(_within(wanted, known), beside)
-        self._last = wanted, beside, request
+        climb = self._climbs.get(wanted.scope)
+        if climb is None or climb.said != self._preparer.said:
+            climb = self._climbs[wanted.scope] = _Climb(wanted, beside, request, self._preparer.said)
+        climb.wanted, climb.beside, climb.last = wanted, beside, request
         return request
 
-    def answered(self) -> None:
+    def answered(self, scope: str) -> None:
         """Begin at the bottom again: the provider has answered."""
-        self._refusals = 0
-        self._refused.clear()
+        self._climbs.pop(scope, None)
 
-    async def climb(self, error: object, status: int | None = None) -> PreparedRequest:
+    async def climb(self, error: object, status: int | None = None, scope: str = MAIN) -> PreparedRequest:
         """Return a smaller request after a refusal; raises it as an error where it is no overflow, or nothing helps."""
-        if self._last is None:
-            raise _problem("model", error, status)
-        wanted, beside, last = self._last
-        problem = _problem(wanted.model or "model", error, status)
-        if not isinstance(problem, ModelOverflowError):
+        climb = self._climbs.get(scope)
+        problem = _problem((climb.wanted.model if climb else None) or "model", error, status)
+        if climb is None or not isinstance(problem, ModelOverflowError):
             raise problem
-        await self._learn(wanted, last, problem)
-        base = min(last.tokens.total, _limit(wanted, problem.limit))
-        self._refused.add(last.hash)
-        while self._refusals < len(SHARES):
-            share = SHARES[self._refusals]
-            self._refusals += 1
-            budget = Budget(max(MIN_TOKENS, int(base * share)), source="provider")
+        await self._learn(climb.wanted, climb.last, problem)
+        base = min(climb.last.tokens.total, _limit(climb.wanted, problem.limit))
+        climb.refused.add(climb.last.hash)
+        while climb.refusals < len(SHARES):
+            budget = Budget(max(MIN_TOKENS, int(base * SHARES[climb.refusals])), source="provider")
+            climb.refusals += 1
+            smaller = replace(climb.wanted, budget=budget, refusals=climb.refusals)
             try:
-                request = await self._preparer.prepare(replace(wanted, budget=budget, refusals=self._refusals), beside)
-            except HoldfastError:
+                request = await self._preparer.prepare(smaller, climb.beside)
+            except CannotFitError:
                 # What must not be shortened is larger than this: the next rung empties the rest.
-                if self._refusals == len(SHARES):
+                if climb.refusals == len(SHARES):
                     raise
                 continue
-            is_smaller = request.tokens.counted < last.tokens.counted
-            if is_smaller and request.hash not in self._refused:
-                self._last = wanted, beside, request
+            is_smaller = request.tokens.counted < climb.last.tokens.counted
+            if is_smaller and request.hash not in climb.refused:
+                climb.last = request
                 return request
         raise problem
 
@@ -81,14 +92,16 @@ class Ladder:
 
 def _problem(model: str, error: object, status: int | None) -> HoldfastError:
     """Return a refusal as one of our errors."""
-    if isinstance(error, Exception):
+    if isinstance(error, BaseException):
+        if not isinstance(error, Exception):
+            raise error
         return translated(model, error)
     return refused(model, error, status=status)
 
 
 def _limit(wanted: Wanted, told: int | None) -> int:
     """Return what may be sent: what the provider says, else what was meant to be sent."""
-    if told is not None:
+    if told is not None and told >= LEAST_WINDOW:
         return budget_for(None, provider_window=told).tokens
     return budget_for(wanted.model, wanted.budget).tokens
 

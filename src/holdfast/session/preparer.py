@@ -14,6 +14,7 @@ from holdfast.core.planning.plan import Plan, outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, ReduceToText, Step
+from holdfast.errors import OvertakenError
 from holdfast.session.circumstances import Wanted, changes_beside, situation_of
 from holdfast.session.compactor import Compactor
 from holdfast.session.keeping import Keeper
@@ -49,17 +50,26 @@ class Preparer:
     async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
         """Return the next request, recorded."""
         reasons: list[str] = []
-        for waits in range(MAX_WAITS + 2):
-            async with self._keeper.turn:
-                await self._keeper.take_in()
-                outcome = await self._attempt(wanted, beside, reasons, may_wait=waits < MAX_WAITS)
+        waits = 0
+        while True:
+            try:
+                async with self._keeper.turn:
+                    await self._keeper.take_in()
+                    outcome = await self._attempt(wanted, beside, reasons, may_wait=waits < MAX_WAITS)
+            except OvertakenError:
+                continue
             if isinstance(outcome, PreparedRequest):
                 return outcome
+            waits += 1
             await self._compactor.wait()
             if self._keeper.history.facts.written is None:
                 # It came to nothing: this request is made as if there were nobody to write summaries.
                 wanted = replace(wanted, is_alone=True)
-        raise AssertionError  # pragma: no cover - who may not wait is given a request
+
+    @property
+    def said(self) -> int:
+        """How much has been said so far."""
+        return len(self._keeper.history)
 
     def situation(self, wanted: Wanted) -> Situation:
         """Return the circumstances of a request."""
@@ -96,6 +106,8 @@ class Preparer:
         plan = await self._planned(situation, reasons, may_wait=may_wait)
         if plan is None:
             return WAITING
+        if plan.later:
+            await self._compactor.set_aside(other_than=wanted.scope)
         for step in plan.later:
             if isinstance(step, FoldSpan) and self._compactor.may_begin(situation()):
                 await self._compactor.begin(step, situation())

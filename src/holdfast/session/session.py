@@ -7,6 +7,7 @@ counts; when another process has written meanwhile, the session takes that in an
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, get_args
 
@@ -160,7 +161,7 @@ class Session(Traveller):
             if billed is not None:
                 await self._meter.billed(billed)
             if any(message.role == "assistant" for message in decoded):
-                self._ladder.answered()
+                self._ladder.answered(scope)
             return await self._keeper.say(events, decoded)
 
     @fetching
@@ -179,7 +180,7 @@ class Session(Traveller):
             if found.rewind_to is not None:
                 await self._keeper.change(log.Rewound(to=found.rewind_to))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
-            return await self._keeper.say(events, decoded[found.new :])
+            return await self._keeper.say(events, decoded[found.new :], is_decision=True)
 
     # What is sent.
 
@@ -198,13 +199,13 @@ class Session(Traveller):
         return await self._ladder.prepare(wanted, (system, tools))
 
     @fetching
-    async def retry(self, error: object, *, status: int | None = None) -> PreparedRequest:
+    async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> PreparedRequest:
         """Return the last request made smaller, after the provider refused it as too long.
 
         `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as
         a rate limit, is raised as the error it is; so is one that no smaller request can help.
         """
-        return await self._ladder.climb(error, status)
+        return await self._ladder.climb(error, status, scope)
 
     @fetching
     async def shown(self, scope: str = log.MAIN) -> list[Entry]:
@@ -235,8 +236,14 @@ class Session(Traveller):
         """Take the last compaction back and make it anew from the original, with other words about what matters."""
         if not self.history.version.of(log.MAIN).folds:
             raise NothingToCompactError(len(self.history))
+        if not self.history.is_last_change_a_fold:
+            raise MalformedInputError("recompact", "the last change of context is no compaction; undo that first")
         await self.undo()
-        return await self.compact(focus=focus, budget=budget)
+        try:
+            return await self.compact(focus=focus, budget=budget)
+        except BaseException:
+            await self.redo()
+            raise
 
     @fetching
     async def bring_back(self, positions: Sequence[int]) -> None:
@@ -288,7 +295,7 @@ class Session(Traveller):
         async with self._keeper.turn:
             await self._keeper.take_in()
             other = Session(
-                session_id or f"{self.id}-fork-{self.clock():x}",
+                session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}",
                 store=self.store,
                 policy=self.policy,
                 model=self.model,

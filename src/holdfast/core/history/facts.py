@@ -22,6 +22,8 @@ class Facts:
     """A compaction that was started and has not ended."""
     written: log.SummaryWritten | None = None
     """Its summary, ready to be put in place."""
+    is_stale: bool = False
+    """Whether what it is about does not stand any more."""
     summary: log.SummaryWritten | None = None
     """The last summary that a model wrote of what still stands, whether it was put in place or not."""
     folded_from: int | None = None
@@ -48,17 +50,20 @@ class Facts:
             case log.Unpinned(position=position):
                 return replace(self, pins=self.pins - {position})
             case log.CompactionStarted():
-                return replace(self, running=event, written=None)
+                return replace(self, running=event, written=None, is_stale=False)
             case log.SummaryWritten():
-                return replace(self, summary=event, written=event if self.running else None)
+                written = event if self.running else None
+                return replace(self, summary=self.summary if self.is_stale else event, written=written)
             case log.CompactionCompleted():
                 return self._ended(event, length)
             case log.MessageAppended(usage=log.Usage() as usage):
                 return self._judged(usage, length)
             case log.Rewound(to=to):
-                return replace(self, summary=self.summary if self.summary and self.summary.stop <= to else None)
+                is_stale = self.is_stale or (self.running is not None and to < self.running.stop)
+                kept = self.summary if self.summary and self.summary.stop <= to else None
+                return replace(self, summary=kept, is_stale=is_stale)
             case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
-                return replace(self, summary=None)
+                return replace(self, summary=None, is_stale=True)
             case _:
                 return _learned(self, event)
 

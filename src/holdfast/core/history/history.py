@@ -93,6 +93,14 @@ class History:
         return self._current > 0 or self._has_earlier
 
     @property
+    def is_last_change_a_fold(self) -> bool:
+        """Whether the last change of context that stands was a compaction of the main conversation."""
+        if not self._current:
+            return False
+        before, now = self._versions[self._current - 1], self.version
+        return before.hidden == now.hidden and before.of(log.MAIN).folds != now.of(log.MAIN).folds
+
+    @property
     def can_redo(self) -> bool:
         """Whether a change was taken back that could stand again."""
         return self._current < len(self._versions) - 1

@@ -85,8 +85,17 @@ def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCo
     if not folds:
         raise NothingToCompactError(context.length)
     fold = folds[-1]
-    wrong = [position for position in positions if not fold.start <= position < fold.stop]
-    if wrong or not positions:
+    is_listed = isinstance(positions, Sequence) and not isinstance(positions, str) and len(positions) > 0
+    if not is_listed or not all(type(position) is int and fold.start <= position < fold.stop for position in positions):
         raise MalformedInputError("positions", f"give positions between {fold.start} and {fold.stop - 1}")
     kept = tuple(sorted({*fold.kept, *positions}))
-    return replace(fold, kept=kept, ends_run=False, reason="messages were brought back")
+    return replace(
+        fold,
+        kept=kept,
+        ends_run=False,
+        reason="messages were brought back",
+        checkpoint_number=None,
+        checkpoint_path=None,
+        usage=None,
+        duration_ms=None,
+    )

@@ -1,0 +1,201 @@
+"""What hostile use has found: each stays mended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import MalformedInputError, Session
+from holdfast.core.history import events as log
+from holdfast.errors import CompactionCancelledError, HoldfastError
+from holdfast.session.compactor import Compaction
+from holdfast.session.verify import requests_of
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, said
+from holdfast.testing.models import FailingModel, ScriptedModel
+
+WORDS = "word " * 200
+GOOD = "Intent: find the lost file [#0]. Next: look in docs/."
+
+
+def opened(store: Store | None = None, **settings: Any) -> Any:
+    return Session.open("c", store=store or MemoryStore(), model="gpt-5", **settings)
+
+
+async def talked(session: Session, turns: int = 6) -> None:
+    for number in range(turns):
+        await session.record([said(f"Where is file {number}? {WORDS}"), answered(f"Not here {number}. {WORDS}")])
+
+
+def between(store: Any, kind: str, act: Callable[[], Awaitable[object]]) -> None:
+    """Let somebody else act once, after a decision was made and before it is written."""
+    append, done = store.append, list[int]()
+
+    async def overtaken(session: str, records: Any, **settings: Any) -> int:
+        if not done and any(kind in str(record.get("type")) for record in records):
+            done.append(1)
+            await act()
+        return await append(session, records, **settings)
+
+    store.append = overtaken
+
+
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("record", ([said("x")],), {"duration_ms": 12.5}),
+    ("record", ([said("x")],), {"scope": 5}),
+    ("pin", (True,), {}),
+    ("pin", ("a",), {}),
+    ("rewind", (), {"to": 1.5}),
+    ("note", (log.PlanChanged(text=5),), {}),  # pyright: ignore[reportArgumentType]
+    ("compact", (), {"trigger": "bogus"}),
+]
+
+
+@pytest.mark.parametrize(("method", "given", "named"), WRONG)
+async def test_what_could_not_be_read_again_is_not_written(
+    method: str, given: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    store = MemoryStore()
+    session = await opened(store)
+    await talked(session, 3)
+    before = await session.events()
+
+    with pytest.raises(MalformedInputError):
+        await getattr(session, method)(*given, **named)
+
+    assert await session.events() == before
+    assert (await opened(store)).damage == []
+
+
+async def test_a_record_that_cannot_be_read_is_told_and_the_session_opens() -> None:
+    store = MemoryStore()
+    session = await opened(store)
+    await session.record([said("one")])
+    broken = {"type": log.MessageAppended.KIND, "schema": 1, "data": {"format": "openai-chat", "native": 5}}
+    await store.append("c", [broken], after=1, time_ms=1)
+
+    again = await opened(store)
+
+    assert len(again) == 1
+    assert [line.partition(":")[0] for line in again.damage] == ["record 1"]
+    assert (await again.prepare(16_000)).messages == [said("one")]
+
+
+@pytest.mark.parametrize("change", ["clear", "rewind"])
+async def test_what_was_cleared_does_not_come_back_by_a_summary_that_is_late(change: str) -> None:
+    gate = asyncio.Event()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    model = ScriptedModel(repeat("SECRET-ABC " + GOOD), seconds=1, sleep=held)
+    session = await opened(summariser=model)
+    await talked(session)
+    running = asyncio.ensure_future(session.compact())
+    while session.history.facts.running is None:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0)
+    await (session.clear() if change == "clear" else session.rewind(to=2))
+    gate.set()
+    await asyncio.gather(running, return_exceptions=True)
+    await talked(session)
+    await session.compact()
+
+    assert "SECRET-ABC" not in model.asks[-1].text
+
+
+async def test_a_decision_is_made_again_when_another_writer_was_faster(tmp_path: Path) -> None:
+    one = await opened(SqliteStore(tmp_path / "a.db"), summariser=ScriptedModel(repeat(GOOD)))
+    other = await opened(SqliteStore(tmp_path / "a.db"), summariser=ScriptedModel(repeat(GOOD)))
+    await talked(one)
+    await other.catch_up()
+    between(other.store, "compaction_complete", one.clear)
+    with pytest.raises(HoldfastError):
+        await other.compact()
+    assert await other.shown() == []
+    await one.record([said("anew")])
+    between(other.store, "request", lambda: one.record([said("meanwhile")]))
+    assert [message["content"] for message in (await other.prepare(16_000)).messages] == ["anew", "meanwhile"]
+    assert all(proof.is_same for proof in requests_of(await other.events()))
+    await one.store.close()
+    await other.store.close()
+
+
+async def test_two_who_send_the_same_list_at_once_record_it_once(tmp_path: Path) -> None:
+    one, other = await opened(SqliteStore(tmp_path / "a.db")), await opened(SqliteStore(tmp_path / "a.db"))
+    between(other.store, "message", lambda: one.sync([said("a"), answered("b")]))
+
+    await other.sync([said("a"), answered("b")])
+
+    assert len(other) == 2
+    await one.store.close()
+    await other.store.close()
+
+
+@pytest.mark.parametrize(
+    "told", ["This model's maximum context length is 0 tokens", "prompt is too long: 9 > 5 maximum"]
+)
+async def test_an_absurd_limit_is_not_learned(told: str) -> None:
+    store = MemoryStore()
+    session = await opened(store)
+    await talked(session)
+    await session.prepare(16_000)
+
+    assert (await session.retry(told, status=400)).messages
+
+    other = await Session.open("other", store=store, model="gpt-5")
+    await talked(other)
+    assert len((await other.prepare(16_000)).messages) == 13
+
+
+async def test_a_summary_that_waits_to_be_put_in_place_stands_in_nobodys_way() -> None:
+    session = await opened(summariser=ScriptedModel(repeat(GOOD)))
+    for number in range(40):
+        await session.record([said(f"{number} {WORDS}"), answered(WORDS), said("and?")])
+        await session.prepare(8_000)
+        await asyncio.sleep(0)
+        await session.record([answered("so")])
+        if session.history.facts.written:
+            break
+
+    assert (await session.compact()).success
+
+
+async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
+    session = await opened(summariser=ScriptedModel(repeat(GOOD)))
+    await talked(session)
+    await session.compact()
+    await talked(session, 3)
+    await session.rewind(to=14)
+    with pytest.raises(MalformedInputError, match="no compaction"):
+        await session.recompact(focus="x")
+    other = await opened(summariser=ScriptedModel([GOOD]))
+    await talked(other)
+    await other.compact()
+    other._compactor.how = Compaction(automatic=FailingModel("unauthorised"))
+    with pytest.raises(HoldfastError):
+        await other.recompact()
+    assert len(other.history.version.of(log.MAIN).folds) == 1
+
+
+async def test_callbacks_that_raise_hurt_nobody_and_only_a_yes_is_approval() -> None:
+    def broken(_: object) -> None:
+        raise KeyError
+
+    async def silent(_: object) -> Any:
+        return None
+
+    loud = await opened(compaction=Compaction(automatic=ScriptedModel(repeat(GOOD)), progress=broken, notice=broken))
+    await talked(loud)
+    assert (await loud.compact()).success
+    for approve in (silent, broken):
+        how = Compaction(automatic=ScriptedModel(repeat(GOOD)), approve=approve)  # pyright: ignore[reportArgumentType]
+        session = await opened(compaction=how)
+        await talked(session)
+        with pytest.raises(CompactionCancelledError):
+            await session.compact()
+        assert len(await session.shown()) == 12
