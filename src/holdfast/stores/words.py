@@ -13,14 +13,15 @@ _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _PART = rf"{_CJK}+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
 
 
-def words_of(text: str) -> Iterator[str]:
-    """Yield the words under which a text is found, in its order."""
-    for match in re.finditer(_WORD, text):
-        word = match.group()
+def words_of(text: str) -> list[str]:
+    """Return the words under which a text is found, in its order."""
+    words: list[str] = []
+    for word in re.findall(_WORD, text):
         if word.isascii() and (word.islower() or word.isdigit()):
-            yield word[:MAX_WORD_CHARS]
+            words.append(word[:MAX_WORD_CHARS])
         else:
-            yield from _parts(word)
+            words += _parts(word)
+    return words
 
 
 def _parts(word: str) -> Iterator[str]:
