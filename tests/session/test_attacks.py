@@ -48,6 +48,9 @@ def between(store: Any, kind: str, act: Callable[[], Awaitable[object]]) -> None
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("record", ([said("x")],), {"duration_ms": 12.5}),
     ("record", ([said("x")],), {"scope": 5}),
+    ("record", (None,), {}),
+    ("record", ("text",), {}),
+    ("sync", ([said("x"), 5],), {}),
     ("pin", (True,), {}),
     ("pin", ("a",), {}),
     ("rewind", (), {"to": 1.5}),

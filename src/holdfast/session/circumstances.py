@@ -72,6 +72,8 @@ def billed_usage(given: Mapping[str, int] | None) -> log.Usage | None:
     """Return what a provider billed, from the fields that a caller knows."""
     if given is None:
         return None
+    if not isinstance(given, Mapping):
+        raise SettingsError("usage", f"must be an object with counts of tokens, not {given!r:.60}")
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     wrong = [name for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int)]
     if wrong:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, get_args
+from typing import TypeAlias, cast, get_args
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
@@ -143,7 +143,7 @@ class Session(Traveller):
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
         wire = self._format(format)
-        natives = [native if isinstance(native, Mapping) else _refuse(index) for index, native in enumerate(messages)]
+        natives = _listed(messages)
         decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
         billed = billed_usage(usage)
         events = [
@@ -171,7 +171,7 @@ class Session(Traveller):
         The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
         """
         wire = self._format(format)
-        natives = list(messages)
+        natives = _listed(messages)
         decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
         async with self._keeper.turn:
             await self._keeper.take_in()
@@ -361,5 +361,12 @@ class Opening:
         await self._session.close()
 
 
-def _refuse(index: int) -> Mapping[str, object]:
-    raise MalformedInputError(f"messages[{index}]", "must be an object")
+def _listed(messages: object) -> list[Mapping[str, object]]:
+    """Return messages as a list of objects, or say what is none."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
+    given = cast("Sequence[object]", messages)
+    for index, native in enumerate(given):
+        if not isinstance(native, Mapping):
+            raise MalformedInputError(f"messages[{index}]", "must be an object")
+    return list(cast("Sequence[Mapping[str, object]]", given))
