@@ -62,6 +62,12 @@ def is_system(message: ModelMessage) -> bool:
     return isinstance(message, ModelRequest) and all(isinstance(part, SystemPromptPart) for part in message.parts)
 
 
+def system_text(native: Mapping[str, Any]) -> str:
+    """Return the system text that a recorded message is; nothing where it is more than that."""
+    is_text = all(part.get("part_kind") == "system-prompt" for part in native["parts"])
+    return "\n\n".join(str(part.get("content")) for part in native["parts"]) if is_text else ""
+
+
 def _parted(message: ModelMessage, counts: Sequence[int]) -> list[ModelMessage]:
     """Return a message as messages of so many parts each."""
     if len(counts) == 1 or not isinstance(message, ModelRequest):

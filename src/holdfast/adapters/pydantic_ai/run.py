@@ -138,14 +138,16 @@ class GovernedRun(AbstractCapability[Any]):
         del ctx, request_context
         if self._conversation is None or not self._is_governed:
             raise error
+        problem = None
         try:
             self._smaller = await self._conversation.session.retry(error)
-        except (CannotFitError, ModelOverflowError) as problem:
+        except HoldfastError as caught:
+            problem = caught
+        if problem is None:
+            raise RetryModelRequest from error
+        if isinstance(problem, CannotFitError | ModelOverflowError):
             error.add_note(f"Holdfast could not make the request small enough: {problem}")
-            raise error from None
-        except HoldfastError:
-            raise error from None
-        raise RetryModelRequest from error
+        raise error
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
