@@ -78,14 +78,10 @@ def _number(environment: Mapping[str, str], setting: str, default: int) -> int:
 
 
 def history_processors(
-    *, tool_output_trim_chars: int = 2_000, max_history_messages: int = 40, summarization_model: str = ""
+    *, tool_output_trim_chars: int = 2_000, max_history_messages: int = 40, summarization_model: Model | str = ""
 ) -> list[ProcessHistory[Any]]:
     """Return both processors in their order, as capabilities: `Agent(model, capabilities=history_processors())`."""
-    settings = HistorySettings(
-        tool_output_trim_chars=tool_output_trim_chars,
-        max_history_messages=max_history_messages,
-        summarization_model=summarization_model,
-    )
+    settings = HistorySettings(tool_output_trim_chars=tool_output_trim_chars, max_history_messages=max_history_messages)
 
     def trimmed(messages: list[ModelMessage]) -> list[ModelMessage]:
         return truncate_tool_returns(messages, tool_output_trim_chars=settings.tool_output_trim_chars)
@@ -95,7 +91,7 @@ def history_processors(
             ctx,
             messages,
             max_history_messages=settings.max_history_messages,
-            summarization_model=settings.summarization_model,
+            summarization_model=summarization_model,
         )
 
     return [ProcessHistory(trimmed), ProcessHistory(windowed)]
@@ -139,7 +135,7 @@ async def truncate_history_window(
     messages: list[ModelMessage],
     *,
     max_history_messages: int = 40,
-    summarization_model: str = "",
+    summarization_model: Model | str = "",
 ) -> list[ModelMessage]:
     """Return the first run, one message that stands for the middle, and the newest messages, if there are too many."""
     window = plan_window([_entry(message) for message in messages], max_history_messages)
