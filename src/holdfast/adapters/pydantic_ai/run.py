@@ -160,6 +160,7 @@ class GovernedRun(AbstractCapability[Any]):
         # pydantic-ai does the same right after this.
         response.run_id = response.run_id or ctx.run_id
         response.conversation_id = response.conversation_id or ctx.conversation_id
+        response.model_id = response.model_id or request_context.model_id or request_context.model.model_id
         await self._conversation.answer(response, usage if is_billed else None)
         if not self._is_nested:
             self._governor.usage = usage
