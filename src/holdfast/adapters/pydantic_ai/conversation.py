@@ -83,12 +83,14 @@ class Conversation:
                 await self.session.interrupt()
                 return await self._prepared(wanted)
 
-    async def answer(self, response: ModelMessage, usage: Usage | None) -> None:
-        """Record what the model said to the last request."""
+    async def answer(self, asked: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None) -> None:
+        """Record what the model said to a request."""
         billed = None if usage is None else {name: getattr(usage, name) for name in BILLED}
         async with self._turn:
+            # Another run of the same conversation may have spoken meanwhile.
+            await self._follow(asked)
             await self._record([response], billed)
-            self._take([*self._told, response])
+            self._take([*asked, response])
 
     def outgoing(self, request: PreparedRequest) -> list[ModelMessage]:
         """Return the messages of a request; what nobody touched are the objects that came in."""
