@@ -142,9 +142,6 @@ class Keeper:
 
     async def change(self, *events: log.Event) -> None:
         """Record events that speak of what was said; refused where they cannot be true."""
-        for event in events:
-            checked_record(event)
-            self.history.check(event)
         await self.write(lambda: (events, ()), is_decision=True)
 
     async def say(
@@ -171,9 +168,12 @@ class Keeper:
         """
         for conflicts in range(MAX_CONFLICTS):
             events, words = change()
+            records = [checked_record(event) for event in events]
+            for event in events if is_decision else ():
+                self.history.check(event)
             place, time_ms = self.log.length, self.clock()
             try:
-                await self.log.append(events, time_ms, words)
+                await self.log.append(records, time_ms, words)
             except SequenceConflictError:
                 # Whoever was overtaken steps back for a moment, each for another one, or all would run again at once.
                 moment = min(MAX_STEP_BACK, FIRST_STEP_BACK * 2 ** min(conflicts, 6))

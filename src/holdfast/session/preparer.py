@@ -120,11 +120,11 @@ class Preparer:
         for plan in rounds(self._keeper.history, self._policy, situation):
             reasons += plan.reasons
             for step in plan.now:
-                if await self._must_wait(step, situation(), may_wait=may_wait):
+                if await self._must_wait(step, situation(), "; ".join(plan.reasons), may_wait=may_wait):
                     return None
         return plan
 
-    async def _must_wait(self, step: Step, situation: Situation, *, may_wait: bool) -> bool:
+    async def _must_wait(self, step: Step, situation: Situation, why: str, *, may_wait: bool) -> bool:
         """Carry out a step, or return that there is a summary to be waited for first."""
         if isinstance(step, OffloadOutputs | ReduceToText):
             await self._keeper.change(told(step, situation.scope))
@@ -137,14 +137,14 @@ class Preparer:
                 await self._compactor.begin(step, situation)
             return may_wait
         else:
-            await self._fold(step, situation)
+            await self._fold(step, situation, why)
         return False
 
-    async def _fold(self, step: FoldSpan, situation: Situation) -> None:
+    async def _fold(self, step: FoldSpan, situation: Situation, why: str) -> None:
         rule = self._policy.fold or self._policy.emergency
         if rule is not None:
             outlook = outlook_of(self._keeper.history, self._policy, situation)
-            await self._compactor.record(completed(step, rule, outlook))
+            await self._compactor.record(replace(completed(step, rule, outlook), reason=why))
 
     async def _sent(self, plan: Plan, model: str | None, situation: Situation, beside: Beside) -> PreparedRequest:
         keeper, history = self._keeper, self._keeper.history

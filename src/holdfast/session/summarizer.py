@@ -21,7 +21,7 @@ from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, newest, pi
 from holdfast.core.planning.summary.survival import Fact, facts_of
 from holdfast.errors import CompactionFailedError, ModelOverflowError
 from holdfast.models.base import Answer, Ask, Writer
-from holdfast.models.patience import patiently
+from holdfast.models.patience import ATTEMPTS, TIMEOUT_SECONDS, patiently
 
 UNKNOWN_WINDOW = 32_000
 """What is sent at a time to a writer whose window nobody knows."""
@@ -43,9 +43,9 @@ MAX_SHRINKS = 3
 class Patience:
     """How long a summary is waited for."""
 
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = TIMEOUT_SECONDS
     """For each call."""
-    attempts: int = 3
+    attempts: int = ATTEMPTS
     deadline_seconds: float = 300.0
     """For all of it."""
 
@@ -75,14 +75,13 @@ class Job:
 def job_of(step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "") -> Job:
     """Return the job of summarising a span as it stands."""
     history, context, scope = outlook.history, outlook.shown.context, outlook.situation.scope
-    known = history.facts.summary
-    before = known if known and known.scope == scope and known.stop <= step.stop and known.start <= step.start else None
-    first = before.stop if before else step.start
-    history.entries.need(range(max(first, context.standing.cleared_at), min(step.stop, context.length)))
+    before = history.facts.summary_within(step.start, step.stop, scope)
+    first = max(before.stop if before else step.start, context.standing.cleared_at)
+    history.entries.need(range(first, min(step.stop, context.length)))
     rule = policy.fold if isinstance(policy.fold, FoldDeep) else None
     return Job(
         step=step,
-        entries=tuple(entry for entry in context.between(max(first, context.standing.cleared_at), step.stop)),
+        entries=tuple(context.between(first, step.stop)),
         previous=before.text if before else _earlier(outlook, step),
         plan=history.facts.plan,
         todos=history.facts.todos,
@@ -202,7 +201,11 @@ def _sum(one: log.Usage, other: log.Usage | None) -> log.Usage:
 
 def _earlier(outlook: Outlook, step: FoldSpan) -> str:
     """Return the summary that stands in a span already: it is updated, and not summarised again."""
-    folds = [fold for fold in outlook.shown.context.standing.folds if fold.start >= step.start and fold.by_model]
+    folds = [
+        fold
+        for fold in outlook.shown.context.standing.folds
+        if fold.start >= step.start and fold.stop <= step.stop and fold.by_model
+    ]
     return folds[-1].summary_content if folds else ""
 
 

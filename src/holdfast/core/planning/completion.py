@@ -108,6 +108,19 @@ def completed(
     return replace(measured, success=False, error=problem)
 
 
+def given_up(run: log.CompactionStarted, error: str, *, is_cancelled: bool = False) -> log.CompactionCompleted:
+    """Return the event that a compaction which was started came to nothing."""
+    return log.CompactionCompleted(
+        success=False,
+        trigger=run.trigger,
+        start=run.start,
+        stop=run.stop,
+        error=error,
+        is_cancelled=is_cancelled,
+        scope=run.scope,
+    )
+
+
 def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionCompleted:
     """Return the event of a compaction that came to nothing."""
     return log.CompactionCompleted(
