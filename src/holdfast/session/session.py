@@ -16,6 +16,8 @@ from holdfast.core.history import events as log
 from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import difference
 from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
+from holdfast.core.planning.contents import Contents, contents_of
+from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
@@ -251,6 +253,16 @@ class Session(Traveller):
         async with self._keeper.turn:
             await self._keeper.take_in()
             await self._keeper.change(brought_back(self.history.context(), positions))
+
+    @fetching
+    async def contents(self, *, budget: int | Budget | None = None) -> Contents:
+        """Return what the conversation is made of now, what could be freed, and how near the next fold is."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            calibration = await self._meter.calibration(self.model)
+            situation = self._preparer.situation(Wanted(budget=budget, model=self.model))
+            situation = replace(situation, calibration=calibration)
+            return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
 
     @fetching
     async def preview(self, *, budget: int | Budget | None = None) -> log.CompactionCompleted:
