@@ -1,6 +1,6 @@
 """The formats conversations come in, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.conversation.batching import Batching
@@ -11,6 +11,7 @@ from holdfast.wire.anthropic_messages import AnthropicMessages
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
+from holdfast.wire.pydantic_ai import PydanticAI, elements
 
 
 class Format(Reader, Protocol):
@@ -41,6 +42,7 @@ FORMATS: Mapping[str, Format] = {
         OpenAIResponses(is_stored=False),
         Gemini(),
         Gemini(is_signed=False),
+        PydanticAI(),
     )
 }
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
@@ -52,3 +54,8 @@ def format_named(name: str, setting: str = "format") -> Format:
     if known is None:
         raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
     return known
+
+
+def elements_of(wire: Format, natives: list[object]) -> tuple[list[object], Sequence[int]]:
+    """Return what of a list is one message each, and from which of its members: nearly always the list itself."""
+    return elements(natives) if isinstance(wire, PydanticAI) else (natives, range(len(natives)))
