@@ -83,7 +83,7 @@ class EmptyConversationError(MalformedInputError):
 
 
 class SettingsError(HoldfastError):
-    """A setting cannot work. The message names the setting, the value and what would do; `where` it stands, if known."""
+    """A setting cannot work. The message names the setting, the value, what would do, and where it stands if known."""
 
     def __init__(self, setting: str, problem: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {setting}: {problem}" if where else f"{setting}: {problem}")

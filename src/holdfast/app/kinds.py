@@ -4,6 +4,7 @@ A kind says what is wrong with a value; whoever asked it knows where the value s
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -49,6 +50,11 @@ class Kind:
             raise wrong(self.asks, value)
         return value
 
+    def kept(self, value: object, folder: Path) -> object:
+        """Return a value as a file in a folder has it."""
+        del folder
+        return value
+
     def shown(self, value: object) -> str:
         """Return a value as people read it."""
         return NOTHING if value is None else redacted(str(value)) or '""'
@@ -88,6 +94,11 @@ class Whole(Kind):
         if not self.least <= value <= self.most:
             raise wrong(self.asks, value)
         return value
+
+    def kept(self, value: object, folder: Path) -> object:
+        """Return the number; none is 0."""
+        del folder
+        return 0 if value is None else value
 
     def shown(self, value: object) -> str:
         """Return the number with its thousands set apart."""
@@ -206,6 +217,10 @@ class FilePath(Kind):
             raise WrongValueError(f"there is no file {shortened(path)}; check the path")
         return path
 
+    def kept(self, value: object, folder: Path) -> object:
+        """Return the path as the file would name it."""
+        return from_folder(value, folder) if isinstance(value, Path) else ""
+
     def shown(self, value: object) -> str:
         """Return the path as people write it."""
         return shortened(value) if isinstance(value, Path) else NOTHING
@@ -231,6 +246,10 @@ class FolderPath(Kind):
             raise WrongValueError(f"{shortened(path)} is a file; name a folder, or off")
         return path
 
+    def kept(self, value: object, folder: Path) -> object:
+        """Return the path as the file would name it."""
+        return from_folder(value, folder) if isinstance(value, Path) else "off"
+
     def shown(self, value: object) -> str:
         """Return the path as people write it."""
         return shortened(value) if isinstance(value, Path) else "off"
@@ -253,6 +272,10 @@ class Folders(Kind):
             raise wrong(self.asks, value)
         return tuple(absolute(word, folder) for word in words)
 
+    def kept(self, value: object, folder: Path) -> object:
+        """Return the paths as the file would name them."""
+        return [from_folder(path, folder) for path in cast("Iterable[Path]", value)]
+
     def shown(self, value: object) -> str:
         """Return the paths between commas."""
         return ", ".join(map(shortened, cast("Iterable[Path]", value))) or "none"
@@ -274,6 +297,12 @@ class StoreUrl(Kind):
         if not path:
             raise WrongValueError("sqlite:/// needs the path of a file, such as sqlite:///chats.db")
         return f"sqlite:///{folder / path}"
+
+    def kept(self, value: object, folder: Path) -> object:
+        """Return the URL as the file would have it."""
+        path = str(value).removeprefix("sqlite:///")
+        is_file = path != value and path.startswith("/")
+        return f"sqlite:///{from_folder(Path(path), folder)}" if is_file else value
 
 
 def wrong(asks: str, value: object) -> WrongValueError:
@@ -317,4 +346,9 @@ def absolute(text: str, folder: Path) -> Path:
         path = path.expanduser()
     except RuntimeError as error:
         raise WrongValueError(f"{text!r:.60} names a home folder that is not known; write the whole path") from error
-    return path if path.is_absolute() else folder / path
+    return Path(os.path.normpath(path if path.is_absolute() else folder / path))
+
+
+def from_folder(path: Path, folder: Path) -> str:
+    """Return a path as a file in a folder names it: what lies beside it by its name alone."""
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else shortened(path)

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias, cast
 
 from holdfast.app.declarations import DECLARATIONS, canonical
 from holdfast.app.places import SETTINGS_FILE, shortened
-from holdfast.app.settings import Settings, Source, added, checked
-from holdfast.app.statements import MARK, Statement, parsed, statements
+from holdfast.app.settings import Settings, Source, changed_to, checked
+from holdfast.app.statements import MARK, Statement, Table, parsed, statements
 from holdfast.errors import SettingsError, redacted
 
 Scope: TypeAlias = Literal["user", "project"]
@@ -21,7 +21,7 @@ PRIVATE_FILE, PRIVATE_FOLDER, SHARED_FILE = 0o600, 0o700, 0o644
 def save(settings: Settings, key: str, text: str, *, scope: Scope = "user") -> Path:
     """Keep a setting in the user's file or in the project's, and return which; a wrong value changes nothing."""
     name = canonical(key)
-    path = file_for(settings, scope)
+    names, path = DECLARATIONS[name].names, file_for(settings, scope)
     if redacted(text) != text:
         problem = "looks like it holds a key or a password, which no file should; keep it in the environment"
         raise SettingsError(key, problem)
@@ -29,12 +29,31 @@ def save(settings: Settings, key: str, text: str, *, scope: Scope = "user") -> P
         raise SettingsError(key, "is the user's own business: a project cannot trust itself; use --user")
     before = _text_of(path)
     table = parsed(before, shortened(path))
-    there = next((table[one] for one in DECLARATIONS[name].names if one in table), None)
-    value = added(name, text, there)
-    checked(key, value, Source("session"), settings.places.cwd)
-    after = with_value(before, name, value)
+    value = changed_to(key, text, _present(table, names, path.parent), settings.places.cwd)
+    after = with_value(before, name, DECLARATIONS[name].kind.kept(value, path.parent))
     parsed(after, shortened(path))
     _replace(path, after, is_private=scope == "user")
+    return path
+
+
+def _present(table: Table, names: tuple[str, ...], folder: Path) -> object:
+    """Return the value that a file has now; one that is wrong is as good as none."""
+    with suppress(SettingsError):
+        return next((checked(name, table[name], Source("user"), folder) for name in names if name in table), ())
+    return ()
+
+
+def forget(settings: Settings, key: str, *, scope: Scope = "user") -> Path:
+    """Take a setting out of the user's file or the project's, and return which; where it is not, nothing changes."""
+    names, path = DECLARATIONS[canonical(key)].names, file_for(settings, scope)
+    before = _text_of(path)
+    parsed(before, shortened(path))
+    lines = before.split("\n")
+    for one in reversed(statements(before)):
+        if one.is_top and one.keys[0][0] in names:
+            del lines[one.start : one.stop]
+    if (after := "\n".join(lines)) != before:
+        _replace(path, after, is_private=scope == "user")
     return path
 
 

@@ -4,7 +4,7 @@ What was said about settings is kept in the order in which it counts, so that a 
 and everything is settled anew from all of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.errors import SettingsError
 
-__all__ = ["Given", "Row", "Settings", "Source", "added", "canonical", "checked", "choices", "keys", "settled"]
+__all__ = ["Given", "Row", "Settings", "Source", "canonical", "changed_to", "checked", "choices", "keys", "settled"]
 
 SourceKind: TypeAlias = Literal[
     "default", "preset", "policy", "user", "config.json", "project", "environment", "command line", "session"
@@ -105,9 +105,8 @@ class Settings(Values):
 
     def with_change(self, key: str, text: str) -> "Settings":
         """Return the settings with another value for one of them, from now on until the program ends."""
-        source = Source("session")
         name = canonical(key)
-        new = Given(name, checked(key, added(name, text, self.value(name)), source, self.places.cwd), source)
+        new = Given(name, changed_to(key, text, self.value(name), self.places.cwd), Source("session"))
         kept = [one for one in self.given if one.name != new.name or one.source.kind != "session"]
         after = settled([*kept, new], self.places, self.problems)
         if len(after.problems) > len(self.problems):
@@ -135,22 +134,24 @@ def checked(
     except WrongValueError as error:
         path = (key, *error.within)
         place = replace(source, line=(lines or {}).get(path, source.line))
-        where = "" if source.kind == "session" else str(place)
-        raise SettingsError(".".join(path), error.problem, where=where) from error
+        raise _wrong(".".join(path), error.problem, place) from error
 
 
-def added(name: str, text: str, present: object) -> object:
-    """Return what a text makes of a value: of a list, `+word` makes one more."""
-    kind = DECLARATIONS[name].kind
-    try:
-        value = kind.read(text.lstrip().removeprefix("+") if kind.is_list else text)
-    except WrongValueError as error:
-        raise SettingsError(name, error.problem) from error
-    if not (kind.is_list and text.lstrip().startswith("+") and isinstance(value, list)):
+def _wrong(key: str, problem: str, source: Source) -> SettingsError:
+    """Return the error for a setting, named so that one finds it."""
+    if source.kind in {"command line", "environment"}:
+        return SettingsError(source.name, problem)
+    return SettingsError(key, problem, where="" if source.kind == "session" else str(source))
+
+
+def changed_to(key: str, text: str, present: object, folder: Path) -> object:
+    """Return the value that somebody types for a setting; of a list, `+word` makes one more."""
+    is_more = DECLARATIONS[canonical(key)].kind.is_list and text.lstrip().startswith("+")
+    value = checked(key, text.lstrip().removeprefix("+") if is_more else text, Source("session"), folder)
+    if not is_more:
         return value
-    there = [present] if isinstance(present, str) else list(cast("Iterable[object]", present or ()))
-    new = [word for word in cast("list[object]", value) if word not in there]
-    return [str(word) for word in there if word != "none"] + new
+    there = cast("tuple[object, ...]", present)
+    return tuple(dict.fromkeys([*there, *cast("tuple[object, ...]", value)]))
 
 
 def settled(
@@ -219,8 +220,7 @@ def _base_policy(
         try:
             return policy_in(file, preset), Source("policy", shortened(file))
         except SettingsError as error:
-            told = SettingsError("policy", str(error), where=str(sources["policy"]))
-            problems.append(told)
+            problems.append(_wrong("policy", str(error), sources["policy"]))
     return policy_of(preset), Source("preset", preset)
 
 
@@ -232,9 +232,7 @@ def _ruled(
         try:
             return changed(base, linked)
         except SettingsError as error:
-            source = sources[error.setting]
-            where = "" if source.kind == "session" else str(source)
-            problems.append(SettingsError(error.setting, error.problem, where=where))
+            problems.append(_wrong(error.setting, error.problem, sources[error.setting]))
             del linked[error.setting], sources[error.setting]
     return base
 

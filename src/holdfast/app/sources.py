@@ -155,7 +155,7 @@ def _keys_of_json(path: Path) -> Iterator[Found]:
         try:
             name = canonical(key, where=str(source))
         except SettingsError as error:
-            yield f"{error}; it is left out"
+            yield f"left out: {error}"
             continue
         try:
             yield Given(name, checked(key, value, source, path.parent), source)
