@@ -66,6 +66,8 @@ class Keeper:
         """The hashes of what was last sent, and the positions it came from."""
         self.hashes: dict[int, str] = {}
         """Of recorded messages, by position."""
+        self.names: dict[int, str] = {}
+        """What recorded messages go by when they are sent again, by position."""
         self._places: list[int] = []
         """Where in the log each message is."""
         self._shortcut_at = 0

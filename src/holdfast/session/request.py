@@ -13,7 +13,6 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash, payload_hash
-from holdfast.core.history.sync import Recorded
 from holdfast.core.planning.plan import Plan, tokens_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, spans_without
@@ -61,18 +60,6 @@ def drawn_up(
     return PreparedRequest(
         messages, receipt.tokens, receipt, hash=payload_hash(named, **beside_of(history)), hashes=named
     )
-
-
-def recorded(history: History, hashes: dict[int, str]) -> list[Recorded]:
-    """Return the messages that stand for the main agent, folded ones too, by their hashes."""
-    context = history.context()
-    found: list[Recorded] = []
-    for entry in context.between(context.standing.cleared_at, context.length):
-        position = entry.position or 0
-        if position not in hashes:
-            hashes[position] = message_hash(history.entries.native(position))
-        found.append(Recorded(position, hashes[position]))
-    return found
 
 
 def beside_of(history: History) -> dict[str, object]:

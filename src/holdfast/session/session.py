@@ -11,9 +11,9 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, cast, get_args
 
+from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import difference
 from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
 from holdfast.core.planning.contents import Contents, contents_of
@@ -28,17 +28,18 @@ from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.fetching import fetching
 from holdfast.session.keeping import Clock, Keeper
+from holdfast.session.known import name_of, recorded
 from holdfast.session.manual import ManualCompaction
 from holdfast.session.meter import Meter
 from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
 from holdfast.session.pressure import relieved, switched
-from holdfast.session.request import PreparedRequest, recorded
+from holdfast.session.request import PreparedRequest
 from holdfast.session.retention import prune
 from holdfast.session.travelling import Traveller
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from holdfast.wire.formats import Format, format_named
+from holdfast.wire.formats import Format, elements_of, format_named
 
 Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.ProviderSignalled
 """What a caller may record besides messages."""
@@ -145,8 +146,7 @@ class Session(Traveller):
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
         wire = self._format(format)
-        natives = _listed(messages)
-        decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
+        natives, decoded = _read(messages, wire)
         billed = billed_usage(usage)
         events = [
             log.MessageAppended(
@@ -173,12 +173,11 @@ class Session(Traveller):
         The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
         """
         wire = self._format(format)
-        natives = _listed(messages)
-        decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
+        natives, decoded = _read(messages, wire)
         async with self._keeper.turn:
             await self._keeper.take_in()
-            given = [message_hash(native) for native in natives]
-            found = difference(given, recorded(self.history, self._keeper.hashes), self._keeper.sent, len(self.history))
+            given = [name_of(native, wire.name) for native in natives]
+            found = difference(given, recorded(self.history, self._keeper), self._keeper.sent, len(self.history))
             if found.rewind_to is not None:
                 await self._keeper.change(log.Rewound(to=found.rewind_to))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
@@ -306,18 +305,15 @@ class Session(Traveller):
         """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            other = Session(
-                session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}",
-                store=self.store,
-                policy=self.policy,
-                model=self.model,
-                compaction=self._compactor.how,
-                clock=self.clock,
-            )
+            other = self._other(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
             if await self.store.length(other.id):
                 raise SettingsError("session", f"{other.id!r} is already there; choose another name")
-            await self._keeper.copy_to(other._keeper, at)
+            await self._keeper.copy_to(other._keeper, at)  # noqa: SLF001 - one session to another
             return other
+
+    def beside(self, session_id: str) -> "Opening":
+        """Open another session in the same store, kept in the same way."""
+        return Opening(self._other(session_id))
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the log."""
@@ -338,7 +334,25 @@ class Session(Traveller):
         self.history.entries.need(range(start, last))
         return [self.history.entries.native(position) for position in range(start, last)]
 
+    @fetching
+    async def messages(self) -> list[Mapping[str, object]]:
+        """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
+
+        Never what stands before a clear, nor what a rewind took out.
+        """
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+        context = self.history.context()
+        start, entries = context.standing.cleared_at, self.history.entries
+        entries.need(range(start, context.length))
+        return [entries.native(entry.position or 0) for entry in context.between(start, context.length)]
+
     # How it is done.
+
+    def _other(self, session_id: str) -> "Session":
+        how = self._compactor.how
+        policy, store, model, clock = self.policy, self.store, self.model, self.clock
+        return Session(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock)
 
     def _format(self, name: str) -> Format:
         wire = format_named(name)
@@ -373,7 +387,14 @@ class Opening:
         await self._session.close()
 
 
-def _listed(messages: object) -> list[Mapping[str, object]]:
+def _read(messages: object, wire: Format) -> tuple[list[Mapping[str, object]], list[Message]]:
+    """Return messages, each an element of its own, and what they say."""
+    natives, places = elements_of(wire, _listed(messages))
+    decoded = [wire.decode(native, index) for index, native in zip(places, natives, strict=True)]
+    return cast("list[Mapping[str, object]]", natives), decoded
+
+
+def _listed(messages: object) -> list[object]:
     """Return messages as a list of objects, or say what is none."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
@@ -381,4 +402,4 @@ def _listed(messages: object) -> list[Mapping[str, object]]:
     for index, native in enumerate(given):
         if not isinstance(native, Mapping):
             raise MalformedInputError(f"messages[{index}]", "must be an object")
-    return list(cast("Sequence[Mapping[str, object]]", given))
+    return list(given)

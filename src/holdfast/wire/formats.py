@@ -11,7 +11,8 @@ from holdfast.wire.anthropic_messages import AnthropicMessages
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
-from holdfast.wire.pydantic_ai import PydanticAI, elements
+from holdfast.wire.pydantic_ai import NAME as PYDANTIC_AI
+from holdfast.wire.pydantic_ai import PydanticAI, elements, essence
 
 
 class Format(Reader, Protocol):
@@ -45,6 +46,8 @@ FORMATS: Mapping[str, Format] = {
         PydanticAI(),
     )
 }
+KEEPING_MORE = frozenset({PYDANTIC_AI})
+"""Those that keep more beside a message than what it says."""
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 
@@ -59,3 +62,8 @@ def format_named(name: str, setting: str = "format") -> Format:
 def elements_of(wire: Format, natives: list[object]) -> tuple[list[object], Sequence[int]]:
     """Return what of a list is one message each, and from which of its members: nearly always the list itself."""
     return elements(natives) if isinstance(wire, PydanticAI) else (natives, range(len(natives)))
+
+
+def essence_of(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message says, without what a format keeps beside it: nearly always the message itself."""
+    return essence(native) if name in KEEPING_MORE else native

@@ -16,14 +16,16 @@ from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weigh
 from holdfast.wire.pydantic_ai_reading import (
     KINDS,
     hidden_text,
+    is_hidden,
     is_standing_system,
     request_parts,
     response_parts,
 )
-from holdfast.wire.pydantic_ai_writing import written_request, written_response
+from holdfast.wire.pydantic_ai_writing import arguments_of, written_request, written_response
 from holdfast.wire.reading import Place, is_list, is_mapping, json_bytes, shown
 
 NAME = "pydantic-ai"
+_SAID = ("part_kind", "content", "tool_name", "tool_call_id", "args", "transcript", "file_id")
 
 
 class PydanticAI:
@@ -103,17 +105,31 @@ def elements(natives: Sequence[object]) -> tuple[list[object], list[int]]:
     """Return a history's elements, and from which of its messages each is: one that opens with system text is two."""
     found, places = list[object](), list[int]()
     for index, native in enumerate(natives):
-        opened = _opened(native)
-        found += opened
-        places += [index] * len(opened)
+        parted = opened(native) if is_mapping(native) else [native]
+        found += parted
+        places += [index] * len(parted)
     return found, places
 
 
-def _opened(native: object) -> list[object]:
-    parts: Any = native.get("parts") if is_mapping(native) and native.get("kind") == "request" else None
-    if not is_mapping(native) or not is_list(parts):
+def opened(native: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the elements of one message: itself, or the system text that opens it and the rest."""
+    parts: Any = native.get("parts") if native.get("kind") == "request" else None
+    if not is_list(parts):
         return [native]
     count = next((number for number, part in enumerate(parts) if not is_standing_system(part)), len(parts))
     if not 0 < count < len(parts):
         return [native]
     return [{**native, "parts": list(parts[:count])}, {**native, "parts": list(parts[count:])}]
+
+
+def essence(native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message says, whoever wrote it down and when."""
+    return {"kind": native["kind"], "parts": [_said(part) for part in native["parts"] if not is_hidden(part)]}
+
+
+def _said(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    said = {key: part[key] for key in _SAID if part.get(key) is not None}
+    if isinstance(said.get("args"), str):
+        # The same call comes back as a text or as an object.
+        said["args"] = arguments_of(said["args"])
+    return {**said, "args": said.get("args") or {}} if part.get("part_kind") == "tool-call" else said

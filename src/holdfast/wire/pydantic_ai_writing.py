@@ -192,10 +192,10 @@ def _call(call: ToolCall, native: Mapping[str, Any] | None) -> Mapping[str, Any]
     part = {**native, "id": None} if native and native.get("id") else native or {"part_kind": "tool-call"}
     edited = {**part, "tool_name": call.name or "tool", "tool_call_id": call.id}
     was = native.get("args") if native else ""
-    return {**edited, "args": call.arguments if isinstance(was, str) else _arguments(call.arguments)}
+    return {**edited, "args": call.arguments if isinstance(was, str) else arguments_of(call.arguments)}
 
 
-def _arguments(text: str) -> Any:
+def arguments_of(text: str) -> Any:
     """Return arguments as an object where they are one, else as they are: pydantic-ai takes both."""
     try:
         value = parsed(text)
