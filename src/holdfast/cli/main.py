@@ -16,6 +16,7 @@ from typing import Protocol
 
 from holdfast.app.places import places
 from holdfast.cli import commands as do
+from holdfast.cli.chatting import add_arguments, chat
 from holdfast.cli.configuring import configure, list_models, settings_of
 from holdfast.cli.doctor import examine
 from holdfast.cli.terminal import prepare_output, warn
@@ -26,8 +27,9 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite import SqliteStore
 
-DESCRIPTION = """Look at kept conversations, prove what was sent, and move, save and clean them.
+DESCRIPTION = """Talk to a model for as long as you like; look at what was kept, prove what was sent, move and clean it.
 
+  holdfast chat                            a conversation that can go on for ever
   holdfast doctor                          check model, store and settings
   holdfast sessions                        what is kept
   holdfast show report --json              one of them, by the beginning of its id
@@ -37,7 +39,7 @@ DESCRIPTION = """Look at kept conversations, prove what was sent, and move, save
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 MAKING = (do.import_file, do.recover_file)
 """Commands that need no store to be there."""
-NEEDS_NO_STORE = (configure, list_models, examine)
+NEEDS_NO_STORE = (chat, configure, list_models, examine)
 """Commands that open none, or open it themselves."""
 
 
@@ -132,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(json=False, command=None)
     commands = parser.add_subparsers(metavar="COMMAND")
+    add_arguments(_command(commands, "chat", chat))
     sessions = _command(commands, "sessions", do.list_sessions)
     sessions.add_argument("--prefix", default="", help="only ids that begin so")
     sessions.add_argument("--limit", type=_positive, default=50, metavar="N", help="at most so many (50)")

@@ -14,9 +14,9 @@ Conversations are kept in {store}.
 More: holdfast --help, holdfast COMMAND --help, holdfast config
 """
 FIRST = (
+    ("holdfast chat", "talk to a model; without a key it is a small one on this machine"),
     ("holdfast doctor", "check this machine: model, store, settings"),
     ("holdfast sessions", "what is kept"),
-    ("holdfast config", "every setting, and where it came from"),
 )
 
 

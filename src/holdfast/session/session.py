@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, cast, get_args
+from typing import TypeAlias, get_args
 
-from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.sync import difference
@@ -27,6 +26,7 @@ from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.fetching import fetching
+from holdfast.session.given import read_messages
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.known import name_of, recorded
 from holdfast.session.manual import ManualCompaction
@@ -39,7 +39,7 @@ from holdfast.session.retention import prune
 from holdfast.session.travelling import Traveller
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from holdfast.wire.formats import Format, elements_of, format_named
+from holdfast.wire.formats import Format, format_named
 
 Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.ProviderSignalled
 """What a caller may record besides messages."""
@@ -146,7 +146,7 @@ class Session(Traveller):
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
         wire = self._format(format)
-        natives, decoded = _read(messages, wire)
+        natives, decoded = read_messages(messages, wire)
         billed = billed_usage(usage)
         events = [
             log.MessageAppended(
@@ -173,7 +173,7 @@ class Session(Traveller):
         The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
         """
         wire = self._format(format)
-        natives, decoded = _read(messages, wire)
+        natives, decoded = read_messages(messages, wire)
         async with self._keeper.turn:
             await self._keeper.take_in()
             given = [name_of(native, wire.name) for native in natives]
@@ -385,21 +385,3 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-
-
-def _read(messages: object, wire: Format) -> tuple[list[Mapping[str, object]], list[Message]]:
-    """Return messages, each an element of its own, and what they say."""
-    natives, places = elements_of(wire, _listed(messages))
-    decoded = [wire.decode(native, index) for index, native in zip(places, natives, strict=True)]
-    return cast("list[Mapping[str, object]]", natives), decoded
-
-
-def _listed(messages: object) -> list[object]:
-    """Return messages as a list of objects, or say what is none."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    given = cast("Sequence[object]", messages)
-    for index, native in enumerate(given):
-        if not isinstance(native, Mapping):
-            raise MalformedInputError(f"messages[{index}]", "must be an object")
-    return list(given)
