@@ -18,7 +18,7 @@ from holdfast.testing.chat import Json
 from holdfast.testing.endpoint import Endpoint, Piece, Received, spoken
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 30
 
 
 def messages_of(request: Received) -> list[Json]:
@@ -30,6 +30,7 @@ class Served:
 
     def __init__(self) -> None:
         self.script: deque[Sequence[Piece]] = deque()
+        self.answer: Callable[[str], str] = lambda prompt: f"you said: {prompt}"
         self._endpoint = Endpoint(self._reply)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -60,7 +61,8 @@ class Served:
     def _reply(self, request: Received) -> Sequence[Piece]:
         if self.script:
             return self.script.popleft()
-        return spoken(f"you said: {messages_of(request)[-1]['content']}")
+        messages = messages_of(request)
+        return spoken(self.answer(str(messages[-1]["content"])), input_tokens=len(str(messages)) // 4)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

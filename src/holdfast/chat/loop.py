@@ -55,8 +55,11 @@ class _Talk:
             while not self._chat.is_over and (line := await self._terminal.line.read()) is not None:
                 self.add(line)
         finally:
-            self._chat.interrupt()
-            worker.cancel()
+            self._chat.is_over = True
+            self._more.set()
+            # A turn ends by itself when it is stopped; anything else that is being done is given up.
+            if not self._chat.interrupt():
+                worker.cancel()
             with suppress(asyncio.CancelledError):
                 await worker
             for line in self._waiting:
