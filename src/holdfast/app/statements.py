@@ -38,7 +38,7 @@ def parsed(text: str, file: str) -> Table:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         said = str(error)
         place = _PLACE.search(said)
-        line = int(place[1]) if place and place[1] else text.count("\n") + 1
+        line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
         problem = f"is not TOML that can be read: {_PLACE.sub('', said)}; mend this line"
         raise SettingsError("the file", problem, where=f"{file}:{line}") from error
 
