@@ -126,6 +126,8 @@ def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> Non
         ("\n\nmodle = 'x'", 3, "modle: is not a setting; did you mean 'model'?"),
         ("max_steps = 'x'", 1, "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not 'x'"),
         ("preset = 'cowagnt'", 1, "preset: 'cowagnt' is not known; did you mean 'cowagent'?"),
+        (f"max_steps = 0x{'f' * 5_000}", 1, "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, "
+         "not a number without end"),
         ("approve = 3", 1, "approve: must be on or off (true or false in a file), not 3"),
         ("tools = ['reed']", 1, "tools: 'reed' is not known; did you mean 'read'?"),
         ("system = 'x.md'", 1, "system: there is no file HOME/x.md; check the path"),
@@ -154,7 +156,15 @@ def test_what_is_wrong_in_a_file_is_named_by_its_line(
 
 @pytest.mark.parametrize(
     ("text", "line"),
-    [("a = 1\nb = [\n 1,", 3), ("a = 1\nx = 'a\n\n", 2), ("\na =", 2), ("a = 1\na = 2", 2), ("[a]\n[a]", 2)],
+    [
+        ("a = 1\nb = [\n 1,", 3),
+        ("a = 1\nx = 'a\n\n", 2),
+        ("\na =", 2),
+        ("a = 1\na = 2", 2),
+        ("[a]\n[a]", 2),
+        (f"\na = {'[' * 5_000}", 2),
+        (f"a = {'9' * 5_000}", 1),
+    ],
 )
 def test_a_file_that_is_no_toml_is_named_by_its_line(text: str, line: int, settings: Setup, home: Path) -> None:
     with pytest.raises(SettingsError) as wrong:
@@ -191,6 +201,7 @@ def test_whoever_is_tolerant_hears_of_everything_and_goes_on(settings: Setup) ->
         ("HOLDFAST_MAX_CONTEXT_TOKENS", "9" * 5_000, "$HOLDFAST_MAX_CONTEXT_TOKENS: must be a whole number"),
         ("HOLDFAST_MODEL", "a\nb", "$HOLDFAST_MODEL: must be a text, not 'a\\nb'"),
         ("HOLDFAST_MCP", "x", "$HOLDFAST_MCP: is a table"),
+        ("HOLDFAST_SYSTEM", "x" * 5_000, "$HOLDFAST_SYSTEM: there is no file"),
     ],
 )
 def test_what_is_wrong_in_a_variable_is_named_by_it(variable: str, text: str, problem: str, settings: Setup) -> None:
@@ -232,6 +243,7 @@ store = "postgresql://elsewhere.example/db"
 checkpoints = "../outside"
 allow = ["rm"]
 trust = ["/"]
+retention_days = 1
 max_steps = 3
 [mcp.files]
 command = "evil"
@@ -244,7 +256,7 @@ def test_a_project_that_is_not_trusted_runs_nothing_and_sends_nothing(settings: 
     found = settings(project_file=DANGEROUS)
 
     left_out = [note.split(": ")[1].split()[0] for note in found.notes]
-    assert left_out == ["model", "store", "checkpoints", "allow", "trust", "mcp", "hooks"]
+    assert left_out == ["model", "store", "checkpoints", "allow", "trust", "retention_days", "mcp", "hooks"]
     assert (found.model, found.allow, dict(found.mcp), found.hooks.pre_compact) == ("embedded", (), {}, ())
     assert found.max_steps == 3
     assert found.notes[0].endswith(f"to trust this project: holdfast config trust +{project} --user")
@@ -255,7 +267,46 @@ def test_a_project_that_the_user_trusts_may_do_what_it_says(settings: Setup, pro
 
     assert found.notes == ()
     assert (found.model, found.mcp["files"].command) == ("https://elsewhere.example/v1#m", "evil")
-    assert found.source("mcp.files").line == 8
+    assert found.source("mcp.files").line == 9
+
+
+def test_a_project_that_is_not_trusted_deletes_nothing_by_its_preset_or_rules(settings: Setup, project: Path) -> None:
+    (project / "rules.toml").write_text("retention_days = 1")
+
+    by_preset = settings(project_file="preset = 'cowagent'")
+    by_rules = settings(project_file="policy = 'rules.toml'")
+    trusted = settings(f"trust = ['{project}']")
+    by_the_user = settings("preset = 'cowagent'", project_file="max_steps = 3")
+
+    assert [one.rules.retention_days for one in (by_preset, by_rules, trusted, by_the_user)] == [None, None, 1, 30]
+    assert by_preset.notes == (
+        f"{project}/holdfast.toml:1: cowagent deletes conversations after 30 days, so it is left out; "
+        f"to trust this project: holdfast config trust +{project} --user",
+    )
+
+
+def test_a_link_out_of_a_project_is_seen_through(settings: Setup, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.md").write_text("secret")
+    (project / "system.md").symlink_to(tmp_path / "secret.md")
+
+    found = settings(project_file="system = 'system.md'\nstore = 'memory://'")
+
+    assert (found.system, len(found.notes)) == (None, 2)
+
+
+def test_odd_machines_have_settings_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(Path, "home", _nowhere)
+
+    assert load(environ={}).model == "embedded"
+    assert load(environ={"HOLDFAST_HOME": "~nobody/here"}, cwd=tmp_path / ("x" * 5_000)).model == "embedded"
+
+
+def _nowhere() -> Path:
+    raise RuntimeError
 
 
 def test_a_project_may_settle_what_stays_on_this_machine_and_in_it(settings: Setup, project: Path) -> None:

@@ -155,7 +155,8 @@ async def _reached(settings: Settings, *, is_asked: bool) -> AsyncIterator[Findi
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, writer = await asyncio.open_connection(host, port)
-            writer.close()
+                writer.close()
+                await writer.wait_closed()
             yield Finding("ok", "model", f"{host}:{port} can be reached")
         except (OSError, TimeoutError) as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else "no answer"
