@@ -142,3 +142,20 @@ def open_session(
         ),
         clock=clock,
     )
+
+
+async def follow(
+    session: Session,
+    settings: Settings,
+    *,
+    primary: str | Writer | None = None,
+    approve: Approval | None = None,
+    notice: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Let a session that is open go by changed settings from its next request on.
+
+    Hooks and checkpoints stay as they were opened with; store and model are not changed here.
+    """
+    how = compaction_from(settings, session.id, primary=primary, approve=approve, notice=notice, progress=progress)
+    await session.follow(policy_from(settings), compaction=how)

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from holdfast.app.places import shortened
+from holdfast.app.places import exists, is_file, shortened
 from holdfast.errors import redacted
 
 OFF = frozenset({"off", "none", "never", "no"})
@@ -213,7 +213,7 @@ class FilePath(Kind):
         if not isinstance(value, str) or "\0" in value:
             raise wrong(self.asks, value)
         path = absolute(value, folder)
-        if not path.is_file():
+        if not is_file(path):
             raise WrongValueError(f"there is no file {shortened(path)}; check the path")
         return path
 
@@ -242,7 +242,7 @@ class FolderPath(Kind):
         if not isinstance(value, str) or not value or "\0" in value:
             raise wrong(self.asks, value)
         path = absolute(value, folder)
-        if path.exists() and not path.is_dir():
+        if exists(path) and not path.is_dir():
             raise WrongValueError(f"{shortened(path)} is a file; name a folder, or off")
         return path
 
@@ -307,7 +307,11 @@ class StoreUrl(Kind):
 
 def wrong(asks: str, value: object) -> WrongValueError:
     """Return the error for a value that is not what was asked for."""
-    return WrongValueError(f"must be {asks}, not {redacted(repr(value)):.60}")
+    try:
+        shown = redacted(repr(value))
+    except ValueError:  # an integer of thousands of digits
+        shown = "a number without end"
+    return WrongValueError(f"must be {asks}, not {shown:.60}")
 
 
 def nearest(name: str, known: Sequence[str], *, few: int = 12) -> str:

@@ -46,7 +46,7 @@ class Places:
         """Yield the files of that name in the project, the nearest first; the user's own are not among them."""
         for folder in (self.cwd, *self.cwd.parents):
             path = folder / name
-            if folder != self.user_folder and path.is_file():
+            if folder != self.user_folder and is_file(path):
                 yield path
             if folder == self.project_folder:
                 return
@@ -59,24 +59,62 @@ def places(environ: Mapping[str, str] | None = None, cwd: Path | None = None) ->
     theirs, and conversations in `~/.holdfast`.
     """
     known = os.environ if environ is None else environ
-    here = (cwd or Path.cwd()).absolute()
-    home, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
-    if home:
-        user = data = Path(home).expanduser().absolute()
+    here = (cwd or _working_folder()).absolute()
+    told, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
+    if told:
+        user = data = _expanded(told)
     else:
-        data = Path.home() / ".holdfast"
-        user = (Path(configured).expanduser() if configured else Path.home() / ".config") / "holdfast"
+        data = home() / ".holdfast"
+        user = (_expanded(configured) if configured else home() / ".config") / "holdfast"
     return Places(user_folder=user, data_folder=data, cwd=here, project_folder=_root_of(here))
 
 
+def home() -> Path:
+    """Return the user's home folder; where nobody knows it, the one of last resort."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        return Path(text).absolute()
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # somebody has removed it
+        return home()
+
+
 def _root_of(folder: Path) -> Path:
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+    return next((one for one in (folder, *folder.parents) if exists(one / ".git")), folder)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file, as far as one may look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is anything of that name, as far as one may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def shortened(path: Path) -> str:
     """Return a path as people write it: with `~` for the home folder."""
     try:
-        inside = path.relative_to(Path.home())
+        inside = path.relative_to(home())
     except ValueError:
         return str(path)
     return f"~/{inside}" if inside.parts else "~"

@@ -29,7 +29,8 @@ def save(settings: Settings, key: str, text: str, *, scope: Scope = "user") -> P
         raise SettingsError(key, "is the user's own business: a project cannot trust itself; use --user")
     before = _text_of(path)
     table = parsed(before, shortened(path))
-    value = changed_to(key, text, _present(table, names, path.parent), settings.places.cwd)
+    present = _present(table, names, path.parent)
+    value = changed_to(key, text, settings.value(name) if present is None else present, settings.places.cwd)
     after = with_value(before, name, DECLARATIONS[name].kind.kept(value, path.parent))
     parsed(after, shortened(path))
     _replace(path, after, is_private=scope == "user")
@@ -39,8 +40,8 @@ def save(settings: Settings, key: str, text: str, *, scope: Scope = "user") -> P
 def _present(table: Table, names: tuple[str, ...], folder: Path) -> object:
     """Return the value that a file has now; one that is wrong is as good as none."""
     with suppress(SettingsError):
-        return next((checked(name, table[name], Source("user"), folder) for name in names if name in table), ())
-    return ()
+        return next((checked(name, table[name], Source("user"), folder) for name in names if name in table), None)
+    return None
 
 
 def forget(settings: Settings, key: str, *, scope: Scope = "user") -> Path:

@@ -159,13 +159,15 @@ def settled(
 ) -> Settings:
     """Return the settings that all of what was given makes; what cannot be is left out and told in `problems`."""
     told, wrong = list(notes), list(problems)
-    heeded = _heeded(given, where, told)
     values: dict[str, object] = {"store": where.store, "checkpoints": where.checkpoints}
     sources: dict[str, Source] = {}
-    for one in heeded:
+    is_safe = _is_trusted(given, where)
+    for one in given if is_safe else _harmless(given, where, told):
         _take(one, values, sources)
     preset, file = cast("str", values.get("preset", "default")), cast("Path | None", values.get("policy"))
     base, origin = _base_policy(preset, file, sources, wrong)
+    if not is_safe:
+        base = _without_deletion(base, sources, where, told)
     linked = {name: values[name] for name in LINKS if name in values}
     rules = _ruled(base, linked, sources, wrong)
     for name in LINKS:
@@ -181,25 +183,40 @@ def settled(
     return replace(settings, notes=tuple(dict.fromkeys(told)))
 
 
-def _heeded(given: Sequence[Given], where: Places, notes: list[str]) -> list[Given]:
-    """Return what counts: of a project that is not trusted, what can do no harm."""
+def _is_trusted(given: Sequence[Given], where: Places) -> bool:
     trusted = [
         path
         for one in given
         if one.name == "trust" and one.source.kind != "project"
         for path in cast("tuple[Path, ...]", one.value)
     ]
-    if is_trusted(where.project_folder, trusted):
-        return list(given)
+    return is_trusted(where.project_folder, trusted)
+
+
+def _harmless(given: Sequence[Given], where: Places, notes: list[str]) -> list[Given]:
+    """Return what counts where the project is not trusted: of its settings, those that can do no harm."""
     heeded: list[Given] = []
     for one in given:
         reason = why_trust(one.name, one.value, where.project_folder) if one.source.kind == "project" else None
         if reason is None:
             heeded.append(one)
-            continue
-        remedy = f"holdfast config trust +{shortened(where.project_folder)} --user"
-        notes.append(f"{one.source}: {one.name} {reason}, so it is left out; to trust this project: {remedy}")
+        else:
+            notes.append(_left_out(one.source, f"{one.name} {reason}", where))
     return heeded
+
+
+def _without_deletion(base: Policy, sources: Mapping[str, Source], where: Places, notes: list[str]) -> Policy:
+    """Return a policy that deletes nothing, where it is a project that has chosen it."""
+    chosen = [sources[name] for name in ("preset", "policy") if name in sources and sources[name].kind == "project"]
+    if not chosen or base.retention_days is None:
+        return base
+    notes.append(_left_out(chosen[-1], f"{base.name} deletes conversations after {base.retention_days} days", where))
+    return replace(base, retention_days=None)
+
+
+def _left_out(source: Source, what: str, where: Places) -> str:
+    remedy = f"holdfast config trust +{shortened(where.project_folder)} --user"
+    return f"{source}: {what}, so it is left out; to trust this project: {remedy}"
 
 
 def _take(one: Given, values: dict[str, object], sources: dict[str, Source]) -> None:

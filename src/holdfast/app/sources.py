@@ -144,7 +144,7 @@ def _keys_of_json(path: Path) -> Iterator[Found]:
         return
     try:
         table: object = json.loads(text.removeprefix("\ufeff"))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         yield SettingsError("the file", f"is not JSON that can be read: {error}", where=f"{file}:{line}")
         return

@@ -1,7 +1,6 @@
 """A TOML file as its author sees it: statements in lines, which the parser's tables do not tell.
 
-The parser itself says where a statement ends: lines are added until it accepts them. So whatever TOML allows, such as
-strings and arrays over many lines, is told apart as the parser would.
+A statement ends with its line, unless a string or a bracket is still open there.
 """
 
 import re
@@ -15,6 +14,14 @@ from holdfast.errors import SettingsError
 Table: TypeAlias = Mapping[str, object]
 Key: TypeAlias = tuple[str, ...]
 MARK = "\ufeff"
+_TOKEN = re.compile(
+    r"""
+    \"{3}(?:\\.|[^\\])*?\"{3,5} | '{3}.*?'{3,5}      # strings over many lines
+    | "(?:\\.|[^"\\\n])*" | '[^'\n]*' | \#[^\n]*    # strings and comments
+    | [\[\]{}\n]
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 
@@ -35,10 +42,10 @@ def parsed(text: str, file: str) -> Table:
     """Return what a document says; an error names the file and the line."""
     try:
         return tomllib.loads(text.removeprefix(MARK).replace("\r\n", "\n"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         said = str(error)
         place = _PLACE.search(said)
-        line = int(place[1]) if place and place[1] else text.count("\n") + 1
+        line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
         problem = f"is not TOML that can be read: {_PLACE.sub('', said)}; mend this line"
         raise SettingsError("the file", problem, where=f"{file}:{line}") from error
 
@@ -47,21 +54,30 @@ def statements(text: str) -> list[Statement]:
     """Return the statements of a document that can be parsed, in order."""
     lines = text.removeprefix(MARK).replace("\r\n", "\n").split("\n")
     found: list[Statement] = []
-    at, head, is_top = 0, (), True
-    while at < len(lines):
-        bare = lines[at].strip()
-        if not bare or bare.startswith("#"):
-            at += 1
-            continue
-        stop, table = _end_of(lines, at)
-        keys = tuple(_keys_in(table))
-        if bare.startswith("["):
-            head, is_top = keys[-1] if keys else (), False
-            found.append(Statement(keys, at, stop, is_head=True, is_top=False))
-        else:
-            found.append(Statement(tuple((*head, *key) for key in keys), at, stop, is_top=is_top))
-        at = stop
+    head: Key = ()
+    start = 0
+    for stop in _ends("\n".join(lines)):
+        bare = lines[start].strip()
+        if bare and not bare.startswith("#"):
+            keys = tuple(_keys_in(tomllib.loads("\n".join(lines[start:stop]))))
+            is_head = bare.startswith("[")
+            if is_head:
+                head = keys[-1]
+            named = keys if is_head else tuple((*head, *key) for key in keys)
+            found.append(Statement(named, start, stop, is_head=is_head, is_top=not head))
+        start = stop
     return found
+
+
+def _ends(text: str) -> Iterator[int]:
+    """Yield each line, counted from 1, with which a statement or an empty line ends."""
+    line, depth = 0, 0
+    for token in _TOKEN.finditer(text):
+        line += token[0].count("\n")
+        depth += (token[0] in {"[", "{"}) - (token[0] in {"]", "}"})
+        if token[0] == "\n" and depth == 0:
+            yield line
+    yield line + 1
 
 
 def lines_of(text: str) -> dict[Key, int]:
@@ -71,15 +87,6 @@ def lines_of(text: str) -> dict[Key, int]:
         for key in statement.keys:
             lines.setdefault(key, statement.start + 1)
     return lines
-
-
-def _end_of(lines: list[str], start: int) -> tuple[int, Table]:
-    for stop in range(start + 1, len(lines) + 1):
-        try:
-            return stop, tomllib.loads("\n".join(lines[start:stop]))
-        except tomllib.TOMLDecodeError:
-            continue
-    return len(lines), {}
 
 
 def _keys_in(value: object, before: Key = ()) -> Iterator[Key]:

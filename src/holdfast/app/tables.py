@@ -77,7 +77,7 @@ class NamedTables(Kind):
 
     def read(self, text: str) -> object:
         """Refuse: nobody types a table."""
-        raise WrongValueError(f"is a table; write {self.asks} into holdfast.toml in place of {text!r:.20}")
+        raise WrongValueError(f"is a table; write {self.asks} into holdfast.toml, not {text!r:.20}")
 
     def checked(self, value: object, folder: Path) -> object:
         """Return what each table says, by its name."""

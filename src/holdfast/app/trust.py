@@ -1,7 +1,8 @@
 """What a project's settings may not do before the user trusts it.
 
-A folder may come from anybody. Opening it must not start its programs, send what is said to its servers, or read and
-write outside of it; everything else it may settle. The user says so once: `trust` in his own settings.
+A folder may come from anybody. Opening it must not start its programs, send what is said to its servers, read and
+write outside of it, or delete what was said elsewhere; everything else it may settle. To trust it, the user says so
+once: that is the setting `trust`, which no project can make.
 """
 
 import ipaddress
@@ -34,6 +35,8 @@ def _sends(value: object, folder: Path) -> str | None:
     parts = urlsplit(str(value))
     if parts.scheme in NETWORK and not _is_here(parts.hostname):
         return f"sends conversations to {parts.hostname}"
+    if parts.scheme == "memory":
+        return "keeps nothing of a conversation"
     if parts.scheme == "sqlite":
         return _leaves(Path(unquote(parts.path)[1:]).expanduser(), folder)
     return None
@@ -52,6 +55,11 @@ def _leaves(value: object, folder: Path) -> str | None:
     return None
 
 
+def _deletes(value: object, folder: Path) -> str | None:
+    del folder
+    return f"deletes conversations after {value} days" if value is not None else None
+
+
 def _trusts(value: object, folder: Path) -> str | None:
     del value, folder
     return "is the user's own business"
@@ -67,5 +75,6 @@ _RULES: Mapping[str, Callable[[object, Path], str | None]] = {
     "system": _leaves,
     "policy": _leaves,
     "checkpoints": _leaves,
+    "retention_days": _deletes,
     "trust": _trusts,
 }

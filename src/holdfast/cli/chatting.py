@@ -38,4 +38,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help="default, co-cli, inkeep, copilot or cowagent")
     parser.add_argument("--system", metavar="FILE", help="a file with the system text")
     parser.add_argument("--tools", metavar="LIST", help="what the model may do: read, run, or none (read)")
-    parser.add_argument("--budget", dest="max_context_tokens", metavar="TOKENS", help="the most that is sent")
+    parser.add_argument("--budget", metavar="TOKENS", help="the most that is sent")

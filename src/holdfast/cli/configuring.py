@@ -23,7 +23,8 @@ from holdfast.stores.base import Store
 
 def settings_of(args: argparse.Namespace, *, is_tolerant: bool = False) -> Settings:
     """Return the settings for a command line: its arguments with the names of settings count as flags."""
-    flags = {name: getattr(args, name) for name in DECLARATIONS if getattr(args, name, None) is not None}
+    names = [name for one in DECLARATIONS.values() for name in one.names]
+    flags = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     return load(flags=flags, is_tolerant=is_tolerant)
 
 

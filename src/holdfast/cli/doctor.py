@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from holdfast.app.models import model_of
+from holdfast.app.models import bare_name, model_of
 from holdfast.app.places import shortened
 from holdfast.app.providers import missing_key, possible
 from holdfast.app.settings import Settings
@@ -122,7 +122,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
             yield Finding("fail", "model", f"{model} needs a key", f"set {variable}")
     if model_of(settings) is None:
         said = f"nobody knows the window of {model}; {DEFAULT_WINDOW:,} tokens are assumed"
-        yield Finding("warn", "model", said, f'write [models."{model}"] with window = … into holdfast.toml')
+        yield Finding("warn", "model", said, f'write [models."{bare_name(model)}"] with window = … into holdfast.toml')
     if model == EMBEDDED and (providers := possible(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield Finding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
@@ -146,20 +146,22 @@ def _needs(model: str, module: str, extra: str) -> Iterator[Finding]:
 
 
 async def _reached(settings: Settings, *, is_asked: bool) -> AsyncIterator[Finding]:
-    """Yield whether the model answers: an address is tried, and the model itself asked if the user says so."""
+    """Yield whether the model answers: it is asked if the user says so, else an address is tried."""
     parts = urlsplit(settings.model)
-    if parts.hostname and parts.scheme in {"http", "https"}:
-        place = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                _, writer = await asyncio.open_connection(*place)
-            writer.close()
-            yield Finding("ok", "model", f"{place[0]}:{place[1]} can be reached")
-        except (OSError, TimeoutError) as error:
-            said = f"{place[0]}:{place[1]} cannot be reached: {error or 'no answer'}"
-            yield Finding("fail", "model", said, "start the server, or check the address")
     if is_asked:
         yield await _answered(settings)
+    elif parts.hostname and parts.scheme in {"http", "https"}:
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+                await writer.wait_closed()
+            yield Finding("ok", "model", f"{host}:{port} can be reached")
+        except (OSError, TimeoutError) as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else "no answer"
+            said = f"{host}:{port} cannot be reached: {why}"
+            yield Finding("fail", "model", said, "start the server, or check the address")
 
 
 async def _answered(settings: Settings) -> Finding:
@@ -223,10 +225,9 @@ def _clock() -> Iterator[Finding]:
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:
-    folders = {_existing(settings.places.data_folder)}
-    if settings.model == EMBEDDED and place_of() is None:
-        folders.add(_existing(cache_folder()))
-    for folder in sorted(folders):
+    wanted = [settings.places.data_folder, *([cache_folder()] if settings.model == EMBEDDED else [])]
+    disks = {folder.stat().st_dev: folder for folder in map(_existing, reversed(wanted))}
+    for folder in disks.values():
         free = shutil.disk_usage(folder).free
         said = f"{free / (1 << 30):,.1f} GB free in {shortened(folder)}"
         state: State = "fail" if free < TOO_LITTLE_BYTES else "warn" if free < LITTLE_BYTES else "ok"

@@ -47,6 +47,10 @@ class Preparer:
         self._meter = meter
         self._policy = policy
 
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+
     async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
         """Return the next request, recorded."""
         reasons: list[str] = []

@@ -277,6 +277,14 @@ class Session(Traveller):
         self.model = model
         return done
 
+    async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
+        """Go by another policy, and with other writers, from now on; what was folded stays as it is."""
+        async with self._keeper.turn:
+            self.policy = policy_of(policy)
+            for part in (self._compactor, self._preparer, self._manual):
+                part.follow(self.policy)
+            self._compactor.how = compaction or self._compactor.how
+
     @fetching
     async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
