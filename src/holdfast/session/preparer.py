@@ -159,7 +159,6 @@ class Preparer:
             events.append(plan.view.truncated)
         events.append(told_of(request, plan, history, self._policy, situation))
         await keeper.change(*events)
-        positions = [entry.position for entry in plan.view.entries]
-        keeper.sent = list(zip(request.hashes, positions, strict=True))
+        keeper.sent = list(zip(request.hashes, request.positions, strict=True))
         self._meter.sent(model, request.tokens.counted)
         return replace(request, system=beside[0], tools=beside[1])

@@ -40,6 +40,8 @@ class PreparedRequest:
     """Of the whole payload, in our canonical encoding: what a replay is held against."""
     hashes: tuple[str, ...] = field(default=(), repr=False)
     """Of each message."""
+    positions: tuple[int | None, ...] = field(default=(), repr=False)
+    """Where each message was recorded; None for one that was made for this request."""
 
 
 def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
@@ -58,7 +60,12 @@ def drawn_up(
     named = tuple(_hash(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
     receipt = _receipt(plan, history, situation)
     return PreparedRequest(
-        messages, receipt.tokens, receipt, hash=payload_hash(named, **beside_of(history)), hashes=named
+        messages,
+        receipt.tokens,
+        receipt,
+        hash=payload_hash(named, **beside_of(history)),
+        hashes=named,
+        positions=tuple(entry.position for entry in plan.view.entries),
     )
 
 

@@ -128,6 +128,9 @@ def essence(native: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _said(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    if part.get("dynamic_ref") is not None:
+        # System text that is made anew for every run is the same text, whatever it says this time.
+        return {"dynamic_ref": part["dynamic_ref"]}
     said = {key: part[key] for key in _SAID if part.get(key) is not None}
     if isinstance(said.get("args"), str):
         # The same call comes back as a text or as an object.

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.tools import RunContext
-from pydantic_ai.toolsets import AgentToolset
 
 from holdfast.adapters.pydantic_ai.run import GovernedRun, is_inside
 from holdfast.adapters.pydantic_ai.sessions import Opened, Sessions
@@ -115,10 +114,6 @@ class Holdfast(AbstractCapability[Any]):
             # A conversation that is in the middle of a tool call cannot be gone on with.
             session_id = f"{session_id}.{ctx.run_id}"
         return GovernedRun(self, session_id, is_nested=is_nested)
-
-    def get_toolset(self) -> AgentToolset[Any] | None:
-        """Return the tools that come with it; none so far."""
-        return None
 
     def began(self, session: Session) -> None:
         """Hear that a run takes part in a session."""

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
-from holdfast.adapters.pydantic_ai.natives import FORMAT, elements, joined, validated
+from holdfast.adapters.pydantic_ai.carrying import carrying, in_plain_words, is_load, records_of
+from holdfast.adapters.pydantic_ai.natives import FORMAT, elements, joined, system_text, validated
 from holdfast.core.history.events import MAIN, Usage
+from holdfast.core.planning.rules.deep import FoldDeep
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import PendingToolCallsError
 from holdfast.session.request import PreparedRequest
@@ -45,6 +47,10 @@ class Conversation:
         """How the session stood then."""
         self._objects: dict[int, tuple[Mapping[str, Any], ModelMessage]] = {}
         """By the identity of what was recorded, the messages."""
+        self._records: dict[int, list[ModelRequestPart]] = {}
+        """By position, what messages say of what is in force from there on."""
+        self._changed: list[str] = []
+        """System text that was made anew since it was recorded: it goes out in the place of what was."""
 
     async def past(self) -> list[ModelMessage]:
         """Return what stands of the conversation."""
@@ -56,7 +62,9 @@ class Conversation:
             unknown = [native for native in natives if self._object(native) is None]
             for native, message in zip(unknown, validated(unknown), strict=True):
                 self._objects[id(native)] = native, message
-            self._take(joined(message for native in natives if (message := self._object(native)) is not None))
+            messages = [message for native in natives if (message := self._object(native)) is not None]
+            await self._heed(self._positions(), messages)
+            self._take(joined(messages))
             return list(self._told)
 
     async def follow(self, messages: Sequence[ModelMessage]) -> None:
@@ -75,46 +83,82 @@ class Conversation:
                 await self.session.interrupt()
                 return await self._prepared(wanted)
 
-    async def answer(self, response: ModelMessage, usage: Usage | None) -> None:
-        """Record what the model said to the last request."""
+    async def answer(self, asked: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None) -> None:
+        """Record what the model said to a request."""
         billed = None if usage is None else {name: getattr(usage, name) for name in BILLED}
         async with self._turn:
-            await self.session.record(self._written([response]), format=FORMAT, usage=billed)
-            self._take([*self._told, response])
+            # Another run of the same conversation may have spoken meanwhile.
+            await self._follow(asked)
+            await self._record([response], billed)
+            self._take([*asked, response])
 
     def outgoing(self, request: PreparedRequest) -> list[ModelMessage]:
         """Return the messages of a request; what nobody touched are the objects that came in."""
         made = [native for native in request.messages if self._object(native) is None]
-        objects = dict(zip(map(id, made), validated(made), strict=True))
-        return [self._object(native) or objects[id(native)] for native in request.messages]
+        new = validated(made)
+        if not isinstance(self.session.policy.fold, FoldDeep):
+            new = in_plain_words(new)
+        objects = dict(zip(map(id, made), new, strict=True))
+        shown, context = set(request.positions), self.session.history.context()
+        left_out = [
+            records
+            for position, records in self._records.items()
+            if position not in shown and position >= context.standing.cleared_at and context.stands(position)
+        ]
+        messages = [self._object(native) or objects[id(native)] for native in request.messages]
+        return carrying(messages, (part for records in left_out for part in records))
 
     async def _follow(self, messages: Sequence[ModelMessage]) -> None:
         known = len(self._told)
         is_longer = known <= len(messages) and all(map(_is_same, messages, self._told))
         if not is_longer or self._standing != self._stands() or self._tail != _parts(messages[known - 1 : known]):
             await self._catch_up_with(messages)
-        elif fresh := self._written(messages[known:]):
-            await self.session.record(fresh, format=FORMAT)
+        elif known < len(messages):
+            await self._record(messages[known:])
         self._take(messages)
+
+    async def _record(self, messages: Sequence[ModelMessage], usage: Mapping[str, int] | None = None) -> None:
+        pairs = elements(messages)
+        natives = [native for native, _ in pairs]
+        self._objects |= {id(native): (native, message) for native, message in pairs}
+        positions = await self.session.record(natives, format=FORMAT, usage=usage)
+        await self._heed(positions, [message for _, message in pairs])
+
+    async def _heed(self, positions: Sequence[int], messages: Sequence[ModelMessage]) -> None:
+        """Remember what messages say of what is in force, and keep those that nothing can stand for."""
+        for position, message in zip(positions, messages, strict=True):
+            if records := records_of(message):
+                self._records[position] = records
+            if is_load(message) and position not in self.session.history.facts.pins:
+                await self.session.pin(position)
+
+    def _positions(self) -> list[int]:
+        """Return where the messages that stand were recorded."""
+        context = self.session.history.context()
+        standing = context.between(context.standing.cleared_at, context.length)
+        return [entry.position or 0 for entry in standing]
 
     async def _catch_up_with(self, messages: Sequence[ModelMessage]) -> None:
         """Let the session find out what has changed, and learn under which of its own records each message goes."""
         pairs = elements(messages)
         await self.session.sync([native for native, _ in pairs], format=FORMAT)
         natives = await self.session.messages()
+        self._changed = []
         if len(natives) == len(pairs):
             self._objects = {id(one): (one, message) for one, (_, message) in zip(natives, pairs, strict=True)}
+            self._records = {}
+            await self._heed(self._positions(), [message for _, message in pairs])
+            self._changed = [
+                text
+                for recorded, (given, _) in zip(natives, pairs, strict=True)
+                if (text := system_text(given)) and text != system_text(recorded)
+            ]
 
     async def _prepared(self, wanted: Wanted) -> PreparedRequest:
+        system = "\n\n".join(filter(None, [wanted.system, *self._changed]))
         return await self.session.prepare(
-            wanted.budget, model=wanted.model, system=wanted.system, tools=wanted.tools or None
+            wanted.budget, model=wanted.model, system=system or None, tools=wanted.tools or None
         )
-
-    def _written(self, messages: Sequence[ModelMessage]) -> list[Mapping[str, Any]]:
-        """Return messages as the session records them, and remember which is which."""
-        pairs = elements(messages)
-        self._objects |= {id(native): (native, message) for native, message in pairs}
-        return [native for native, _ in pairs]
 
     def _object(self, native: Mapping[str, Any]) -> ModelMessage | None:
         known = self._objects.get(id(native))

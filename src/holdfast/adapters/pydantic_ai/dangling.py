@@ -17,8 +17,7 @@ def patch_dangling_tool_calls(messages: Sequence[ModelMessage], error_message: s
     if not open_calls:
         return list(messages)
     results = [
-        ToolReturnPart(tool_name=call.tool_name, content=error_message, tool_call_id=call.tool_call_id)
-        for call in open_calls
+        ToolReturnPart(call.tool_name, error_message, call.tool_call_id, outcome="interrupted") for call in open_calls
     ]
     return [*messages, ModelRequest(parts=results)]
 

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
 
+from holdfast.errors import MalformedInputError
 from holdfast.wire.pydantic_ai import NAME, opened
 
 FORMAT = NAME
@@ -37,7 +39,13 @@ def native_messages(messages: Sequence[ModelMessage]) -> list[Mapping[str, Any]]
 
 def validated(natives: Sequence[Mapping[str, Any]]) -> list[ModelMessage]:
     """Return recorded messages as objects, one for one."""
-    return ModelMessagesTypeAdapter.validate_python(natives)
+    try:
+        return ModelMessagesTypeAdapter.validate_python(natives)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place, *path = first["loc"]
+        where = f"messages[{place}]" + "".join(f".{step}" for step in path)
+        raise MalformedInputError(where, f"this version of pydantic-ai cannot read it: {first['msg']}") from error
 
 
 def model_messages(natives: Sequence[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -60,6 +68,12 @@ def joined(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
 def is_system(message: ModelMessage) -> bool:
     """Return whether a message is system text and nothing else."""
     return isinstance(message, ModelRequest) and all(isinstance(part, SystemPromptPart) for part in message.parts)
+
+
+def system_text(native: Mapping[str, Any]) -> str:
+    """Return the system text that a recorded message is; nothing where it is more than that."""
+    is_text = all(part.get("part_kind") == "system-prompt" for part in native["parts"])
+    return "\n\n".join(str(part.get("content")) for part in native["parts"]) if is_text else ""
 
 
 def _parted(message: ModelMessage, counts: Sequence[int]) -> list[ModelMessage]:

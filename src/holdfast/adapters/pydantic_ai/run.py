@@ -14,6 +14,7 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.toolsets import AgentToolset
 
 from holdfast.adapters.pydantic_ai.conversation import Conversation, Wanted
 from holdfast.adapters.pydantic_ai.dangling import has_dangling_calls, patch_dangling_tool_calls
@@ -66,6 +67,8 @@ class GovernedRun(AbstractCapability[Any]):
         self._conversation: Conversation | None = None
         self._messages: Sequence[ModelMessage] = ()
         """The run's own history, as it grows."""
+        self._asked: Sequence[ModelMessage] = ()
+        """What was to be said with the last request."""
         self._is_governed = False
         """Whether the request that is being made is ours."""
         self._smaller: PreparedRequest | None = None
@@ -100,8 +103,13 @@ class GovernedRun(AbstractCapability[Any]):
             if has_dangling_calls(self._messages):
                 await conversation.session.interrupt()
 
+    def get_toolset(self) -> AgentToolset[Any] | None:
+        """Return the tools that come with a governed run; none so far."""
+        return None
+
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Let a run without a history go on from what stands in its session."""
+        self._messages = ctx.messages
         if isinstance(node, UserPromptNode) and not ctx.messages and self._conversation is not None:
             past = await self._conversation.past()
             # Calls that wait for somebody's word are answered with the results that come with it.
@@ -115,7 +123,7 @@ class GovernedRun(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Return the request as the session makes it, for the model that is going to answer it."""
-        self._messages, messages = ctx.messages, request_context.messages
+        messages = request_context.messages
         conversation, self._is_governed = self._conversation, False
         if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
             # The provider has paused in the middle of an answer and wants exactly this back.
@@ -126,7 +134,7 @@ class GovernedRun(AbstractCapability[Any]):
                 request = await conversation.prepare(messages, self._wanted(ctx, request_context))
             except EmptyConversationError:
                 return request_context
-        self._is_governed = True
+        self._asked, self._is_governed = messages, True
         if not self._is_nested:
             self._governor.last = request
         return replace(request_context, messages=conversation.outgoing(request))
@@ -138,14 +146,16 @@ class GovernedRun(AbstractCapability[Any]):
         del ctx, request_context
         if self._conversation is None or not self._is_governed:
             raise error
+        problem = None
         try:
             self._smaller = await self._conversation.session.retry(error)
-        except (CannotFitError, ModelOverflowError) as problem:
+        except HoldfastError as caught:
+            problem = caught
+        if problem is None:
+            raise RetryModelRequest from error
+        if isinstance(problem, CannotFitError | ModelOverflowError):
             error.add_note(f"Holdfast could not make the request small enough: {problem}")
-            raise error from None
-        except HoldfastError:
-            raise error from None
-        raise RetryModelRequest from error
+        raise error
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -158,7 +168,8 @@ class GovernedRun(AbstractCapability[Any]):
         # pydantic-ai does the same right after this.
         response.run_id = response.run_id or ctx.run_id
         response.conversation_id = response.conversation_id or ctx.conversation_id
-        await self._conversation.answer(response, usage if is_billed else None)
+        response.model_id = response.model_id or request_context.model_id or request_context.model.model_id
+        await self._conversation.answer(self._asked, response, usage if is_billed else None)
         if not self._is_nested:
             self._governor.usage = usage
         return response

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from holdfast.adapters.pydantic_ai.conversation import Conversation
+from holdfast.adapters.pydantic_ai.natives import FORMAT
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import SettingsError
 from holdfast.models.base import Writer
@@ -41,7 +42,7 @@ class Sessions:
             if given is not None and getattr(how, setting.name) is not None:
                 raise SettingsError(setting.name, "is the open session's own; give it where you open that")
         self._how = how
-        self._given = Conversation(given) if given is not None else None
+        self._given = Conversation(_speaking(given)) if given is not None else None
         self._store: Store | None = None
         self._open: OrderedDict[str, Conversation] = OrderedDict()
         self._opening = asyncio.Lock()
@@ -65,7 +66,7 @@ class Sessions:
         async with self._opening:
             known = self._open.get(session_id)
             if known is None:
-                known = self._open[session_id] = Conversation(await self._opened(session_id))
+                known = self._open[session_id] = Conversation(_speaking(await self._opened(session_id)))
                 await self._close_idle()
             self._open.move_to_end(session_id)
             return known
@@ -100,3 +101,13 @@ class Sessions:
             await self._open.pop(session_id).session.close()
             if isinstance(self._store, MemoryStore) and not isinstance(self._how.store, MemoryStore):
                 await self._store.delete(session_id)
+
+
+def _speaking(session: Session) -> Session:
+    """Return a session if its messages are pydantic-ai's."""
+    spoken = session.history.format or FORMAT
+    if spoken != FORMAT:
+        raise SettingsError(
+            "format", f"session {session.id!r} speaks {spoken}; bring it into another one with convert()"
+        )
+    return session
