@@ -51,6 +51,7 @@ async def outcome(model: FailingModel, clock: SimulatedClock) -> tuple[str, bool
         ("inflated", ("abcdef\nTell me of the sea.\n" * 3, False), 1, 0),
         ("refusing", "ModelRefusedError", 1, 0),
         ("hanging", "ModelUnreachableError", 2, 181),
+        ("stubborn", ("abcdef", False), 1, 60),
         ("flaky", ("abcdef", False), 2, 1),
         ("unauthorised", "ModelAccessError", 1, 0),
         ("unreachable", "ModelUnreachableError", 2, 1),
@@ -69,7 +70,7 @@ async def test_each_failure_fails_in_its_own_way(
 
 
 def test_every_failure_is_listed() -> None:
-    assert len(FAILURES) == len(set(FAILURES)) == 12
+    assert len(FAILURES) == len(set(FAILURES)) == 13
 
 
 async def test_time_passes_only_when_told() -> None:

@@ -195,9 +195,11 @@ class Compactor:
             return False
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        if not task.done():
-            # A writer that does not let itself be stopped is left behind; its run is over.
-            LIVE.discard(self._running_owner)
+        # One that never got to run, or that does not let itself be stopped, cannot say that it is over.
+        LIVE.discard(self._running_owner)
+        with suppress(OvertakenError, StoreError):
+            async with self._keeper.turn:
+                await self.tidy()
         return True
 
     async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
@@ -279,10 +281,6 @@ class Compactor:
         """Give up what is running, and wait for what goes with it."""
         await self.cancel()
         await self.companions.close()
-        with suppress(OvertakenError, StoreError):
-            async with self._keeper.turn:
-                # What was begun and never got to run is ended too.
-                await self.tidy()
         for writer in self._made.values():
             if isinstance(writer, Closes):
                 await writer.close()
