@@ -24,6 +24,7 @@ from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, OvertakenError, StoreError
 from holdfast.models.base import Closes, Writer
 from holdfast.models.open import writer_for
+from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
@@ -64,6 +65,8 @@ class Compaction(With):
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
     """Hears what is being waited for, and an empty text when that is over."""
+    redact: bool = True
+    """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
 
 
 class Compactor:
@@ -122,7 +125,8 @@ class Compactor:
     async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
         """Begin a summary of a span; the conversation goes on."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        job, writer = job_of(step, outlook, self._policy, focus), self.writer(step.trigger)
+        hide = redacted if self.how.redact else str
+        job, writer = job_of(step, outlook, self._policy, focus, hide), self.writer(step.trigger)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
         LIVE.add(owner)

@@ -1,10 +1,11 @@
 """A span becomes a summary: every word of it is shown to a model, in pieces that fit, and what it wrote is judged.
 
-What is to be summarised is taken out of the history at once, as values: the conversation goes on meanwhile.
+What is to be summarised is taken out of the history at once, as values: the conversation goes on meanwhile. What looks
+like a key is taken out of it, and out of what comes back, unless somebody wants it otherwise; the log has it still.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -17,7 +18,7 @@ from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 from holdfast.core.planning.summary.asking import asked, fixed_tokens
 from holdfast.core.planning.summary.checking import verdict
 from holdfast.core.planning.summary.cleaning import cleaned
-from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, newest, pieces
+from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, Hide, newest, pieces
 from holdfast.core.planning.summary.survival import Fact, facts_of
 from holdfast.errors import CompactionFailedError, ModelOverflowError
 from holdfast.models.base import Answer, Ask, Writer
@@ -70,9 +71,11 @@ class Job:
     facts: tuple[Fact, ...] | None
     """What must survive; None where the policy takes a summary as it is."""
     beside: tuple[str, ...] = ()
+    hide: Hide = str
+    """Takes out what a summariser may not see, nor write."""
 
 
-def job_of(step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "") -> Job:
+def job_of(step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "", hide: Hide = str) -> Job:
     """Return the job of summarising a span as it stands."""
     history, context, scope = outlook.history, outlook.shown.context, outlook.situation.scope
     before = history.facts.summary_within(step.start, step.stop, scope)
@@ -82,18 +85,19 @@ def job_of(step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "") ->
     return Job(
         step=step,
         entries=tuple(context.between(first, step.stop)),
-        previous=before.text if before else _earlier(outlook, step),
-        plan=history.facts.plan,
-        todos=history.facts.todos,
-        skills=tuple(history.facts.skills),
-        focus=focus,
-        tail=_tail(outlook, step),
-        system_context=_clipped(history.facts.system, SYSTEM_TOKENS, outlook.situation.counter),
+        previous=hide(before.text if before else _earlier(outlook, step)),
+        plan=hide(history.facts.plan),
+        todos=hide(history.facts.todos),
+        skills=tuple(map(hide, history.facts.skills)),
+        focus=hide(focus),
+        tail=_tail(outlook, step, hide),
+        system_context=_clipped(hide(history.facts.system), SYSTEM_TOKENS, outlook.situation.counter),
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
         max_tokens=rule.allowance(outlook, step) if rule else MAX_OUTPUT_TOKENS,
-        facts=tuple(facts_of(history.ledger(scope, step.stop))) if rule else None,
-        beside=tuple(rule.beside(outlook, step)) if rule else (),
+        facts=tuple(_told(facts_of(history.ledger(scope, step.stop)), hide)) if rule else None,
+        beside=tuple(map(hide, rule.beside(outlook, step))) if rule else (),
+        hide=hide,
     )
 
 
@@ -128,7 +132,7 @@ async def _rolled(job: Job, writer: Writer, patience: Patience, window: int) -> 
         # A small model is shown less around the messages, and all of the messages.
         around = _Around(focus=job.focus)
         room = window - max_output - fixed_tokens(job.counter, previous_tokens=max_output, **around)
-    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES) or [""]
+    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES, job.hide) or [""]
     previous, spent = job.previous, log.Usage()
     answer = Answer(text="", model=writer.name)
     for number, part in enumerate(parts, start=1):
@@ -136,6 +140,7 @@ async def _rolled(job: Job, writer: Writer, patience: Patience, window: int) -> 
         call = asked(part, previous=previous, number=number, of=len(parts), max_words=max_words, **around)
         ask = Ask(system=call.system, text=call.text, max_output_tokens=max_output)
         answer = await patiently(writer, ask, timeout_seconds=patience.timeout_seconds, attempts=patience.attempts)
+        answer = replace(answer, text=job.hide(answer.text))
         if len(answer.text) > MAX_CHARS_PER_TOKEN * max_output:
             raise CompactionFailedError("the summary is far longer than was asked for")
         spent, previous = _sum(spent, answer.usage), cleaned(answer.text, range(job.step.stop))
@@ -218,11 +223,19 @@ def _behind(outlook: Outlook, step: FoldSpan) -> int:
     )
 
 
-def _tail(outlook: Outlook, step: FoldSpan) -> str:
+def _tail(outlook: Outlook, step: FoldSpan, hide: Hide) -> str:
     """Return the newest of what stays behind a fold, as text."""
     context = outlook.shown.context
     behind = list(context.between(step.stop, context.length))
-    return newest(behind, outlook.situation.counter, TAIL_TOKENS, MAX_PIECE_BYTES)
+    return newest(behind, outlook.situation.counter, TAIL_TOKENS, MAX_PIECE_BYTES, hide)
+
+
+def _told(facts: Iterable[Fact], hide: Hide) -> Iterator[Fact]:
+    """Yield what must survive as a summariser can know it; a name that is a secret is no loss."""
+    for fact in facts:
+        told = replace(fact, text=hide(fact.text), shown_by=tuple(map(hide, fact.shown_by)))
+        if fact.kind != "name" or told == fact:
+            yield told
 
 
 def _clipped(text: str, tokens: int, counter: Counter) -> str:
