@@ -17,6 +17,7 @@ SECRETS = [
     ("ghp_0123456789abcdef", "ghp_[redacted]"),
     ("AKIAIOSFODNN7EXAMPLE", "AKIA[redacted]"),
     ("sk_live_4eC39HqLyjWDarjtT1zdp7dc", "sk_live_[redacted]"),
+    ('{"text": "a\\nsk-abcdef123456\\tpassword=hunter2!"}', '{"text": "a\\nsk-[redacted]\\tpassword=[redacted]"}'),
     ("hf_AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh", "hf_[redacted]"),
     (f"cookie {JWT};", "cookie eyJ[redacted];"),
     ("Authorization: Bearer abc.def-ghi=", "Authorization: Bearer [redacted]"),
@@ -36,6 +37,7 @@ NO_SECRETS = [
     "secret=os.environ['A1']",
     "max_tokens=4096, token_count: 12345abc",
     "hf_compaction_worktree and npm_config_cache",
+    "the asia-pacific-region",
     "see https://example.org:8080/a@2",
     "-----BEGIN PRIVATE KEY----- is how such a file begins.",
 ]

@@ -111,13 +111,10 @@ async def test_the_clock_waits_for_work_that_is_real() -> None:
 
 
 def test_only_a_writer_that_says_so_reuses_a_prefix() -> None:
-    class Reusing(ScriptedModel):
-        prefix_formats = frozenset({"openai-chat"})
+    reusing = ScriptedModel(repeat("x"), prefix_formats=["openai-chat"])
 
-    lines = repeat("x")
-
-    assert [reuses_prefix(Reusing(lines), "openai-chat"), reuses_prefix(Reusing(lines), "gemini")] == [True, False]
-    assert reuses_prefix(ScriptedModel(lines), "openai-chat") is False
+    assert [reuses_prefix(reusing, "openai-chat"), reuses_prefix(reusing, "gemini")] == [True, False]
+    assert reuses_prefix(ScriptedModel(repeat("x")), "openai-chat") is False
 
 
 def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:

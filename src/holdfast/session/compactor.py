@@ -27,6 +27,7 @@ from holdfast.models.open import writer_for
 from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
+from holdfast.session.prefix import Sent
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
 
 LEASE_MS = 600_000
@@ -122,11 +123,12 @@ class Compactor:
         if facts.running is not None and facts.written is not None and facts.running.scope != other_than:
             await self._give_up(facts.running, "another one takes its place; the summary is kept for the next fold")
 
-    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
-        """Begin a summary of a span; the conversation goes on."""
+    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> None:
+        """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
         hide = redacted if self.how.redact else str
-        job, writer = job_of(step, outlook, self._policy, focus, hide), self.writer(step.trigger)
+        job = job_of(step, outlook, self._policy, focus, hide=hide, sent=sent)
+        writer = self.writer(step.trigger)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
         LIVE.add(owner)

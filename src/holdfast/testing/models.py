@@ -45,8 +45,13 @@ class ScriptedModel:
         window: int | None = None,
         seconds: float = 0.0,
         sleep: Sleep = asyncio.sleep,
+        prefix_formats: Iterable[str] = (),
     ) -> None:
-        """`lines` may be endless; each answer takes `seconds` on the clock that `sleep` belongs to."""
+        """`lines` may be endless; each answer takes `seconds` on the clock that `sleep` belongs to.
+
+        `prefix_formats` are those in which it can be asked behind a conversation.
+        """
+        self.prefix_formats = frozenset(prefix_formats)
         self._lines = iter(lines)
         self._name = name
         self._window = window

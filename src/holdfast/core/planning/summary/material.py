@@ -27,6 +27,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.weight import utf8_length
+from holdfast.core.history.ledger.calls import one_line
 from holdfast.core.planning.summary.frames import quoted
 from holdfast.errors import SettingsError
 
@@ -34,6 +35,8 @@ MIN_PIECE_TOKENS, MIN_PIECE_BYTES = 200, 600
 """Room for the longest line that says who speaks, and for some words under it."""
 NAME_BYTES = 128
 """No provider allows a tool a longer name."""
+BEGINNING_CHARS = 60
+"""How much of a message tells it from its neighbours."""
 CHARS_PER_TOKEN = 5
 """More than texts have on average: where a part of a message is cut is guessed from above."""
 SEALED = ("signature", "encrypted")
@@ -116,6 +119,16 @@ def newest(entries: Sequence[Entry], counter: Counter, max_tokens: int, max_byte
             continue
         return shown or _clipped(_label(entry, "clipped"), text, limits)
     return shown
+
+
+def positions(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide: Hide = str) -> str:
+    """Return the beginnings of messages with where they were said, a line each; of too many some."""
+    lines = [f"[{blocks[0].label}] {one_line(blocks[0].body, BEGINNING_CHARS)}" for _, blocks in _said(entries, hide)]
+    for step in range(1, len(lines) + 1):
+        text = "\n".join([*lines[:-1:step], *lines[-1:]])
+        if counter.count(text) <= max_tokens:
+            return text
+    return ""
 
 
 def _units(entries: Iterable[Entry], limits: _Limits, hide: Hide) -> Iterator[str]:
