@@ -162,7 +162,9 @@ class Compactor:
         run, written = facts.running, facts.written
         if run is None or written is None or rule is None or run.scope != situation.scope:
             return None
-        summary = Summary(written.text, written.by_model, written.usage, written.duration_ms, written.score)
+        summary = Summary(
+            written.text, written.by_model, written.usage, written.duration_ms, written.score, written.dollars
+        )
         event = await self._keeper.decided(
             lambda: completed(step_of(run), rule, outlook_of(self._keeper.history, self._policy, situation), summary)
         )
@@ -250,6 +252,7 @@ class Compactor:
             usage=summary.usage,
             duration_ms=summary.duration_ms,
             score=summary.score,
+            dollars=summary.dollars,
             scope=event.scope,
         )
 

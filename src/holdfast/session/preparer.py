@@ -13,7 +13,7 @@ from holdfast.core.planning.completion import completed, told
 from holdfast.core.planning.plan import Plan, outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, ReduceToText, Step
+from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, Outlook, ReduceToText, Step
 from holdfast.errors import OvertakenError
 from holdfast.models.base import Prefix
 from holdfast.session.circumstances import Wanted, changes_beside, situation_of
@@ -95,6 +95,10 @@ class Preparer:
             and run.scope == situation.scope,
         )
 
+    def outlook(self, wanted: Wanted) -> Outlook:
+        """Return what the rules would look at."""
+        return outlook_of(self._keeper.history, self._policy, self.situation(wanted))
+
     async def _attempt(
         self, wanted: Wanted, beside: Beside, reasons: list[str], *, may_wait: bool
     ) -> PreparedRequest | _Waiting:
@@ -137,7 +141,8 @@ class Preparer:
     async def _must_wait(self, step: Step, situation: Situation, why: str, *, may_wait: bool) -> bool:
         """Carry out a step, or return that there is a summary to be waited for first."""
         if isinstance(step, OffloadOutputs | ReduceToText):
-            await self._keeper.change(told(step, situation.scope))
+            outlook = outlook_of(self._keeper.history, self._policy, situation)
+            await self._keeper.change(told(step, outlook, why))
         elif isinstance(step, AwaitSummary):
             if not situation.has_ready_summary:
                 return may_wait and self._compactor.is_running

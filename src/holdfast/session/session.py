@@ -16,6 +16,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import difference
 from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
+from holdfast.core.planning.completion import measured
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
@@ -69,9 +70,10 @@ class Session(Traveller):
         self.clock = clock
         self._owns_store = isinstance(store, str)
         keeper = Keeper(self.store, session_id, clock)
-        super().__init__(keeper, Compactor(keeper, self.policy, compaction))
+        compactor = Compactor(keeper, self.policy, compaction)
         self._meter = Meter(self.store)
-        self._preparer = Preparer(self._keeper, self._compactor, self._meter, self.policy)
+        self._preparer = Preparer(keeper, compactor, self._meter, self.policy)
+        super().__init__(keeper, compactor, self._preparer)
         self._ladder = Ladder(self._preparer, self._meter)
         self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
@@ -178,7 +180,7 @@ class Session(Traveller):
             given = [message_hash(native) for native in natives]
             found = difference(given, recorded(self.history, self._keeper.hashes), self._keeper.sent, len(self.history))
             if found.rewind_to is not None:
-                await self._keeper.change(log.Rewound(to=found.rewind_to))
+                await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
             return await self._keeper.say(events, decoded[found.new :], is_decision=True)
 
@@ -250,7 +252,8 @@ class Session(Traveller):
         """Show chosen messages of the last compaction again, whole, behind its summary."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            await self._keeper.change(brought_back(self.history.context(), positions))
+            event = brought_back(self.history.context(), positions)
+            await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
 
     @fetching
     async def preview(self, *, budget: int | Budget | None = None) -> log.CompactionCompleted:
@@ -278,8 +281,9 @@ class Session(Traveller):
         await self._changed(event)
 
     async def receipts(self) -> list[ChangeReceipt]:
-        """Return what every compaction did, the oldest first."""
-        return receipts_of(await self.events())
+        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
+        timed = await self._keeper.log.timed()
+        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""

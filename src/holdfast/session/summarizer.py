@@ -22,7 +22,7 @@ from holdfast.core.planning.summary.checking import verdict
 from holdfast.core.planning.summary.cleaning import cleaned
 from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, Hide, newest, pieces
 from holdfast.core.planning.summary.survival import Fact, facts_of
-from holdfast.counters.models import model_named
+from holdfast.counters.models import dollars_of, model_named
 from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import Answer, Ask, Writer
 from holdfast.models.patience import ATTEMPTS, TIMEOUT_SECONDS, patiently
@@ -119,7 +119,12 @@ async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
         found = _Found(*_judged(job, answer), answer.model, _sum(spent, found.usage))
     duration_ms = int((time.monotonic() - began) * 1000)
     return Summary(
-        found.text or "", by_model=found.model, usage=found.usage, duration_ms=duration_ms, score=found.score
+        found.text or "",
+        by_model=found.model,
+        usage=found.usage,
+        duration_ms=duration_ms,
+        score=found.score,
+        dollars=dollars_of(found.usage, found.model),
     )
 
 
