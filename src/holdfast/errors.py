@@ -31,21 +31,11 @@ HoldfastError
 A message says what is true and what to do; the facts are attributes. What looks like a key is never in a message.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
-_KEYS = re.compile(
-    r"\b(sk-|gh[pousr]_|github_pat_|xox[abprs]-|AKIA|AIza)[A-Za-z0-9_\-]{8,}|\b(Bearer\s+)[A-Za-z0-9._~+/=\-]{8,}",
-    re.IGNORECASE,
-)
+from holdfast.redaction import redacted
+
 FIRST_SERVER_STATUS = 500
-_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
-
-
-def redacted(text: str) -> str:
-    """Return a text without what looks like a key or a password."""
-    kept = _KEYS.sub(lambda match: f"{match[1] or match[2]}[redacted]", text)
-    return _PASSWORD.sub(r"\1[redacted]@", kept)
 
 
 class HoldfastError(Exception):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from holdfast.core.planning.cost import Prices
+from holdfast.core.history.events import Usage
+from holdfast.core.planning.cost import MILLION, Prices
 from holdfast.core.planning.situation import Budget
 
 
@@ -86,7 +87,18 @@ def prices_of(model: Model) -> Prices | None:
         read=read / model.input_price,
         write=(model.cache_write_price or model.input_price) / model.input_price,
         output=model.output_price / model.input_price,
+        dollars=model.input_price,
     )
+
+
+def dollars_of(usage: Usage, model: str) -> float | None:
+    """Return what a call was billed at the table's prices; None where it does not know them."""
+    prices = prices_of(known) if (known := model_named(model)) else None
+    if prices is None or prices.dollars is None:
+        return None
+    fresh, read, write = usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    units = fresh + prices.read * read + prices.write * write + prices.output * usage.output_tokens
+    return units * prices.dollars / MILLION
 
 
 def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:

@@ -24,8 +24,10 @@ from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, OvertakenError, StoreError
 from holdfast.models.base import Closes, Writer
 from holdfast.models.open import writer_for
+from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
+from holdfast.session.prefix import Sent
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
 
 LEASE_MS = 600_000
@@ -64,6 +66,8 @@ class Compaction(With):
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
     """Hears what is being waited for, and an empty text when that is over."""
+    redact: bool = True
+    """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
 
 
 class Compactor:
@@ -123,10 +127,12 @@ class Compactor:
         if facts.running is not None and facts.written is not None and facts.running.scope != other_than:
             await self._give_up(facts.running, "another one takes its place; the summary is kept for the next fold")
 
-    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
-        """Begin a summary of a span; the conversation goes on."""
+    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> None:
+        """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        job, writer = job_of(step, outlook, self._policy, focus), self.writer(step.trigger)
+        hide = redacted if self.how.redact else str
+        job = job_of(step, outlook, self._policy, focus, hide=hide, sent=sent)
+        writer = self.writer(step.trigger)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
         LIVE.add(owner)
@@ -160,7 +166,9 @@ class Compactor:
         run, written = facts.running, facts.written
         if run is None or written is None or rule is None or run.scope != situation.scope:
             return None
-        summary = Summary(written.text, written.by_model, written.usage, written.duration_ms, written.score)
+        summary = Summary(
+            written.text, written.by_model, written.usage, written.duration_ms, written.score, written.dollars
+        )
         event = await self._keeper.decided(
             lambda: completed(step_of(run), rule, outlook_of(self._keeper.history, self._policy, situation), summary)
         )
@@ -199,9 +207,11 @@ class Compactor:
             return False
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        if not task.done():
-            # A writer that does not let itself be stopped is left behind; its run is over.
-            LIVE.discard(self._running_owner)
+        # One that never got to run, or that does not let itself be stopped, cannot say that it is over.
+        LIVE.discard(self._running_owner)
+        with suppress(OvertakenError, StoreError):
+            async with self._keeper.turn:
+                await self.tidy()
         return True
 
     async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
@@ -246,6 +256,7 @@ class Compactor:
             usage=summary.usage,
             duration_ms=summary.duration_ms,
             score=summary.score,
+            dollars=summary.dollars,
             scope=event.scope,
         )
 
@@ -283,10 +294,6 @@ class Compactor:
         """Give up what is running, and wait for what goes with it."""
         await self.cancel()
         await self.companions.close()
-        with suppress(OvertakenError, StoreError):
-            async with self._keeper.turn:
-                # What was begun and never got to run is ended too.
-                await self.tidy()
         for writer in self._made.values():
             if isinstance(writer, Closes):
                 await writer.close()

@@ -73,7 +73,11 @@ class Log:
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the beginning."""
-        return [event for _, event in await Log(self.store, self.session).news()]
+        return [event for _, event in await self.timed()]
+
+    async def timed(self) -> list[tuple[int, log.Event]]:
+        """Return everything that happened, each with its time."""
+        return await Log(self.store, self.session).news()
 
     async def picked(self, places: Sequence[int]) -> list[tuple[int, log.Event]]:
         """Return single events by their places in the log."""

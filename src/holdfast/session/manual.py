@@ -54,7 +54,7 @@ class ManualCompaction:
             step, situation = self._planned(wanted, trigger)
             if step.by != "summary" or not situation.has_summariser:
                 return await self._by_rule(step, situation)
-            await self._compactor.begin(step, situation, focus)
+            await self._compactor.begin(step, situation, focus, sent=self._preparer.last(wanted.scope))
         try:
             await self._compactor.wait()
         except asyncio.CancelledError:

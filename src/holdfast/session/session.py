@@ -15,6 +15,7 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.sync import difference
 from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
+from holdfast.core.planning.completion import measured
 from holdfast.core.planning.contents import Contents, contents_of
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
@@ -72,9 +73,10 @@ class Session(Traveller):
         self.clock = clock
         self._owns_store = isinstance(store, str)
         keeper = Keeper(self.store, session_id, clock)
-        super().__init__(keeper, Compactor(keeper, self.policy, compaction))
+        compactor = Compactor(keeper, self.policy, compaction)
         self._meter = Meter(self.store)
-        self._preparer = Preparer(self._keeper, self._compactor, self._meter, self.policy)
+        self._preparer = Preparer(keeper, compactor, self._meter, self.policy)
+        super().__init__(keeper, compactor, self._preparer)
         self._ladder = Ladder(self._preparer, self._meter)
         self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
@@ -179,7 +181,7 @@ class Session(Traveller):
             given = [name_of(native, wire.name) for native in natives]
             found = difference(given, recorded(self.history, self._keeper), self._keeper.sent, len(self.history))
             if found.rewind_to is not None:
-                await self._keeper.change(log.Rewound(to=found.rewind_to))
+                await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
             return await self._keeper.say(events, decoded[found.new :], is_decision=True)
 
@@ -251,7 +253,8 @@ class Session(Traveller):
         """Show chosen messages of the last compaction again, whole, behind its summary."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            await self._keeper.change(brought_back(self.history.context(), positions))
+            event = brought_back(self.history.context(), positions)
+            await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
 
     @fetching
     async def contents(self, *, budget: int | Budget | None = None) -> Contents:
@@ -297,8 +300,9 @@ class Session(Traveller):
         await self._changed(event)
 
     async def receipts(self) -> list[ChangeReceipt]:
-        """Return what every compaction did, the oldest first."""
-        return receipts_of(await self.events())
+        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
+        timed = await self._keeper.log.timed()
+        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""

@@ -11,7 +11,7 @@ from functools import cache
 from types import UnionType
 from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
-from holdfast.core.history.events import Breakdown, Event, Unknown, Usage
+from holdfast.core.history.events import Breakdown, Effect, Event, Unknown, Usage
 from holdfast.errors import MalformedInputError
 
 SCHEMA = 1
@@ -20,7 +20,7 @@ Record: TypeAlias = dict[str, object]
 KINDS: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not Unknown}
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
 """For each earlier schema, what turns a record's fields into those of the next one."""
-_NESTED = {"usage": Usage, "tokens": Breakdown}
+_NESTED = {"usage": Usage, "tokens": Breakdown, "effect": Effect}
 
 
 def to_record(event: Event) -> Record:
@@ -85,7 +85,7 @@ def _read(kind: type[Event], name: str, values: Mapping[str, object]) -> Event:
 
 
 @cache
-def _hints(kind: type[Event]) -> Mapping[str, object]:
+def _hints(kind: type) -> Mapping[str, object]:
     return get_type_hints(kind)
 
 
@@ -114,11 +114,14 @@ def _named(hint: object) -> str:
     return getattr(hint, "__name__", None) or str(hint).replace("collections.abc.", "")
 
 
-def _nested(kind: type[Usage | Breakdown], place: str, values: Mapping[str, object]) -> Usage | Breakdown:
+def _nested(
+    kind: type[Usage | Breakdown | Effect], place: str, values: Mapping[str, object]
+) -> Usage | Breakdown | Effect:
     known = {item.name: values[_camel(item.name)] for item in fields(kind) if _camel(item.name) in values}
     for field_name, value in known.items():
-        if not _fits(value, int):
-            raise MalformedInputError(f"{place}.{_camel(field_name)}", f"must be int, not {value!r:.60}")
+        hint = _hints(kind)[field_name]
+        if not _fits(value, hint):
+            raise MalformedInputError(f"{place}.{_camel(field_name)}", f"must be {_named(hint)}, not {value!r:.60}")
     return kind(**known)  # pyright: ignore[reportArgumentType]
 
 

@@ -69,6 +69,8 @@ class Summary:
     duration_ms: int | None = None
     score: float | None = None
     """Which share of what must not be forgotten it holds, with what stands beside it."""
+    dollars: float | None = None
+    """What writing it cost, where the prices of the model are known."""
 
 
 @dataclass(frozen=True, slots=True)
