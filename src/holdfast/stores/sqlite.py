@@ -4,10 +4,8 @@ One connection lives in one thread of its own, so an event loop never waits for 
 open the same file; SQLite's own lock decides who writes.
 """
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +14,7 @@ from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, St
 from holdfast.stores.packing import packed, written
 from holdfast.stores.sqlite_database import Database, batch_of
 from holdfast.stores.sqlite_schema import translated
+from holdfast.stores.thread import WorkThread
 
 T = TypeVar("T")
 
@@ -27,7 +26,7 @@ class SqliteStore:
         self.path = Path(path)
         self._max_bytes = max_bytes
         """What the file may grow to; None for as much as the disk holds."""
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-sqlite")
+        self._thread = WorkThread("holdfast-sqlite")
         self._database: Database | None = None
 
     async def append(
@@ -119,10 +118,10 @@ class SqliteStore:
         """Close the file; the store opens it again if it is asked for more."""
         if self._database is not None:
             database, self._database = self._database, None
-            await asyncio.get_running_loop().run_in_executor(self._thread, database.close)
+            await self._thread.run(database.close)
 
     async def _run(self, action: Callable[[Database], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action)
+        return await self._thread.run(lambda: self._act(action))
 
     def _act(self, action: Callable[[Database], T]) -> T:
         try:
