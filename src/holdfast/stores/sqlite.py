@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
-from holdfast.stores.packing import packed, written
-from holdfast.stores.sqlite_database import Database, batch_of
+from holdfast.stores.packing import written
+from holdfast.stores.sqlite_database import Batch, Database
 from holdfast.stores.sqlite_schema import translated
 from holdfast.stores.thread import WorkThread
 
@@ -40,8 +40,12 @@ class SqliteStore:
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
-        batch = batch_of(session, records, index, blobs, after=after, time_ms=time_ms)
-        return await self._run(lambda db: db.append(batch))
+        batch = Batch(session, after, time_ms, [written(record) for record in records], index, blobs)
+        length = await self._run(lambda db: db.append(batch))
+        if (database := self._database) and database.is_behind:
+            # Nobody waits for that; where it cannot be done, what is to be found stays noted.
+            self._thread.begin(lambda: database.is_behind and database.catch_up())
+        return length
 
     async def rewrite(
         self,
@@ -56,9 +60,9 @@ class SqliteStore:
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
-        batch = batch_of(session, [tombstone], index, blobs, after=after, time_ms=time_ms)
-        lines = {position: packed(written(record)) for position, record in records.items()}
-        return await self._run(lambda db: db.rewrite(batch, lines, dropped))
+        batch = Batch(session, after, time_ms, [written(tombstone)], index, blobs)
+        changed = {position: written(record) for position, record in records.items()}
+        return await self._run(lambda db: db.rewrite(batch, changed, dropped))
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
