@@ -1,6 +1,6 @@
 """Talk to the embedded model in a small window, in a real terminal, and draw what is on the screen: docs/chat.svg.
 
-    python scripts/record_chat.py docs/chat.svg
+python scripts/record_chat.py docs/chat.svg
 """
 
 import argparse
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 ROWS, COLUMNS = 30, 100
+HEX_DIGITS = 6
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 SAID = (
     "My boat is called Aurora, and she is moored at berth 7.",
@@ -55,9 +56,11 @@ class Recording:
                 shown, since = list(self.screen.display), time.monotonic()
 
     def says(self, text: str) -> None:
+        """Type a line."""
         self._child.send(f"{text}\r")
 
     def close(self) -> None:
+        """Leave."""
         self._child.close(force=True)
 
 
@@ -77,11 +80,12 @@ def drawn(screen: pyte.Screen) -> str:
 
 def _colour(name: str) -> str:
     named = {"brightblack": "bright_black", "brown": "yellow"}
-    is_hex = len(name) == 6 and all(letter in "0123456789abcdef" for letter in name)
+    is_hex = len(name) == HEX_DIGITS and all(letter in "0123456789abcdef" for letter in name)
     return f"#{name}" if is_hex else named.get(name, name)
 
 
 def main() -> None:
+    """Record, and draw the last screen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     args = parser.parse_args()

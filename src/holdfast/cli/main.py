@@ -45,7 +45,7 @@ NEEDS_NO_STORE = (chat, configure, list_models, examine)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         prepare_output(is_utf8=args.json or args.command is do.export_session)
         code = asyncio.run(_run(args)) if args.command else _welcome(args)
@@ -128,12 +128,13 @@ def _command(group: Commands, name: str, command: do.Command, *, of_session: boo
     return parser
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return what reads a command line."""
+    whole = argparse.ArgumentParser(
         prog="holdfast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(json=False, command=None)
-    commands = parser.add_subparsers(metavar="COMMAND")
+    whole.set_defaults(json=False, command=None)
+    commands = whole.add_subparsers(metavar="COMMAND")
     add_arguments(_command(commands, "chat", chat))
     sessions = _command(commands, "sessions", do.list_sessions)
     sessions.add_argument("--prefix", default="", help="only ids that begin so")
@@ -160,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     removing = _command(commands, "scrub", do.scrub_session, of_session=True)
     removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
     _about_settings(commands)
-    return parser
+    return whole
 
 
 def _about_settings(commands: Commands) -> None:
