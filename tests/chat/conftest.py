@@ -18,7 +18,7 @@ from holdfast.testing.chat import Json
 from holdfast.testing.endpoint import Endpoint, Piece, Received, spoken
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 120
 
 
 def messages_of(request: Received) -> list[Json]:
@@ -158,7 +158,8 @@ Sit = Callable[..., Person]
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     """The environment of a person with an empty home."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
+    ours = ("HOLDFAST_", "XDG_", "COLUMNS", "LINES", "NO_COLOR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "HOLDFAST_HOME": str(tmp_path / "home"), "TERM": "xterm-256color", "LANG": "C.UTF-8"}
 
 

@@ -132,7 +132,10 @@ class Terminal:
         self._console.print(renderable)
 
     def _unfinished(self) -> str:
-        lines = safe(self._words).strip("\n").splitlines()
+        """Return the end of the block that is being written, wrapped: what stands above the line is not."""
+        width = max(1, shutil.get_terminal_size().columns - 1)
+        text = Text(safe(self._words[-LIVE_LINES * width :]).strip("\n"))
+        lines = [line.plain.rstrip() for line in text.wrap(self._console, width)] if text.plain else []
         return "\n".join(lines[-LIVE_LINES:])
 
     def _status(self) -> str:
