@@ -20,6 +20,7 @@ FLOORS = (
     {"core.history"},
     {"core.conversation"},
     {"errors"},
+    {"redaction"},
 )
 """From the top down: a room imports from the floors below it and never from its neighbours."""
 PURE = (["core"], ["wire"])

@@ -13,7 +13,6 @@ from typing import TypeVar
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.errors import HoldfastError, redacted
 from holdfast.session.session import Session, now_ms
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite import SqliteStore
@@ -260,7 +259,7 @@ def test_a_file_with_nothing_to_save_is_called_so(
         (["show", ""], "session '' is not known; list the sessions"),
         (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
         (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
-        (["sessions", "--store", "mysql://u:hunter2@h/d"], "store: 'h/d' is not the URL of a store"),
+        (["sessions", "--store", "mysql://u:hunter2@h/d"], "--store: must be one of memory://, sqlite:///file"),
         (["scrub", "report-1", "ab"], "text: give at least 4 characters of the secret"),
     ],
 )
@@ -321,19 +320,3 @@ def test_an_interrupt_ends_cleanly(
 
     assert run(capsys, "sessions", "rm", "report-1")[0] == 130
     assert run(capsys, "show", "report-1")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("key sk-proj-abcdef123456 is wrong", "key sk-[redacted] is wrong"),
-        ("ghp_0123456789abcdef", "ghp_[redacted]"),
-        ("AKIAIOSFODNN7EXAMPLE", "AKIA[redacted]"),
-        ("Authorization: Bearer abc.def-ghi=", "Authorization: Bearer [redacted]"),
-        ("postgresql://me:hunter2@host/db", "postgresql://me:[redacted]@host/db"),
-        ("ask-me-anything, a risk-averse desk", "ask-me-anything, a risk-averse desk"),
-    ],
-)
-def test_what_looks_like_a_key_is_not_in_an_error(text: str, expected: str) -> None:
-    assert redacted(text) == expected
-    assert str(HoldfastError(text)) == expected

@@ -31,21 +31,11 @@ HoldfastError
 A message says what is true and what to do; the facts are attributes. What looks like a key is never in a message.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
-_KEYS = re.compile(
-    r"\b(sk-|gh[pousr]_|github_pat_|xox[abprs]-|AKIA|AIza)[A-Za-z0-9_\-]{8,}|\b(Bearer\s+)[A-Za-z0-9._~+/=\-]{8,}",
-    re.IGNORECASE,
-)
+from holdfast.redaction import redacted
+
 FIRST_SERVER_STATUS = 500
-_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
-
-
-def redacted(text: str) -> str:
-    """Return a text without what looks like a key or a password."""
-    kept = _KEYS.sub(lambda match: f"{match[1] or match[2]}[redacted]", text)
-    return _PASSWORD.sub(r"\1[redacted]@", kept)
 
 
 class HoldfastError(Exception):
@@ -83,12 +73,14 @@ class EmptyConversationError(MalformedInputError):
 
 
 class SettingsError(HoldfastError):
-    """A setting cannot work. The message names the setting, the value and what would do."""
+    """A setting cannot work. The message names the setting, the value, what would do, and where it stands if known."""
 
-    def __init__(self, setting: str, problem: str) -> None:
-        super().__init__(f"{setting}: {problem}")
+    def __init__(self, setting: str, problem: str, *, where: str = "") -> None:
+        super().__init__(f"{where}: {setting}: {problem}" if where else f"{setting}: {problem}")
         self.setting = setting
         self.problem = problem
+        self.where = where
+        """File and line, variable or flag."""
 
 
 class PendingToolCallsError(HoldfastError):

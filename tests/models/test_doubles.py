@@ -51,6 +51,7 @@ async def outcome(model: FailingModel, clock: SimulatedClock) -> tuple[str, bool
         ("inflated", ("abcdef\nTell me of the sea.\n" * 3, False), 1, 0),
         ("refusing", "ModelRefusedError", 1, 0),
         ("hanging", "ModelUnreachableError", 2, 181),
+        ("stubborn", ("abcdef", False), 1, 60),
         ("flaky", ("abcdef", False), 2, 1),
         ("unauthorised", "ModelAccessError", 1, 0),
         ("unreachable", "ModelUnreachableError", 2, 1),
@@ -69,7 +70,7 @@ async def test_each_failure_fails_in_its_own_way(
 
 
 def test_every_failure_is_listed() -> None:
-    assert len(FAILURES) == len(set(FAILURES)) == 12
+    assert len(FAILURES) == len(set(FAILURES)) == 13
 
 
 async def test_time_passes_only_when_told() -> None:
@@ -110,13 +111,10 @@ async def test_the_clock_waits_for_work_that_is_real() -> None:
 
 
 def test_only_a_writer_that_says_so_reuses_a_prefix() -> None:
-    class Reusing(ScriptedModel):
-        prefix_formats = frozenset({"openai-chat"})
+    reusing = ScriptedModel(repeat("x"), prefix_formats=["openai-chat"])
 
-    lines = repeat("x")
-
-    assert [reuses_prefix(Reusing(lines), "openai-chat"), reuses_prefix(Reusing(lines), "gemini")] == [True, False]
-    assert reuses_prefix(ScriptedModel(lines), "openai-chat") is False
+    assert [reuses_prefix(reusing, "openai-chat"), reuses_prefix(reusing, "gemini")] == [True, False]
+    assert reuses_prefix(ScriptedModel(repeat("x")), "openai-chat") is False
 
 
 def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:

@@ -14,7 +14,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.models.base import Answer, Ask
-from holdfast.models.patience import patiently
+from holdfast.models.patience import _LEFT_BEHIND, patiently
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import FailingModel, ScriptedModel
 
@@ -117,6 +117,33 @@ async def test_a_model_that_hangs_costs_its_timeouts_and_no_more(clock: Simulate
 
     assert str(raised.value) == "failing:hanging: no answer within 30 s; ask again, or allow it more time"
     assert (len(model.asks), clock.time_ms()) == (2, 61_000)
+
+
+async def test_a_model_that_does_not_let_itself_be_stopped_is_left_behind_when_its_time_is_up(
+    clock: SimulatedClock,
+) -> None:
+    model = FailingModel("stubborn", seconds=600, sleep=clock.sleep)
+
+    with pytest.raises(ModelUnreachableError, match="no answer within 30 s"):
+        await clock.run(patiently(model, ASK, timeout_seconds=30, attempts=2, sleep=clock.sleep))
+
+    assert (len(model.asks), clock.time_ms(), len(_LEFT_BEHIND)) == (2, 61_000, 2)
+    await clock.advance(600)
+    assert not _LEFT_BEHIND, "what it said at last was heard by nobody"
+
+
+async def test_cancelling_does_not_wait_for_a_model_that_goes_on(clock: SimulatedClock) -> None:
+    model = FailingModel("stubborn", seconds=600, sleep=clock.sleep)
+    task = asyncio.create_task(patiently(model, ASK, timeout_seconds=900, sleep=clock.sleep))
+    await clock.advance(1)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (clock.time_ms(), len(_LEFT_BEHIND)) == (1_000, 1)
+    await clock.advance(600)
+    assert not _LEFT_BEHIND
 
 
 async def test_a_slow_model_is_heard_out_within_the_time(clock: SimulatedClock) -> None:

@@ -12,9 +12,11 @@ from holdfast.errors import (
     CompactionCancelledError,
     CompactionRunningError,
     ModelAccessError,
+    ModelUnreachableError,
     NoContextError,
     NothingToCompactError,
 )
+from holdfast.models.patience import _LEFT_BEHIND
 from holdfast.session.compactor import LIVE, Compaction, Draft
 from holdfast.session.summarizer import Patience
 from holdfast.stores.base import Store
@@ -339,3 +341,59 @@ async def test_a_summary_counts_only_when_it_was_approved() -> None:
     await talked(other, 4)
     await other.compact()
     assert "Edited by hand." in (await other.shown())[0].message.text
+
+
+@pytest.mark.seed("C-60")
+async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is_heard_no_more() -> None:
+    gate = asyncio.Event()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    model = FailingModel("stubborn", text=SUMMARY, sleep=held)
+    how = Compaction(automatic=model, patience=Patience(timeout_seconds=0.05, attempts=1))
+    session = await opened(compaction=how)
+    await talked(session, 4)
+    before = await session.shown()
+
+    with pytest.raises(ModelUnreachableError, match=r"no answer within 0\.05 s"):
+        await session.compact()
+
+    assert session.history.facts.running is None
+    gate.set()
+    await until(lambda: not _LEFT_BEHIND)
+    assert await session.shown() == before
+    assert await kinds(session) == ["compaction_start", "compaction_complete"]
+
+
+async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
+    gate = asyncio.Event()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    model = FailingModel("stubborn", text=SUMMARY, sleep=held)
+    session = await opened(summariser=model)
+    await talked(session, 10)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+    await until(lambda: bool(model.asks))
+
+    await session.close()
+
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+    gate.set()
+    await until(lambda: not _LEFT_BEHIND)
+
+
+async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
+    model = endless()
+    session = await opened(summariser=model)
+    await talked(session, 10)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+
+    await session.close()
+
+    assert model.asks == []
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast import HoldfastError, MalformedInputError, convert, validate
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import StoredRecord
-from holdfast.stores.jsonl import Loaded, Loss, export_lines, load_file, loaded, write_private
+from holdfast.stores.files import write_private
+from holdfast.stores.jsonl import Loaded, Loss, export_lines, load_file, loaded
 from holdfast.testing.store_contract import NOW, said
 from holdfast.wire.formats import format_named
 

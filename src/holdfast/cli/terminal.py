@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.core.conversation.messages import Message
-from holdfast.errors import SettingsError, redacted
+from holdfast.errors import SettingsError
+from holdfast.redaction import redacted
 from holdfast.session.session import now_ms
 from holdfast.stores.base import SessionInfo
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from holdfast.core.planning.cost import Prices
+from holdfast.core.history.events import Usage
+from holdfast.core.planning.cost import MILLION, Prices
 from holdfast.core.planning.situation import Budget
 
 
@@ -27,11 +28,16 @@ class Model:
 
 
 @cache
-def _table() -> Mapping[str, list[float | None]]:
-    """Return the rows by name, and those that only routers list by their bare name too."""
+def _rows() -> Mapping[str, list[float | None]]:
     from importlib.resources import files  # noqa: PLC0415 - a tenth of the import time of the package
 
-    rows: dict[str, list[float | None]] = json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+    return json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+
+
+@cache
+def _table() -> Mapping[str, list[float | None]]:
+    """Return the rows by name, and those that only routers list by their bare name too."""
+    rows = _rows()
     bare: dict[str, list[float | None]] = {}
     for name, row in rows.items():
         last = name.rsplit("/", 1)[-1]
@@ -39,6 +45,11 @@ def _table() -> Mapping[str, list[float | None]]:
         if last not in rows and (last not in bare or (row[0] or 0) < (bare[last][0] or 0)):
             bare[last] = row
     return {**bare, **rows}
+
+
+def known_models() -> list[str]:
+    """Return the names of all models of the table."""
+    return sorted(_rows())
 
 
 def model_named(name: str | None) -> Model | None:
@@ -76,7 +87,18 @@ def prices_of(model: Model) -> Prices | None:
         read=read / model.input_price,
         write=(model.cache_write_price or model.input_price) / model.input_price,
         output=model.output_price / model.input_price,
+        dollars=model.input_price,
     )
+
+
+def dollars_of(usage: Usage, model: str) -> float | None:
+    """Return what a call was billed at the table's prices; None where it does not know them."""
+    prices = prices_of(known) if (known := model_named(model)) else None
+    if prices is None or prices.dollars is None:
+        return None
+    fresh, read, write = usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    units = fresh + prices.read * read + prices.write * write + prices.output * usage.output_tokens
+    return units * prices.dollars / MILLION
 
 
 def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:

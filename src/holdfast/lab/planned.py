@@ -90,7 +90,7 @@ class Planned:
         if isinstance(step, FoldSpan):
             self._fold(step, situation)
         elif not isinstance(step, AwaitSummary):
-            self.history.append(told(step, situation.scope))
+            self.history.append(told(step, outlook_of(self.history, self.policy, situation)))
 
     def _fold(self, step: FoldSpan, situation: Situation) -> None:
         rule = self.policy.fold or self.policy.emergency

@@ -7,7 +7,7 @@ and either returns the whole answer or raises a `ModelError`; patience is somebo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.core.history.events import Usage
 
@@ -67,6 +67,15 @@ class Writer(Protocol):
 
     async def write(self, ask: Ask) -> Answer:
         """Return what the model wrote, or raise a `ModelError`; asks once."""
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A writer that holds something open, such as a server of its own."""
+
+    async def close(self) -> None:
+        """Give it back."""
         ...
 
 

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import INTERACTION_HEADER, Answer, Ask, Prefix
 from holdfast.models.refusals import refused, retry_after_of, translated
 from holdfast.models.streaming import OK, Reply, events_of
+from holdfast.redaction import REDACTED
 from holdfast.wire.reading import is_list, is_mapping
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ IDLE_SECONDS = 120.0
 MIN_CHARS, CHARS_PER_TOKEN = 65_536, 32
 """A model that writes more than this for each token it was allowed ignores the limit."""
 MAX_REFUSAL_BYTES = 65_536
-REDACTED = "[redacted]"
 
 
 class ChatWriter:

@@ -3,7 +3,8 @@
 A call that failed because of the moment may succeed in the next one; a call that failed because of what
 was asked, or by whom, never will. So only the first kind is repeated, a bounded number of times, after waits
 that double and that a provider's own word can lengthen up to a bound. The waits have no chance in them:
-one process rarely has two summaries under way, and what is certain can be tested.
+one process rarely has two summaries under way, and what is certain can be tested. A writer that does not let itself
+be stopped is left behind when its time is up: nobody waits for it, and what it says later nobody hears.
 """
 
 import asyncio
@@ -28,6 +29,10 @@ TIMEOUT_SECONDS = 120.0
 ATTEMPTS = 3
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0
+PARTING_ROUNDS = 20
+"""How often the loop goes round for a call that was told to stop: enough to close a connection, no time at all."""
+_LEFT_BEHIND: set[asyncio.Future[Answer]] = set()
+"""Calls that went on all the same; held, or the loop would forget them in the middle of what they do."""
 
 
 async def patiently(
@@ -88,7 +93,25 @@ async def _within(seconds: float, writer: Writer, ask: Ask, sleep: Sleep) -> Ans
     except Exception as error:
         raise translated(writer.name, error) from error
     finally:
-        call.cancel()
         timer.cancel()
-        await asyncio.gather(call, timer, return_exceptions=True)
+        await asyncio.wait({timer})
+        await _part_from(call)
     raise ModelUnreachableError(writer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")
+
+
+async def _part_from(call: asyncio.Future[Answer]) -> None:
+    """Tell a call to stop and see it off; one that goes on is not waited for, and its late answer is dropped."""
+    call.cancel()
+    _LEFT_BEHIND.add(call)
+    call.add_done_callback(_forget)
+    for _ in range(PARTING_ROUNDS):
+        if call.done():
+            return
+        await asyncio.sleep(0)
+
+
+def _forget(call: asyncio.Future[Answer]) -> None:
+    _LEFT_BEHIND.discard(call)
+    if not call.cancelled():
+        # Looked at, so that the loop does not report an error that nobody is there for.
+        call.exception()

@@ -16,16 +16,18 @@ from typing import TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
-from holdfast.core.planning.completion import completed, started, step_of
+from holdfast.core.planning.completion import completed, given_up, started, step_of
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, OvertakenError, StoreError
-from holdfast.models.base import Writer
+from holdfast.models.base import Closes, Writer
 from holdfast.models.open import writer_for
+from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
+from holdfast.session.prefix import Sent
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
 
 LEASE_MS = 600_000
@@ -64,6 +66,8 @@ class Compaction(With):
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
     """Hears what is being waited for, and an empty text when that is over."""
+    redact: bool = True
+    """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
 
 
 class Compactor:
@@ -76,19 +80,20 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
         self.companions = Companions(keeper, how)
         self._running_owner = ""
+        self._made: dict[str, Writer | None] = {}
+        """The writers that were named and not given: they are ours to close."""
         self._begun_in: int | None = None
         """The prompt in whose turn a summary was last begun."""
         self.problem: HoldfastError | None = None
         """Why the last one came to nothing."""
 
-    @property
-    def can_write(self) -> bool:
-        """Whether there is anybody to write summaries that nobody asked for."""
-        return self.can_write_manually
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
 
     @property
-    def can_write_manually(self) -> bool:
-        """Whether there is anybody to write a summary that somebody asks for."""
+    def can_write(self) -> bool:
+        """Whether there is anybody to write summaries."""
         return self.how.manual is not None or self.how.automatic is not None
 
     @property
@@ -122,10 +127,12 @@ class Compactor:
         if facts.running is not None and facts.written is not None and facts.running.scope != other_than:
             await self._give_up(facts.running, "another one takes its place; the summary is kept for the next fold")
 
-    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "") -> None:
-        """Begin a summary of a span; the conversation goes on."""
+    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> None:
+        """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        job, writer = job_of(step, outlook, self._policy, focus), self._writer(step)
+        hide = redacted if self.how.redact else str
+        job = job_of(step, outlook, self._policy, focus, hide=hide, sent=sent)
+        writer = self.writer(step.trigger)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
         LIVE.add(owner)
@@ -139,11 +146,15 @@ class Compactor:
         self._running_owner = owner
         self._task = asyncio.create_task(self._run(job, event, writer))
 
-    def _writer(self, step: FoldSpan) -> Writer:
+    def writer(self, trigger: log.Trigger) -> Writer:
         """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
         cheap, primary, author = self.how.automatic, self.how.manual, self._policy.author
-        is_primary = author == "session" or (author == "cheap_then_primary" and step.trigger in ASKED_FOR)
-        writer = writer_for((primary or cheap) if is_primary else (cheap or primary))
+        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in ASKED_FOR)
+        named = (primary or cheap) if is_primary else (cheap or primary)
+        writer = self._made.get(named) if isinstance(named, str) else named
+        if isinstance(named, str) and writer is None:
+            # Made once and kept: one may have a server of its own to start.
+            writer = self._made[named] = writer_for(named)
         if writer is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
         return writer
@@ -155,7 +166,9 @@ class Compactor:
         run, written = facts.running, facts.written
         if run is None or written is None or rule is None or run.scope != situation.scope:
             return None
-        summary = Summary(written.text, written.by_model, written.usage, written.duration_ms, written.score)
+        summary = Summary(
+            written.text, written.by_model, written.usage, written.duration_ms, written.score, written.dollars
+        )
         event = await self._keeper.decided(
             lambda: completed(step_of(run), rule, outlook_of(self._keeper.history, self._policy, situation), summary)
         )
@@ -179,7 +192,8 @@ class Compactor:
             while True:
                 async with self._keeper.turn:
                     await self._keeper.take_in()
-                    await self.tidy()
+                    with suppress(OvertakenError):
+                        await self.tidy()
                     if not self.is_running:
                         return
                 await asyncio.sleep(POLL_SECONDS)
@@ -193,9 +207,11 @@ class Compactor:
             return False
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        if not task.done():
-            # A writer that does not let itself be stopped is left behind; its run is over.
-            LIVE.difference_update({self._running_owner})
+        # One that never got to run, or that does not let itself be stopped, cannot say that it is over.
+        LIVE.discard(self._running_owner)
+        with suppress(OvertakenError, StoreError):
+            async with self._keeper.turn:
+                await self.tidy()
         return True
 
     async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
@@ -203,17 +219,17 @@ class Compactor:
         try:
             await self._end(event, await self._written(job, event, writer))
         except asyncio.CancelledError:
-            await self._end(event, _ended(event, "it was cancelled", is_cancelled=True))
+            await self._end(event, given_up(event, "it was cancelled", is_cancelled=True))
         except TimeoutError:
             seconds = self.how.patience.deadline_seconds
             self.problem = CompactionFailedError(f"it took longer than {seconds:g} s")
-            await self._end(event, _ended(event, str(self.problem)))
+            await self._end(event, given_up(event, str(self.problem)))
         except HoldfastError as error:
             self.problem = error
-            await self._end(event, _ended(event, str(error)))
+            await self._end(event, given_up(event, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever a caller's own code raises, the session goes on
             self.problem = CompactionFailedError(f"{type(error).__name__}: {error}")
-            await self._end(event, _ended(event, str(self.problem)))
+            await self._end(event, given_up(event, str(self.problem)))
         finally:
             LIVE.discard(event.owner)
 
@@ -230,7 +246,7 @@ class Compactor:
         if self.how.approve is not None:
             approved = await self._approved(Draft(job.step, summary, job.replaced_tokens))
             if approved is None:
-                return _ended(event, "it was not approved", is_cancelled=True)
+                return given_up(event, "it was not approved", is_cancelled=True)
             summary = approved
         return log.SummaryWritten(
             start=event.start,
@@ -240,6 +256,7 @@ class Compactor:
             usage=summary.usage,
             duration_ms=summary.duration_ms,
             score=summary.score,
+            dollars=summary.dollars,
             scope=event.scope,
         )
 
@@ -277,13 +294,13 @@ class Compactor:
         """Give up what is running, and wait for what goes with it."""
         await self.cancel()
         await self.companions.close()
-        with suppress(OvertakenError, StoreError):
-            async with self._keeper.turn:
-                # What was begun and never got to run is ended too.
-                await self.tidy()
+        for writer in self._made.values():
+            if isinstance(writer, Closes):
+                await writer.close()
+        self._made.clear()
 
     async def _give_up(self, run: log.CompactionStarted, why: str) -> None:
-        await self.record(_ended(run, why, is_cancelled=True))
+        await self.record(given_up(run, why, is_cancelled=True))
 
     def _is_abandoned(self, run: log.CompactionStarted) -> bool:
         """Return whether nobody is at it any more: the process is gone, or too much time has passed."""
@@ -304,19 +321,6 @@ class Compactor:
 def _turn(shown: Projection) -> int | None:
     """Return the position of the prompt that is being answered."""
     return None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
-
-
-def _ended(run: log.CompactionStarted, error: str, *, is_cancelled: bool = False) -> log.CompactionCompleted:
-    """Return the event of a compaction that came to nothing."""
-    return log.CompactionCompleted(
-        success=False,
-        trigger=run.trigger,
-        start=run.start,
-        stop=run.stop,
-        error=error,
-        is_cancelled=is_cancelled,
-        scope=run.scope,
-    )
 
 
 def _is_alive(process: int) -> bool:

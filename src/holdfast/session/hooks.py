@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Self, TypeAlias
 
 from holdfast.core.history.events import Breakdown, Trigger
-from holdfast.errors import SettingsError, redacted
+from holdfast.errors import SettingsError
+from holdfast.redaction import redacted
 
 MAX_LINE_CHARS = 300
 MAX_KEPT_BYTES = 4_096

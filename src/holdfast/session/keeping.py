@@ -7,6 +7,7 @@ opened by a shortcut, and of what was said only what is asked for is read.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from random import random
 from typing import TypeAlias, TypeVar
 
@@ -131,8 +132,8 @@ class Keeper:
             except NotInMemoryError as missing:
                 await self.fetch(missing.positions)
 
-    def _learn(self, event: log.Event, time_ms: int, place: int) -> None:
-        self.history.append(event)
+    def _learn(self, event: log.Event, time_ms: int, place: int, message: Message | None = None) -> None:
+        self.history.append(event, message)
         if isinstance(event, log.RequestPrepared):
             self.asked_ms = time_ms
         elif isinstance(event, log.CompactionStarted):
@@ -144,9 +145,6 @@ class Keeper:
 
     async def change(self, *events: log.Event) -> None:
         """Record events that speak of what was said; refused where they cannot be true."""
-        for event in events:
-            checked_record(event)
-            self.history.check(event)
         await self.write(lambda: (events, ()), is_decision=True)
 
     async def say(
@@ -161,21 +159,25 @@ class Keeper:
             return events, indexed(enumerate(messages, start))
 
         if events:
-            await self.write(change, is_decision=is_decision)
+            await self.write(change, messages, is_decision=is_decision)
             if self.log.length - self._shortcut_at >= max(SNAPSHOT_EVERY, self.log.length // SNAPSHOT_SHARE):
                 await self.keep_shortcut()
         return range(start, start + len(events))
 
-    async def write(self, change: Change, *, is_decision: bool = False) -> None:
+    async def write(self, change: Change, said: Sequence[Message] = (), *, is_decision: bool = False) -> None:
         """Make a change durable and then true; when others were faster, take in theirs and try again.
 
+        `said` are the messages of its events, where they were read already.
         What was decided by how everything stood is not written after somebody else's change: `OvertakenError`.
         """
         for conflicts in range(MAX_CONFLICTS):
             events, words = change()
+            records = [checked_record(event) for event in events]
+            for event in events if is_decision else ():
+                self.history.check(event)
             place, time_ms = self.log.length, self.clock()
             try:
-                await self.log.append(events, time_ms, words)
+                await self.log.append(records, time_ms, words)
             except SequenceConflictError:
                 # Whoever was overtaken steps back for a moment, each for another one, or all would run again at once.
                 moment = min(MAX_STEP_BACK, FIRST_STEP_BACK * 2 ** min(conflicts, 6))
@@ -186,8 +188,8 @@ class Keeper:
                 if is_decision:
                     raise OvertakenError(self.session) from None
                 continue
-            for number, event in enumerate(events, place):
-                self._learn(event, time_ms, number)
+            for number, (event, message) in enumerate(zip_longest(events, said), place):
+                self._learn(event, time_ms, number, message)
             return
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.log.length, actual=actual)

@@ -31,12 +31,11 @@ class Log:
         self.damage: list[str] = []
         """What could not be read."""
 
-    async def append(self, events: Sequence[log.Event], time_ms: int, index: Sequence[Indexed] = ()) -> None:
-        """Write events; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
+    async def append(self, whole: Sequence[Record], time_ms: int, index: Sequence[Indexed] = ()) -> None:
+        """Write records; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
         if self.newest_schema > SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
-        whole = [checked_record(event) for event in events]
         for attempt in range(2):
             blobs: list[str] = []
             records = [await packed_record(self.store, record, blobs) for record in whole]
@@ -74,7 +73,11 @@ class Log:
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the beginning."""
-        return [event for _, event in await Log(self.store, self.session).news()]
+        return [event for _, event in await self.timed()]
+
+    async def timed(self) -> list[tuple[int, log.Event]]:
+        """Return everything that happened, each with its time."""
+        return await Log(self.store, self.session).news()
 
     async def picked(self, places: Sequence[int]) -> list[tuple[int, log.Event]]:
         """Return single events by their places in the log."""

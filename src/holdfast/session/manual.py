@@ -41,6 +41,10 @@ class ManualCompaction:
         self._preparer = preparer
         self._policy = policy
 
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+
     async def compact(self, wanted: Wanted, trigger: log.Trigger, focus: str = "") -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
         async with self._keeper.turn:
@@ -50,7 +54,7 @@ class ManualCompaction:
             step, situation = self._planned(wanted, trigger)
             if step.by != "summary" or not situation.has_summariser:
                 return await self._by_rule(step, situation)
-            await self._compactor.begin(step, situation, focus)
+            await self._compactor.begin(step, situation, focus, sent=self._preparer.last(wanted.scope))
         try:
             await self._compactor.wait()
         except asyncio.CancelledError:
@@ -77,41 +81,45 @@ class ManualCompaction:
 
     def preview(self, wanted: Wanted) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""
-        rule = self._policy.fold
         situation = replace(self._preparer.situation(wanted), has_summariser=False)
-        outlook = outlook_of(self._keeper.history, self._policy, situation)
-        step = rule.manual(outlook) if rule else None
-        if rule is None or step is None:
-            raise NothingToCompactError(len(self._keeper.history))
-        summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
-        return completed(step, rule, outlook, summary)
+        return self._folded(self._step(situation), situation)
 
-    def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
-        """Return what is to be folded, or refuse by name."""
-        history, rule = self._keeper.history, self._policy.fold
-        if history.facts.running is not None:
-            raise CompactionRunningError(self._keeper.session)
-        if len(history) < self._policy.manual_min_messages:
-            raise NothingToCompactError(len(history))
-        if self._policy.needs_context and self._keeper.asked_ms is None:
-            raise NoContextError(self._keeper.session)
-        situation = replace(self._preparer.situation(wanted), has_summariser=self._compactor.can_write_manually)
+    def _step(self, situation: Situation) -> FoldSpan:
+        rule, history = self._policy.fold, self._keeper.history
         step = rule.manual(outlook_of(history, self._policy, situation)) if rule else None
         if step is None:
             raise NothingToCompactError(len(history))
-        if self._policy.needs_context and not situation.has_summariser:
-            remedy = "open the session with summariser=…"
-            raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
-        return replace(step, trigger=trigger), situation
+        return step
 
-    async def _by_rule(self, step: FoldSpan, situation: Situation) -> log.CompactionCompleted:
+    def _folded(self, step: FoldSpan, situation: Situation) -> log.CompactionCompleted:
+        """Return the fold of a span by rule."""
         rule = self._policy.fold
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
         outlook = outlook_of(self._keeper.history, self._policy, situation)
         # Where a rule asks for a summary and nobody can write one, a digest is the summary.
         summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
-        event = await self._compactor.companions.checkpointed(completed(step, rule, outlook, summary))
+        return completed(step, rule, outlook, summary)
+
+    def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
+        """Return what is to be folded, or refuse by name."""
+        history = self._keeper.history
+        if history.facts.running is not None:
+            raise CompactionRunningError(self._keeper.session)
+        if len(history) < self._policy.manual_min_messages:
+            raise NothingToCompactError(len(history))
+        if self._policy.needs_context and self._keeper.asked_ms is None:
+            raise NoContextError(self._keeper.session)
+        situation = replace(self._preparer.situation(wanted), has_summariser=self._compactor.can_write)
+        step = self._step(situation)
+        if self._policy.needs_context and not situation.has_summariser:
+            remedy = "open the session with summariser=…"
+            raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
+        return replace(step, trigger=trigger), situation
+
+    async def _by_rule(self, step: FoldSpan, situation: Situation, reason: str = "") -> log.CompactionCompleted:
+        event = replace(self._folded(step, situation), reason=reason)
+        event = await self._compactor.companions.checkpointed(event)
         await self._compactor.record(event)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
@@ -124,5 +132,5 @@ class ManualCompaction:
             raise CompactionCancelledError
         if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
             raise problem
-        event = await self._by_rule(replace(step, by="digest"), self._preparer.situation(wanted))
-        return replace(event, reason=f"a digest, because {problem}")
+        reason = f"a digest, because {problem}"
+        return await self._by_rule(replace(step, by="digest"), self._preparer.situation(wanted), reason)

@@ -13,12 +13,14 @@ from holdfast.core.planning.completion import completed, told
 from holdfast.core.planning.plan import Plan, outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, ReduceToText, Step
+from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, Outlook, ReduceToText, Step
 from holdfast.errors import OvertakenError
+from holdfast.models.base import Prefix
 from holdfast.session.circumstances import Wanted, changes_beside, situation_of
 from holdfast.session.compactor import Compactor
 from holdfast.session.keeping import Keeper
 from holdfast.session.meter import Meter
+from holdfast.session.prefix import Sent
 from holdfast.session.request import PreparedRequest, drawn_up, told_of
 from holdfast.wire.formats import format_named
 
@@ -46,6 +48,12 @@ class Preparer:
         self._compactor = compactor
         self._meter = meter
         self._policy = policy
+        self._last: dict[str, Sent] = {}
+        """By scope, the last request."""
+
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
 
     async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
         """Return the next request, recorded."""
@@ -71,6 +79,10 @@ class Preparer:
         """How much has been said so far."""
         return len(self._keeper.history)
 
+    def last(self, scope: str) -> Sent | None:
+        """Return the last request of an agent, if there was one since the session was opened."""
+        return self._last.get(scope)
+
     def situation(self, wanted: Wanted) -> Situation:
         """Return the circumstances of a request."""
         history, asked_ms = self._keeper.history, self._keeper.asked_ms
@@ -86,6 +98,10 @@ class Preparer:
             and run.basis == history.changes
             and run.scope == situation.scope,
         )
+
+    def outlook(self, wanted: Wanted) -> Outlook:
+        """Return what the rules would look at."""
+        return outlook_of(self._keeper.history, self._policy, self.situation(wanted))
 
     async def _attempt(
         self, wanted: Wanted, beside: Beside, reasons: list[str], *, may_wait: bool
@@ -106,13 +122,15 @@ class Preparer:
         plan = await self._planned(situation, reasons, may_wait=may_wait)
         if plan is None:
             return WAITING
+        plan = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
+        request = self._drawn(plan, wanted.model, situation(), beside)
         if plan.later:
             await self._compactor.set_aside(other_than=wanted.scope)
         for step in plan.later:
             if isinstance(step, FoldSpan) and self._compactor.may_begin(situation()):
-                await self._compactor.begin(step, situation())
-        drawn = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
-        return await self._sent(drawn, wanted.model, situation(), beside)
+                await self._compactor.begin(step, situation(), sent=self.last(wanted.scope))
+        await self._tell(request, plan, wanted.model, situation())
+        return request
 
     async def _planned(self, situation: Callable[[], Situation], reasons: list[str], *, may_wait: bool) -> Plan | None:
         """Return the plan to send, after the steps of those before it were carried out; None where one has to wait."""
@@ -120,36 +138,52 @@ class Preparer:
         for plan in rounds(self._keeper.history, self._policy, situation):
             reasons += plan.reasons
             for step in plan.now:
-                if await self._must_wait(step, situation(), may_wait=may_wait):
+                if await self._must_wait(step, situation(), "; ".join(plan.reasons), may_wait=may_wait):
                     return None
         return plan
 
-    async def _must_wait(self, step: Step, situation: Situation, *, may_wait: bool) -> bool:
+    async def _must_wait(self, step: Step, situation: Situation, why: str, *, may_wait: bool) -> bool:
         """Carry out a step, or return that there is a summary to be waited for first."""
         if isinstance(step, OffloadOutputs | ReduceToText):
-            await self._keeper.change(told(step, situation.scope))
+            outlook = outlook_of(self._keeper.history, self._policy, situation)
+            await self._keeper.change(told(step, outlook, why))
         elif isinstance(step, AwaitSummary):
             if not situation.has_ready_summary:
                 return may_wait and self._compactor.is_running
             await self._compactor.commit(situation)
         elif step.by == "summary" and situation.has_summariser:
             if self._keeper.history.facts.running is None:
-                await self._compactor.begin(step, situation)
+                await self._compactor.begin(step, situation, sent=self.last(situation.scope))
             return may_wait
         else:
-            await self._fold(step, situation)
+            await self._fold(step, situation, why)
         return False
 
-    async def _fold(self, step: FoldSpan, situation: Situation) -> None:
+    async def _fold(self, step: FoldSpan, situation: Situation, why: str) -> None:
         rule = self._policy.fold or self._policy.emergency
         if rule is not None:
             outlook = outlook_of(self._keeper.history, self._policy, situation)
-            await self._compactor.record(completed(step, rule, outlook))
+            await self._compactor.record(replace(completed(step, rule, outlook), reason=why))
 
-    async def _sent(self, plan: Plan, model: str | None, situation: Situation, beside: Beside) -> PreparedRequest:
-        keeper, history = self._keeper, self._keeper.history
+    def _drawn(self, plan: Plan, model: str | None, situation: Situation, beside: Beside) -> PreparedRequest:
+        """Return the request of a plan, as it will go out, and remember it."""
+        history = self._keeper.history
         wire = format_named(history.format or NO_FORMAT)
-        request = drawn_up(plan, history, situation, wire, keeper.hashes)
+        system, tools = beside
+        request = replace(drawn_up(plan, history, situation, wire, self._keeper.hashes), system=system, tools=tools)
+        self._last[situation.scope] = Sent(
+            prefix=Prefix(format=wire.name, messages=request.messages, system=system, tools=tools),
+            model=model,
+            tokens=request.tokens.total,
+            window=situation.window or self._policy.unknown_window,
+            whole=frozenset(request.receipt.kept),
+            changes=history.changes,
+        )
+        return request
+
+    async def _tell(self, request: PreparedRequest, plan: Plan, model: str | None, situation: Situation) -> None:
+        """Record a request."""
+        keeper, history = self._keeper, self._keeper.history
         events: list[log.Event] = [usage_of(plan, situation)]
         if plan.view.truncated is not None:
             events.append(plan.view.truncated)
@@ -157,4 +191,3 @@ class Preparer:
         await keeper.change(*events)
         keeper.sent = list(zip(request.hashes, request.positions, strict=True))
         self._meter.sent(model, request.tokens.counted)
-        return replace(request, system=beside[0], tools=beside[1])

@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, cast, get_args
+from typing import TypeAlias, get_args
 
-from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.sync import difference
 from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
+from holdfast.core.planning.completion import measured
+from holdfast.core.planning.contents import Contents, contents_of
+from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
@@ -25,6 +27,7 @@ from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.fetching import fetching
+from holdfast.session.given import read_messages
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.known import name_of, recorded
 from holdfast.session.manual import ManualCompaction
@@ -37,7 +40,7 @@ from holdfast.session.retention import prune
 from holdfast.session.travelling import Traveller
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
-from holdfast.wire.formats import Format, elements_of, format_named
+from holdfast.wire.formats import Format, format_named
 
 Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.ProviderSignalled
 """What a caller may record besides messages."""
@@ -70,9 +73,10 @@ class Session(Traveller):
         self.clock = clock
         self._owns_store = isinstance(store, str)
         keeper = Keeper(self.store, session_id, clock)
-        super().__init__(keeper, Compactor(keeper, self.policy, compaction))
+        compactor = Compactor(keeper, self.policy, compaction)
         self._meter = Meter(self.store)
-        self._preparer = Preparer(self._keeper, self._compactor, self._meter, self.policy)
+        self._preparer = Preparer(keeper, compactor, self._meter, self.policy)
+        super().__init__(keeper, compactor, self._preparer)
         self._ladder = Ladder(self._preparer, self._meter)
         self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
@@ -144,7 +148,7 @@ class Session(Traveller):
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
         wire = self._format(format)
-        natives, decoded = _read(messages, wire)
+        natives, decoded = read_messages(messages, wire)
         billed = billed_usage(usage)
         events = [
             log.MessageAppended(
@@ -171,13 +175,13 @@ class Session(Traveller):
         The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
         """
         wire = self._format(format)
-        natives, decoded = _read(messages, wire)
+        natives, decoded = read_messages(messages, wire)
         async with self._keeper.turn:
             await self._keeper.take_in()
             given = [name_of(native, wire.name) for native in natives]
             found = difference(given, recorded(self.history, self._keeper), self._keeper.sent, len(self.history))
             if found.rewind_to is not None:
-                await self._keeper.change(log.Rewound(to=found.rewind_to))
+                await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
             return await self._keeper.say(events, decoded[found.new :], is_decision=True)
 
@@ -249,7 +253,18 @@ class Session(Traveller):
         """Show chosen messages of the last compaction again, whole, behind its summary."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            await self._keeper.change(brought_back(self.history.context(), positions))
+            event = brought_back(self.history.context(), positions)
+            await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
+
+    @fetching
+    async def contents(self, *, budget: int | Budget | None = None) -> Contents:
+        """Return what the conversation is made of now, what could be freed, and how near the next fold is."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            calibration = await self._meter.calibration(self.model)
+            situation = self._preparer.situation(Wanted(budget=budget, model=self.model))
+            situation = replace(situation, calibration=calibration)
+            return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
 
     @fetching
     async def preview(self, *, budget: int | Budget | None = None) -> log.CompactionCompleted:
@@ -265,6 +280,14 @@ class Session(Traveller):
         self.model = model
         return done
 
+    async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
+        """Go by another policy, and with other writers, from now on; what was folded stays as it is."""
+        async with self._keeper.turn:
+            self.policy = policy_of(policy)
+            for part in (self._compactor, self._preparer, self._manual):
+                part.follow(self.policy)
+            self._compactor.how = compaction or self._compactor.how
+
     @fetching
     async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
@@ -277,8 +300,9 @@ class Session(Traveller):
         await self._changed(event)
 
     async def receipts(self) -> list[ChangeReceipt]:
-        """Return what every compaction did, the oldest first."""
-        return receipts_of(await self.events())
+        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
+        timed = await self._keeper.log.timed()
+        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""
@@ -373,21 +397,3 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-
-
-def _read(messages: object, wire: Format) -> tuple[list[Mapping[str, object]], list[Message]]:
-    """Return messages, each an element of its own, and what they say."""
-    natives, places = elements_of(wire, _listed(messages))
-    decoded = [wire.decode(native, index) for index, native in zip(places, natives, strict=True)]
-    return cast("list[Mapping[str, object]]", natives), decoded
-
-
-def _listed(messages: object) -> list[object]:
-    """Return messages as a list of objects, or say what is none."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    given = cast("Sequence[object]", messages)
-    for index, native in enumerate(given):
-        if not isinstance(native, Mapping):
-            raise MalformedInputError(f"messages[{index}]", "must be an object")
-    return list(given)

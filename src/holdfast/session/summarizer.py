@@ -1,12 +1,15 @@
-"""A span becomes a summary: every word of it is shown to a model, in pieces that fit, and what it wrote is judged.
+"""A span becomes a summary: every word of it is shown to a model, and what it wrote is judged.
 
-What is to be summarised is taken out of the history at once, as values: the conversation goes on meanwhile.
+Where the conversation's own model writes, it is asked behind the conversation's last request, which its provider holds
+in a cache. Else, and where that does not work out, the span goes to it as data, in pieces that fit.
+What is to be summarised is taken out of the history at once, as values: the conversation goes on meanwhile. What looks
+like a key is taken out of it, and out of what comes back, unless somebody wants it otherwise; the log has it still.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
@@ -17,11 +20,13 @@ from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 from holdfast.core.planning.summary.asking import asked, fixed_tokens
 from holdfast.core.planning.summary.checking import verdict
 from holdfast.core.planning.summary.cleaning import cleaned
-from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, newest, pieces
+from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, Hide, newest, pieces
 from holdfast.core.planning.summary.survival import Fact, facts_of
-from holdfast.errors import CompactionFailedError, ModelOverflowError
+from holdfast.counters.models import dollars_of, model_named
+from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import Answer, Ask, Writer
-from holdfast.models.patience import patiently
+from holdfast.models.patience import ATTEMPTS, TIMEOUT_SECONDS, patiently
+from holdfast.session.prefix import Question, Sent
 
 UNKNOWN_WINDOW = 32_000
 """What is sent at a time to a writer whose window nobody knows."""
@@ -43,9 +48,9 @@ MAX_SHRINKS = 3
 class Patience:
     """How long a summary is waited for."""
 
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = TIMEOUT_SECONDS
     """For each call."""
-    attempts: int = 3
+    attempts: int = ATTEMPTS
     deadline_seconds: float = 300.0
     """For all of it."""
 
@@ -70,46 +75,133 @@ class Job:
     facts: tuple[Fact, ...] | None
     """What must survive; None where the policy takes a summary as it is."""
     beside: tuple[str, ...] = ()
+    hide: Hide = str
+    """Takes out what a summariser may not see, nor write."""
+    sent: Sent | None = None
+    """The last request, where the policy lets a summary be asked for behind it."""
 
 
-def job_of(step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "") -> Job:
-    """Return the job of summarising a span as it stands."""
+def job_of(
+    step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "", *, hide: Hide = str, sent: Sent | None = None
+) -> Job:
+    """Return the job of summarising a span as it stands; `sent` is the last request."""
     history, context, scope = outlook.history, outlook.shown.context, outlook.situation.scope
-    known = history.facts.summary
-    before = known if known and known.scope == scope and known.stop <= step.stop and known.start <= step.start else None
-    first = before.stop if before else step.start
-    history.entries.need(range(max(first, context.standing.cleared_at), min(step.stop, context.length)))
+    before = history.facts.summary_within(step.start, step.stop, scope)
+    first = max(before.stop if before else step.start, context.standing.cleared_at)
+    history.entries.need(range(first, min(step.stop, context.length)))
     rule = policy.fold if isinstance(policy.fold, FoldDeep) else None
     return Job(
         step=step,
-        entries=tuple(entry for entry in context.between(max(first, context.standing.cleared_at), step.stop)),
-        previous=before.text if before else _earlier(outlook, step),
-        plan=history.facts.plan,
-        todos=history.facts.todos,
-        skills=tuple(history.facts.skills),
-        focus=focus,
-        tail=_tail(outlook, step),
-        system_context=_clipped(history.facts.system, SYSTEM_TOKENS, outlook.situation.counter),
+        entries=tuple(context.between(first, step.stop)),
+        previous=hide(before.text if before else _earlier(outlook, step)),
+        plan=hide(history.facts.plan),
+        todos=hide(history.facts.todos),
+        skills=tuple(map(hide, history.facts.skills)),
+        focus=hide(focus),
+        tail=_tail(outlook, step, hide),
+        system_context=_clipped(hide(history.facts.system), SYSTEM_TOKENS, outlook.situation.counter),
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
         max_tokens=rule.allowance(outlook, step) if rule else MAX_OUTPUT_TOKENS,
-        facts=tuple(facts_of(history.ledger(scope, step.stop))) if rule else None,
-        beside=tuple(rule.beside(outlook, step)) if rule else (),
+        facts=tuple(_told(facts_of(history.ledger(scope, step.stop)), hide)) if rule else None,
+        beside=tuple(map(hide, rule.beside(outlook, step))) if rule else (),
+        hide=hide,
+        sent=sent if policy.reuses_prefix and sent and sent.changes == history.changes else None,
     )
 
 
 async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
     """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` where it may not count."""
     began = time.monotonic()
-    answer, spent = await _shrinking(job, writer, patience)
-    text, score = _judged(job, answer)
+    found = await _behind_the_request(job, writer, patience)
+    if found.text is None:
+        answer, spent = await _shrinking(job, writer, patience)
+        found = _Found(*_judged(job, answer), answer.model, _sum(spent, found.usage))
     duration_ms = int((time.monotonic() - began) * 1000)
-    return Summary(text, by_model=answer.model, usage=spent, duration_ms=duration_ms, score=score)
+    return Summary(
+        found.text or "",
+        by_model=found.model,
+        usage=found.usage,
+        duration_ms=duration_ms,
+        score=found.score,
+        dollars=dollars_of(found.usage, found.model),
+    )
+
+
+class _Found(NamedTuple):
+    """A summary that was judged; no text where there is none."""
+
+    text: str | None
+    score: float | None
+    model: str
+    usage: log.Usage
+
+
+async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> _Found:
+    """Return the summary as the conversation's own model writes it behind the last request.
+
+    There is none where it cannot be asked so, says that it is too long, or writes what does not do as a summary.
+    """
+    ask, spent = _question(job, writer), log.Usage()
+    try:
+        if ask is not None:
+            answer = await _answered(job, writer, ask, patience)
+            spent = answer.usage or spent
+            return _Found(*_judged(job, answer), answer.model, spent)
+    except (ModelOverflowError, ModelRefusedError, CompactionFailedError) as error:
+        if isinstance(error, ModelRefusedError) and error.is_passing:
+            raise
+    return _Found(None, None, writer.name, spent)
+
+
+def _question(job: Job, writer: Writer) -> Ask | None:
+    if job.sent is None:
+        return None
+    window = _window(writer) or job.sent.window
+    max_output = _max_output(job, window)
+    question = Question(
+        entries=job.entries,
+        previous=job.previous,
+        plan=job.plan,
+        todos=job.todos,
+        skills=job.skills,
+        focus=job.focus,
+        max_words=_max_words(job, max_output),
+        max_output=max_output,
+        counter=job.counter,
+        max_bytes=MAX_PIECE_BYTES,
+        hide=job.hide,
+    )
+    return question.behind(job.sent, writer, window)
+
+
+def _window(writer: Writer) -> int | None:
+    """Return the largest input of a writer: as it says, else as the table of models does."""
+    known = model_named(writer.name) if writer.window is None else None
+    return known.max_input_tokens if known else writer.window
+
+
+def _max_output(job: Job, window: int) -> int:
+    return min(MAX_OUTPUT_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * job.max_tokens), max(64, window // 4))
+
+
+def _max_words(job: Job, max_output: int) -> int:
+    return max(MIN_WORDS, min(job.max_tokens, max_output) // 2)
+
+
+async def _answered(job: Job, writer: Writer, ask: Ask, patience: Patience) -> Answer:
+    """Return what a writer wrote, without what it may not write; refused where it is nothing, or has no end."""
+    answer = await patiently(writer, ask, timeout_seconds=patience.timeout_seconds, attempts=patience.attempts)
+    if len(answer.text) > MAX_CHARS_PER_TOKEN * ask.max_output_tokens:
+        raise CompactionFailedError("the summary is far longer than was asked for")
+    if not cleaned(answer.text, range(job.step.stop)):
+        raise CompactionFailedError("the summary is empty")
+    return replace(answer, text=job.hide(answer.text))
 
 
 async def _shrinking(job: Job, writer: Writer, patience: Patience) -> tuple[Answer, log.Usage]:
     """Return the answer, with smaller pieces each time a writer says that one was too long for it."""
-    window, attempt = writer.window or UNKNOWN_WINDOW, 0
+    window, attempt = _window(writer) or UNKNOWN_WINDOW, 0
     while True:
         try:
             return await _rolled(job, writer, patience, window)
@@ -122,26 +214,22 @@ async def _shrinking(job: Job, writer: Writer, patience: Patience) -> tuple[Answ
 
 async def _rolled(job: Job, writer: Writer, patience: Patience, window: int) -> tuple[Answer, log.Usage]:
     """Return the last answer and what all of them cost: each is shown to the next as the summary so far."""
-    max_output = min(MAX_OUTPUT_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * job.max_tokens), max(64, window // 4))
+    max_output = _max_output(job, window)
     around = _around(job)
     room = window - max_output - fixed_tokens(job.counter, previous_tokens=max_output, **around)
     if room < MIN_ROOM_TOKENS:
         # A small model is shown less around the messages, and all of the messages.
         around = _Around(focus=job.focus)
         room = window - max_output - fixed_tokens(job.counter, previous_tokens=max_output, **around)
-    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES) or [""]
+    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES, job.hide) or [""]
     previous, spent = job.previous, log.Usage()
     answer = Answer(text="", model=writer.name)
     for number, part in enumerate(parts, start=1):
-        max_words = max(MIN_WORDS, min(job.max_tokens, max_output) // 2)
+        max_words = _max_words(job, max_output)
         call = asked(part, previous=previous, number=number, of=len(parts), max_words=max_words, **around)
         ask = Ask(system=call.system, text=call.text, max_output_tokens=max_output)
-        answer = await patiently(writer, ask, timeout_seconds=patience.timeout_seconds, attempts=patience.attempts)
-        if len(answer.text) > MAX_CHARS_PER_TOKEN * max_output:
-            raise CompactionFailedError("the summary is far longer than was asked for")
+        answer = await _answered(job, writer, ask, patience)
         spent, previous = _sum(spent, answer.usage), cleaned(answer.text, range(job.step.stop))
-        if not previous:
-            raise CompactionFailedError("the summary is empty")
     return answer, spent
 
 
@@ -202,7 +290,11 @@ def _sum(one: log.Usage, other: log.Usage | None) -> log.Usage:
 
 def _earlier(outlook: Outlook, step: FoldSpan) -> str:
     """Return the summary that stands in a span already: it is updated, and not summarised again."""
-    folds = [fold for fold in outlook.shown.context.standing.folds if fold.start >= step.start and fold.by_model]
+    folds = [
+        fold
+        for fold in outlook.shown.context.standing.folds
+        if fold.start >= step.start and fold.stop <= step.stop and fold.by_model
+    ]
     return folds[-1].summary_content if folds else ""
 
 
@@ -215,11 +307,19 @@ def _behind(outlook: Outlook, step: FoldSpan) -> int:
     )
 
 
-def _tail(outlook: Outlook, step: FoldSpan) -> str:
+def _tail(outlook: Outlook, step: FoldSpan, hide: Hide) -> str:
     """Return the newest of what stays behind a fold, as text."""
     context = outlook.shown.context
     behind = list(context.between(step.stop, context.length))
-    return newest(behind, outlook.situation.counter, TAIL_TOKENS, MAX_PIECE_BYTES)
+    return newest(behind, outlook.situation.counter, TAIL_TOKENS, MAX_PIECE_BYTES, hide)
+
+
+def _told(facts: Iterable[Fact], hide: Hide) -> Iterator[Fact]:
+    """Yield what must survive as a summariser can know it; a name that is a secret is no loss."""
+    for fact in facts:
+        told = replace(fact, text=hide(fact.text), shown_by=tuple(map(hide, fact.shown_by)))
+        if fact.kind != "name" or told == fact:
+            yield told
 
 
 def _clipped(text: str, tokens: int, counter: Counter) -> str:

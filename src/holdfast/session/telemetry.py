@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Usage
+from holdfast.models.base import COMPACTION
 from holdfast.session.request import engine_version
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ NAME = "holdfast"
 SPAN = "compact_messages"
 STARTED, COMPLETED = "session_compaction_start", "session_compaction_complete"
 """Span events and counters; histograms are named after the field behind them."""
-INTERACTION_TYPE, COMPACTION = "holdfast.interaction_type", "conversation-compaction"
+INTERACTION_TYPE = "holdfast.interaction_type"
 """Tells a call for a summary from a person's turn."""
 UNNAMED_ERROR = "_OTHER"
 """What OpenTelemetry calls an error whose kind is not known."""

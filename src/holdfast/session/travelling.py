@@ -4,17 +4,25 @@ from collections.abc import Sequence
 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.planning.effect import with_effect
+from holdfast.session.circumstances import Wanted
 from holdfast.session.compactor import Compactor
 from holdfast.session.fetching import fetching
 from holdfast.session.keeping import Keeper
+from holdfast.session.log import checked_record
+from holdfast.session.preparer import Preparer
 
 
 class Traveller:
     """Changes how a conversation stands, and can take each change back."""
 
-    def __init__(self, keeper: Keeper, compactor: Compactor) -> None:
+    model: str | None
+    """Who answers."""
+
+    def __init__(self, keeper: Keeper, compactor: Compactor, preparer: Preparer) -> None:
         self._keeper = keeper
         self._compactor = compactor
+        self._preparer = preparer
 
     @property
     def history(self) -> History:
@@ -72,6 +80,13 @@ class Traveller:
     async def _changed(self, event: log.Event) -> None:
         async with self._keeper.turn:
             await self._keeper.take_in()
-            await self._keeper.change(event)
+            await self._keeper.change(self._told(event))
             if isinstance(event, log.Rewound | log.ContextCleared):
                 await self._compactor.companions.align()
+
+    def _told(self, event: log.Event) -> log.Event:
+        """Return an event that tells what it does to the next request, if it changes what is shown."""
+        if not isinstance(event, log.Rewound | log.ContextCleared):
+            return event
+        checked_record(event)
+        return with_effect(event, self._preparer.outlook(Wanted(model=self.model)))

@@ -6,7 +6,6 @@ still cannot be read is reported, by line, size and reason, and nothing is guess
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import Record, StoredRecord
-from holdfast.stores.files import PRIVATE_FILE
 from holdfast.stores.packing import written
 from holdfast.wire.pydantic_ai import elements, is_pydantic_ai
 
@@ -91,22 +89,6 @@ def export_lines(session: str, name: str, records: Iterable[StoredRecord]) -> It
     yield written(header).decode() + "\n"
     for stored in records:
         yield written({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
-
-
-def write_private(path: Path, lines: Iterable[str]) -> None:
-    """Write lines to a file that only its owner can read; an older one goes only when all is written."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.writelines(lines)
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
 
 
 def load_file(path: Path) -> Loaded:

@@ -5,6 +5,7 @@ Both write what any writer writes, at once or after a while on the clock they ar
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Literal, TypeAlias, get_args
 
 from holdfast.core.history.events import Usage
@@ -23,7 +24,7 @@ Line: TypeAlias = str | Answer | Exception | Callable[[Ask], str]
 """A line of a script: a text, a whole answer, an error to raise, or a function of what is asked."""
 Failure: TypeAlias = Literal[
     "slow", "empty", "garbage", "truncated", "inflated", "refusing", "hanging", "flaky",
-    "unauthorised", "unreachable", "busy", "overflow",
+    "stubborn", "unauthorised", "unreachable", "busy", "overflow",
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 
@@ -44,8 +45,13 @@ class ScriptedModel:
         window: int | None = None,
         seconds: float = 0.0,
         sleep: Sleep = asyncio.sleep,
+        prefix_formats: Iterable[str] = (),
     ) -> None:
-        """`lines` may be endless; each answer takes `seconds` on the clock that `sleep` belongs to."""
+        """`lines` may be endless; each answer takes `seconds` on the clock that `sleep` belongs to.
+
+        `prefix_formats` are those in which it can be asked behind a conversation.
+        """
+        self.prefix_formats = frozenset(prefix_formats)
         self._lines = iter(lines)
         self._name = name
         self._window = window
@@ -90,7 +96,7 @@ class FailingModel:
         seconds: float = MINUTE,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`text` is what a sound model would have written; `seconds` is how long the slow one takes."""
+        """`text` is what a sound model would have written; `seconds` is how long the slow and the stubborn one take."""
         self.failure: Failure = failure
         self._text = text
         self._window = window
@@ -117,8 +123,17 @@ class FailingModel:
             await self._sleep(self._seconds)
         elif self.failure == "hanging":
             await asyncio.get_running_loop().create_future()
+        elif self.failure == "stubborn":
+            await self._unmoved()
         answer = answer_of(ask, self._written(ask), self.name)
         return Answer(text=answer.text, model=answer.model, usage=answer.usage, is_cut_off=self.failure == "truncated")
+
+    async def _unmoved(self) -> None:
+        """Take the whole time, whoever says stop."""
+        work = asyncio.ensure_future(self._sleep(self._seconds))
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(work)
 
     def _written(self, ask: Ask) -> str:
         texts = {

@@ -1,4 +1,4 @@
-"""The events of a compaction: begun, its summary written, and ended, well or not."""
+"""The events of a compaction: begun, its summary written, ended well or not; and what a change of context costs."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -28,6 +28,23 @@ class Breakdown:
     system_tokens: int = 0
     conversation_tokens: int = 0
     tool_definitions_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a change of context does to the next request."""
+
+    tokens_before: int = 0
+    tokens_after: int = 0
+    """Of the messages, as our counter counts them."""
+    provenance: str = ""
+    """Where the counts come from."""
+    prefix_lost: int = 0
+    """Tokens that the provider's cache held, and that are not sent as they were any more."""
+    rewritten: int = 0
+    """Tokens that are sent as new because of that."""
+    rewrite_dollars: float | None = None
+    """What these cost, where the prices of the model are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +85,8 @@ class SummaryWritten:
     duration_ms: int | None = None
     score: float | None = None
     """Which share of what must not be forgotten is in it or beside it."""
+    dollars: float | None = None
+    """What writing it cost, where the prices of the model are known."""
     scope: str = MAIN
 
 
@@ -104,6 +123,9 @@ class CompactionCompleted:
     duration_ms: int | None = None
     score: float | None = None
     """Which share of what must not be forgotten the summary and what stands beside it hold."""
+    dollars: float | None = None
+    """What writing the summary cost, where the prices of the model are known."""
+    effect: Effect | None = None
     reason: str = ""
     is_cancelled: bool = False
     """Whether it was given up and did not fail."""

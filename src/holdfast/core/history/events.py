@@ -15,6 +15,7 @@ from holdfast.core.history.compactions import (
     Breakdown,
     CompactionCompleted,
     CompactionStarted,
+    Effect,
     SummaryWritten,
     Trigger,
     Usage,
@@ -25,6 +26,7 @@ __all__ = [
     "Breakdown",
     "CompactionCompleted",
     "CompactionStarted",
+    "Effect",
     "Event",
     "SummaryWritten",
     "Trigger",
@@ -54,6 +56,8 @@ class OutputsOffloaded:
 
     line: int
     max_chars: int
+    effect: Effect | None = None
+    reason: str = ""
     scope: str = MAIN
 
 
@@ -64,6 +68,8 @@ class TurnsReducedToText:
     KIND: ClassVar[str] = "context.reduced_to_text"
 
     line: int
+    effect: Effect | None = None
+    reason: str = ""
     scope: str = MAIN
 
 
@@ -103,6 +109,7 @@ class ContextCleared:
 
     KIND: ClassVar[str] = "session.context_cleared"
 
+    effect: Effect | None = None
     scope: str = MAIN
 
 
@@ -114,6 +121,7 @@ class Rewound:
 
     to: int
     """The first position that does not stand any more."""
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,12 @@ class Facts:
             case _:
                 return _learned(self, event)
 
+    def summary_within(self, start: int, stop: int, scope: str) -> log.SummaryWritten | None:
+        """Return the last summary, if what it is about lies inside a span of a scope's conversation."""
+        known = self.summary
+        is_inside = known is not None and known.scope == scope and start <= known.start <= known.stop <= stop
+        return known if is_inside else None
+
     def _ended(self, event: log.CompactionCompleted, length: int) -> "Facts":
         """Return what is true after a fold, or after one that came to nothing."""
         known = replace(self, running=None, written=None) if event.ends_run else self

@@ -1,82 +1,227 @@
-"""What a change of context did: the receipt of a compaction, and bringing parts of one back."""
+"""What each change of context did: its receipt, and bringing parts of a compaction back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from typing import TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
+from holdfast.core.planning.receipt import Spans, listed, spans_without
 from holdfast.errors import MalformedInputError, NothingToCompactError
+
+Change: TypeAlias = (
+    log.CompactionCompleted | log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound
+)
+"""What changes how a conversation stands, and can be taken back."""
+CENT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeReceipt:
-    """What one compaction did, or why it did nothing."""
+    """What one change of context did, or why a compaction did nothing. Positions are those of what was said."""
 
-    event: log.CompactionCompleted
-    is_undone: bool
+    event: Change
+    is_undone: bool = False
+    undo_steps: int = 0
+    """How many times `undo` has to be called to take it back; 0 where it does not stand."""
+    at_ms: int | None = None
+    """When it was made, in milliseconds since 1970."""
+    length: int = 0
+    """How much had been said by then."""
+
+    @property
+    def fold(self) -> log.CompactionCompleted | None:
+        """The compaction, if it is one."""
+        return self.event if isinstance(self.event, log.CompactionCompleted) else None
 
     @property
     def folded(self) -> range:
         """The positions that its replacement stands for."""
-        return range(self.event.start, self.event.stop)
+        has_text = self.fold is not None and self.fold.success and bool(self.fold.replacement)
+        return range(self.fold.start, self.fold.stop) if self.fold and has_text else range(0)
 
     @property
     def kept(self) -> tuple[int, ...]:
         """The positions inside that stay whole."""
-        return self.event.kept
+        return self.fold.kept if self.fold else ()
+
+    @property
+    def dropped(self) -> Spans:
+        """The positions that are not shown any more, and that nothing stands for."""
+        match self.event:
+            case log.Rewound(to=to):
+                return (range(to, self.length),) if to < self.length else ()
+            case log.ContextCleared():
+                return (range(self.length),) if self.length else ()
+            case log.CompactionCompleted(success=True, replacement=()) as fold:
+                return spans_without(fold.stop, list(fold.kept), start=fold.start)
+            case _:
+                return ()
+
+    @property
+    def tokens_before(self) -> int:
+        """What the messages cost before; 0 where nobody counted."""
+        return self.fold.pre_compaction_tokens if self.fold else self._effect.tokens_before
+
+    @property
+    def tokens_after(self) -> int:
+        """What they cost after it."""
+        return self.fold.post_compaction_tokens if self.fold else self._effect.tokens_after
+
+    @property
+    def provenance(self) -> str:
+        """Where the counts come from."""
+        return self._effect.provenance
+
+    @property
+    def prefix_lost(self) -> int:
+        """Tokens that the provider's cache held, and that are not sent as they were any more."""
+        return self._effect.prefix_lost
+
+    @property
+    def rewritten(self) -> int:
+        """Tokens that are sent as new because of that."""
+        return self._effect.rewritten
+
+    @property
+    def model(self) -> str | None:
+        """Who wrote the summary; None where it was made by rule, or there is none."""
+        return self.fold.by_model if self.fold else None
+
+    @property
+    def usage(self) -> log.Usage | None:
+        """What the summary was billed, and how much of it came from the cache."""
+        return self.fold.usage if self.fold else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took to write."""
+        duration_ms = self.fold.duration_ms if self.fold else None
+        return None if duration_ms is None else duration_ms / 1000
+
+    @property
+    def summary_dollars(self) -> float | None:
+        """What writing the summary cost, where the prices are known."""
+        return self.fold.dollars if self.fold else None
+
+    @property
+    def rewrite_dollars(self) -> float | None:
+        """What the next request pays for what is sent as new, where the prices are known."""
+        return self._effect.rewrite_dollars
+
+    @property
+    def score(self) -> float | None:
+        """Which share of what must not be forgotten the summary and what stands beside it hold."""
+        return self.fold.score if self.fold else None
+
+    @property
+    def reason(self) -> str:
+        """Why it was made, or why not."""
+        match self.event:
+            case log.CompactionCompleted(reason=reason, error=error):
+                return reason or error or ""
+            case log.OutputsOffloaded(reason=reason) | log.TurnsReducedToText(reason=reason):
+                return reason
+            case _:
+                return ""
+
+    @property
+    def undo(self) -> str:
+        """How to take it back."""
+        if self.is_undone:
+            return "undone"
+        times = f", {self.undo_steps} times" if self.undo_steps > 1 else ""
+        return f"undo with session.undo(){times}" if self.undo_steps else ""
 
     def __str__(self) -> str:
-        event = self.event
-        if not event.success:
-            return f"not compacted ({event.trigger}): {event.error}"
-        who = event.by_model or "rule"
-        lines = [
-            f"compacted ({event.trigger}) #{event.start}–#{max(event.start, event.stop - 1)} by {who}",
-            f"tokens    {event.pre_compaction_tokens:,} → {event.post_compaction_tokens:,}",
-            f"messages  {event.messages_removed:,} fewer in view, {len(event.kept):,} kept whole; all are in the log",
-        ]
-        if event.score is not None:
-            lines.append(f"survival  {event.score:.0%} of what must not be forgotten")
-        if event.usage is not None:
-            lines.append(f"spent     {event.usage.input_tokens:,} in, {event.usage.output_tokens:,} out")
-        if event.duration_ms is not None:
-            lines.append(f"took      {event.duration_ms / 1000:.1f} s")
-        if event.reason:
-            lines.append(f"because   {event.reason}")
-        lines.append("undone" if self.is_undone else "undo with session.undo()")
-        return "\n".join(lines)
+        return "\n".join(line for line in (_headline(self), *_lines(self), self.undo) if line)
+
+    @property
+    def _effect(self) -> log.Effect:
+        return self.event.effect or log.Effect()
 
 
-def receipts_of(events: Iterable[log.Event]) -> list[ChangeReceipt]:
-    """Return the receipt of every compaction of a log, in order, with those taken back marked."""
+def _headline(receipt: ChangeReceipt) -> str:
+    match receipt.event:
+        case log.CompactionCompleted(success=False) as fold:
+            return f"not compacted ({fold.trigger}): {fold.error}"
+        case log.CompactionCompleted() as fold:
+            span = listed((range(fold.start, fold.stop),)) if fold.stop > fold.start else "nothing"
+            return f"compacted ({fold.trigger}) {span} by {fold.by_model or 'rule'}"
+        case log.OutputsOffloaded(line=line, max_chars=most):
+            return f"tool outputs before #{line} are shown as previews of {most:,} characters"
+        case log.TurnsReducedToText(line=line):
+            return f"of the turns before #{line} only the words are shown"
+        case log.ContextCleared():
+            return "the conversation begins anew"
+        case log.Rewound(to=to):
+            return f"the conversation goes on from before #{to}"
+
+
+def _lines(receipt: ChangeReceipt) -> Iterator[str]:
+    fold = receipt.fold
+    if fold is not None and not fold.success:
+        return
+    if receipt.tokens_before:
+        origin = f" ({receipt.provenance})" if receipt.provenance else ""
+        yield f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,}{origin}"
+    if fold is not None:
+        yield f"messages  {fold.messages_removed:,} fewer in view, {len(fold.kept):,} kept whole; all are in the log"
+    if receipt.dropped:
+        yield f"dropped   {listed(receipt.dropped)}; all are in the log"
+    if receipt.prefix_lost:
+        yield f"cache     {receipt.prefix_lost:,} tokens of the prefix lost, {receipt.rewritten:,} sent as new"
+    if receipt.score is not None:
+        yield f"survival  {receipt.score:.0%} of what must not be forgotten"
+    yield from _spent(receipt)
+    if receipt.reason:
+        yield f"because   {receipt.reason}"
+
+
+def _spent(receipt: ChangeReceipt) -> Iterator[str]:
+    """Yield what a change cost, as far as that is known."""
+    if usage := receipt.usage:
+        whole = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        cached = f" ({usage.cache_read_tokens:,} from the cache)" if usage.cache_read_tokens else ""
+        yield f"spent     {whole:,} tokens in{cached}, {usage.output_tokens:,} out"
+    costs = ((receipt.summary_dollars, "for the summary"), (receipt.rewrite_dollars, "for what is sent as new"))
+    if told := ", ".join(f"{_money(dollars)} {what}" for dollars, what in costs if dollars):
+        yield f"cost      {told}"
+    if receipt.seconds is not None:
+        yield f"took      {receipt.seconds:.1f} s"
+
+
+def _money(dollars: float) -> str:
+    return f"${dollars:.2f}" if dollars >= CENT else f"${dollars:.6f}".rstrip("0")
+
+
+def receipts_of(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[ChangeReceipt]:
+    """Return the receipt of every change of context of a log, and of every compaction that came to nothing, in order.
+
+    `times` are those of the events, in milliseconds since 1970.
+    """
     found: list[ChangeReceipt] = []
-    done: list[int | None] = []
-    undone: list[int | None] = []
-    for event in events:
-        if isinstance(event, log.CompactionCompleted):
-            found.append(ChangeReceipt(event, is_undone=False))
+    done: list[int] = []
+    undone: list[int] = []
+    length = 0
+    for event, at_ms in zip(events, chain(times, repeat(None))):  # noqa: B905 - the times may be unknown
+        length += isinstance(event, log.MessageAppended)
         if isinstance(event, log.ChangeUndone) and done:
             undone.append(done.pop())
-            _mark(found, undone[-1], is_undone=True)
         elif isinstance(event, log.ChangeRedone) and undone:
             done.append(undone.pop())
-            _mark(found, done[-1], is_undone=False)
-        elif _changes(event):
-            done.append(len(found) - 1 if isinstance(event, log.CompactionCompleted) else None)
-            undone.clear()
-    return found
-
-
-def _mark(found: list[ChangeReceipt], number: int | None, *, is_undone: bool) -> None:
-    if number is not None:
-        found[number] = replace(found[number], is_undone=is_undone)
-
-
-def _changes(event: log.Event) -> bool:
-    """Return whether an event is a change of context that can be taken back."""
-    if isinstance(event, log.CompactionCompleted):
-        return event.success
-    return isinstance(event, log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound)
+        elif isinstance(event, Change):
+            found.append(ChangeReceipt(event, at_ms=at_ms, length=length))
+            if not isinstance(event, log.CompactionCompleted) or event.success:
+                done.append(len(found) - 1)
+                undone.clear()
+    steps = {number: len(done) - place for place, number in enumerate(done)}
+    stood = {number for number, receipt in enumerate(found) if receipt.fold is None or receipt.fold.success}
+    return [
+        replace(receipt, undo_steps=steps.get(number, 0), is_undone=number in stood and number not in steps)
+        for number, receipt in enumerate(found)
+    ]
 
 
 def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCompleted:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from holdfast.core.history import events as log
-from holdfast.core.history.projection import Projection
+from holdfast.core.planning.effect import effect_of, seen_after, with_effect
 from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Outlook, Proposal, ReduceToText, Summary
 from holdfast.errors import MalformedInputError
 
@@ -25,11 +25,13 @@ class FoldRule(Protocol):
         ...
 
 
-def told(step: OffloadOutputs | ReduceToText, scope: str) -> log.Event:
+def told(step: OffloadOutputs | ReduceToText, outlook: Outlook, reason: str = "") -> log.Event:
     """Return the event of a step that needs nobody's help."""
-    if isinstance(step, OffloadOutputs):
-        return log.OutputsOffloaded(line=step.line, max_chars=step.max_chars, scope=scope)
-    return log.TurnsReducedToText(line=step.line, scope=scope)
+    scope = outlook.situation.scope
+    if isinstance(step, ReduceToText):
+        return with_effect(log.TurnsReducedToText(line=step.line, reason=reason, scope=scope), outlook)
+    event = log.OutputsOffloaded(line=step.line, max_chars=step.max_chars, reason=reason, scope=scope)
+    return with_effect(event, outlook)
 
 
 def started(step: FoldSpan, outlook: Outlook, focus: str = "") -> log.CompactionStarted:
@@ -88,24 +90,45 @@ def completed(
         usage=summary.usage if summary else None,
         duration_ms=summary.duration_ms if summary else None,
         score=summary.score if summary else None,
+        dollars=summary.dollars if summary else None,
         ends_run=step.by == "summary",
         scope=outlook.situation.scope,
     )
     try:
-        before, after = outlook.shown, _after(event, outlook)
+        done = measured(event, outlook)
     except MalformedInputError as error:
         return failed(step, outlook, f"its span does not stand any more: {error.problem}")
-    measured = replace(
+    before, after = done.pre_compaction_tokens, done.post_compaction_tokens
+    if after < before or step.is_merged:
+        return done
+    problem = f"the replacement would be no smaller: {after:,} tokens instead of {before:,}"
+    return replace(done, success=False, error=problem, effect=None)
+
+
+def measured(event: log.CompactionCompleted, outlook: Outlook) -> log.CompactionCompleted:
+    """Return a fold that tells what it does to what is shown; raises `MalformedInputError` where it cannot be made."""
+    before, after = outlook.shown, seen_after(event, outlook)
+    return replace(
         event,
         pre_compaction_tokens=before.tokens,
         post_compaction_tokens=after.tokens,
         tokens_removed=before.tokens - after.tokens,
         messages_removed=len(before) - len(after),
+        effect=effect_of(before, after, outlook.situation),
     )
-    if after.tokens < before.tokens or step.is_merged:
-        return measured
-    problem = f"the replacement would be no smaller: {after.tokens:,} tokens instead of {before.tokens:,}"
-    return replace(measured, success=False, error=problem)
+
+
+def given_up(run: log.CompactionStarted, error: str, *, is_cancelled: bool = False) -> log.CompactionCompleted:
+    """Return the event that a compaction which was started came to nothing."""
+    return log.CompactionCompleted(
+        success=False,
+        trigger=run.trigger,
+        start=run.start,
+        stop=run.stop,
+        error=error,
+        is_cancelled=is_cancelled,
+        scope=run.scope,
+    )
 
 
 def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionCompleted:
@@ -121,10 +144,3 @@ def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionComple
         ends_run=step.by == "summary",
         scope=outlook.situation.scope,
     )
-
-
-def _after(event: log.CompactionCompleted, outlook: Outlook) -> Projection:
-    """Return what would be shown after a fold."""
-    context = outlook.shown.context
-    version = context.version.after(event, context.length)
-    return outlook.history.seen(replace(context, version=version or context.version), outlook.situation.counter)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from holdfast.errors import SettingsError
 
+MILLION = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
@@ -23,6 +25,12 @@ class Prices:
     output: float
     ttl_seconds: float | None = 300
     """How long the cache keeps a prefix that nobody asks for; None for as long as it takes."""
+    dollars: float | None = None
+    """What a million plain input tokens cost."""
+
+    def dollars_to_write(self, tokens: int) -> float | None:
+        """Return what tokens cost that the cache does not hold; None where nobody knows the price."""
+        return None if self.dollars is None else tokens * self.write * self.dollars / MILLION
 
 
 PRICES: Mapping[str, Prices] = {

@@ -69,6 +69,8 @@ class Policy:
     """What happens where no summary could be had."""
     author: Author = "cheap_then_primary"
     """Which model writes summaries: a cheaper one unless the user asks, one of its own, or the session's."""
+    reuses_prefix: bool = True
+    """Whether the conversation's own model may be asked for a summary behind its last request: a prompt cache pays."""
     manual_min_messages: int = field(default=2, metadata=whole(1, 10**6))
     needs_context: bool = False
     """Whether a compaction on the user's word is refused before the first request, and without a model to write it."""

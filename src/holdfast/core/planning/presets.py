@@ -22,6 +22,8 @@ CO_CLI = Policy(
     fold=FoldMiddle(max_messages=40),
     apply="inline",
     on_failure="marker",
+    # A fresh agent with a prompt of its own and no tools writes: no request of the conversation begins so.
+    reuses_prefix=False,
     max_steps=None,
     restore="full",
 )
@@ -32,6 +34,7 @@ INKEEP = Policy(
     apply="inline",
     on_failure="limits",
     author="summariser",
+    reuses_prefix=False,
     unknown_window=120_000,
     max_steps=None,
     restore="since_summary",
@@ -56,6 +59,7 @@ COWAGENT = Policy(
     apply="deferred",
     on_failure="trim",
     author="session",
+    reuses_prefix=False,
     unknown_window=50_000,
     max_steps=15,
     restore="recent_text",

@@ -87,10 +87,11 @@ def total(positions: Spans) -> int:
 
 def _row(name: str, positions: Spans) -> Iterator[str]:
     if positions:
-        yield f"{name:10}{total(positions):>10,}  {_listed(positions)}"
+        yield f"{name:10}{total(positions):>10,}  {listed(positions)}"
 
 
-def _listed(positions: Spans, most: int = 6) -> str:
+def listed(positions: Spans, most: int = 6) -> str:
+    """Return positions as a person reads them."""
     shown = [f"#{span[0]}" if len(span) == 1 else f"#{span[0]}–#{span[-1]}" for span in positions[:most]]
     return ", ".join(shown) + (f" and {len(positions) - most:,} more" if len(positions) > most else "")
 

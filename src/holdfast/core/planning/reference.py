@@ -50,12 +50,8 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
 
 def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: int) -> str:
     """Return what was done by rule; where a model's summary of the beginning came too late for its fold, that first."""
-    known = outlook.history.facts.summary
-    if (
-        known is None
-        or known.scope != outlook.situation.scope
-        or not step.start <= known.start <= known.stop <= step.stop
-    ):
+    known = outlook.history.facts.summary_within(step.start, step.stop, outlook.situation.scope)
+    if known is None:
         return _digest(outlook, step, kept.prompts, kept.whole, allowance)
     told = reference_frame(known.text, known.stop - known.start)
     left = allowance - outlook.situation.counter.count(told)

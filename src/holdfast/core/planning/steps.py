@@ -69,6 +69,8 @@ class Summary:
     duration_ms: int | None = None
     score: float | None = None
     """Which share of what must not be forgotten it holds, with what stands beside it."""
+    dollars: float | None = None
+    """What writing it cost, where the prices of the model are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,20 @@ class Proposal:
 
 
 NOTHING = Proposal()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a rule acts: how much there is of something, and how much there may be."""
+
+    held: int
+    limit: int
+    unit: str
+
+    @property
+    def fill(self) -> float:
+        """Which share of it is reached."""
+        return self.held / max(1, self.limit)
 
 
 def fold_of_all(outlook: Outlook) -> FoldSpan | None:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from holdfast.core.history.ledger.names import HEADING
 
 MARK_CHARS = 8
-NAMES = ("system-context", "plan", "todos", "skills", "previous-summary", "messages", "tail", "focus")
+NAMES = ("system-context", "plan", "todos", "skills", "previous-summary", "positions", "messages", "tail", "focus")
 """The frames a summariser is shown."""
 WORDS = "What the user said, to the letter:"
 """Above the user's own words, which stand beside a summary."""

@@ -6,10 +6,10 @@ out, media are a word, and so are earlier summaries, which have a place of their
 too large for one piece goes on in the next, and says which part it is.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.json_values import cleaned_text
@@ -27,6 +27,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.weight import utf8_length
+from holdfast.core.history.ledger.calls import one_line
 from holdfast.core.planning.summary.frames import quoted
 from holdfast.errors import SettingsError
 
@@ -34,10 +35,14 @@ MIN_PIECE_TOKENS, MIN_PIECE_BYTES = 200, 600
 """Room for the longest line that says who speaks, and for some words under it."""
 NAME_BYTES = 128
 """No provider allows a tool a longer name."""
+BEGINNING_CHARS = 60
+"""How much of a message tells it from its neighbours."""
 CHARS_PER_TOKEN = 5
 """More than texts have on average: where a part of a message is cut is guessed from above."""
 SEALED = ("signature", "encrypted")
 """What stands in the names of blocks that only a provider can read."""
+Hide: TypeAlias = Callable[[str], str]
+"""Takes out of what was said what nobody else may see."""
 SPEAKERS: dict[Trust, str] = {
     "system": "note",
     "user": "user",
@@ -79,13 +84,16 @@ class _Limits:
         return self.excess(text) <= 1
 
 
-def pieces(entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int) -> list[str]:
-    """Return everything that was said, in as few pieces as fit both limits, cut between messages where possible."""
+def pieces(entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: Hide = str) -> list[str]:
+    """Return everything that was said, in as few pieces as fit both limits, cut between messages where possible.
+
+    `hide` sees each text before it is cut: half of a secret does not look like one.
+    """
     limits = _Limits(counter, max_tokens, max_bytes)
     packed: list[str] = []
     current: list[str] = []
     tokens = size = 0
-    for unit in _units(entries, limits):
+    for unit in _units(entries, limits, hide):
         # Each unit brings a line break.
         unit_tokens, unit_size = counter.count(unit) + 1, utf8_length(unit) + 1
         if current and (tokens + unit_tokens > max_tokens or size + unit_size > max_bytes):
@@ -96,14 +104,14 @@ def pieces(entries: Iterable[Entry], counter: Counter, max_tokens: int, max_byte
     return [*packed, *_joined(current, limits)]
 
 
-def newest(entries: Sequence[Entry], counter: Counter, max_tokens: int, max_bytes: int) -> str:
+def newest(entries: Sequence[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: Hide = str) -> str:
     """Return the last messages, as many as fit; for what stays in view anyway and is shown only to be known.
 
     The last one is shortened where it does not fit by itself.
     """
     limits = _Limits(counter, max_tokens, max_bytes)
     shown = ""
-    for entry, blocks in reversed(_said(entries)):
+    for entry, blocks in reversed(_said(entries, hide)):
         text = "\n".join(map(str, blocks))
         longer = f"{text}\n{shown}" if shown else text
         if limits.hold(longer):
@@ -113,9 +121,19 @@ def newest(entries: Sequence[Entry], counter: Counter, max_tokens: int, max_byte
     return shown
 
 
-def _units(entries: Iterable[Entry], limits: _Limits) -> Iterator[str]:
+def positions(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide: Hide = str) -> str:
+    """Return the beginnings of messages with where they were said, a line each; of too many some."""
+    lines = [f"[{blocks[0].label}] {one_line(blocks[0].body, BEGINNING_CHARS)}" for _, blocks in _said(entries, hide)]
+    for step in range(1, len(lines) + 1):
+        text = "\n".join([*lines[:-1:step], *lines[-1:]])
+        if counter.count(text) <= max_tokens:
+            return text
+    return ""
+
+
+def _units(entries: Iterable[Entry], limits: _Limits, hide: Hide) -> Iterator[str]:
     """Yield what must not be parted: messages, or what a message that is too large has to be cut into."""
-    for _, blocks in _said(entries):
+    for _, blocks in _said(entries, hide):
         text = "\n".join(map(str, blocks))
         if limits.hold(text):
             yield text
@@ -179,7 +197,7 @@ def _clipped(label: str, text: str, limits: _Limits) -> str:
     return clipped
 
 
-def _said(entries: Iterable[Entry]) -> list[tuple[Entry, list[Block]]]:
+def _said(entries: Iterable[Entry], hide: Hide) -> list[tuple[Entry, list[Block]]]:
     """Return the messages that say something, each with what it says."""
     names: dict[str, str] = {}
     said: list[tuple[Entry, list[Block]]] = []
@@ -187,7 +205,7 @@ def _said(entries: Iterable[Entry]) -> list[tuple[Entry, list[Block]]]:
         if entry.message.role == "system":
             continue
         names.update({call.id: call.name for call in entry.message.calls})
-        if blocks := list(_blocks(entry, names)):
+        if blocks := [Block(label, hide(body)) for label, body in _blocks(entry, names)]:
             said.append((entry, blocks))
     return said
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.json_values import parsed
 from holdfast.core.planning.summary.asking import OWN_WORDS
+from holdfast.core.planning.summary.behind import OWN_WORDS as WORDS_BEHIND
 from holdfast.core.planning.summary.cleaning import CITATION
 
 Nature: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]
@@ -26,7 +27,7 @@ MOST_HEADINGS = 4
 """More lines that begin messages, as the material has them, make a text a copy of it."""
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|\w+")
-_HEADING = re.compile(r"(?m)^\W{0,8}\[#[-\d]{1,9} [^\]\n]{1,200}\]\s*$")
+_HEADING = re.compile(r"(?m)^\W{0,8}\[#[-\d]{1,9} [^\]\n]{1,200}\]")
 _REFUSAL = re.compile(
     r"(?i)\W{0,8}(?:i['’]?m (?:really |very )?sorry|i apologi[sz]e|sorry,|unfortunately,? i\b|as an ai\b"
     r"|i (?:can(?:no|['’])?t|am (?:not able|unable)|won['’]?t|must decline)\b|i['’]m (?:not able|unable)\b"
@@ -66,7 +67,7 @@ def _is_echo(words: list[str]) -> bool:
 
 @cache
 def _asked() -> frozenset[tuple[str, ...]]:
-    return frozenset(_runs(_WORD.findall(OWN_WORDS.casefold())))
+    return frozenset(_runs(_WORD.findall(f"{OWN_WORDS}\n{WORDS_BEHIND}".casefold())))
 
 
 def _runs(words: list[str]) -> Iterator[tuple[str, ...]]:

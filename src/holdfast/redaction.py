@@ -1,0 +1,48 @@
+"""What looks like a key or a password, and a text without it: the one place that knows the patterns.
+
+Errors, what hooks print and what a summariser is shown all go through here. A pattern has to be sure of itself: what it
+takes for a secret is gone from the text, and names in code must not be. No pattern reaches across `<`, `[` or `#`, so
+that no frame and no heading can vanish with what it takes.
+"""
+
+import re
+
+REDACTED = "[redacted]"
+# A word begins here, also behind a line break or a tab as JSON writes them.
+_EDGE = r"(?:\b|(?<=\\[nrtbf]))"
+_KEY = re.compile(
+    rf"{_EDGE}(sk-|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|AIza|ya29\.|[sr]k_(?:live|test)_|whsec_|shpat_)"
+    r"[A-Za-z0-9_\-]{8,}"
+    rf"|{_EDGE}(A[KS]IA)[A-Z0-9]{{12,}}"
+    rf"|{_EDGE}(hf_|npm_|pypi-|dop_v1_)[A-Za-z0-9_\-]{{30,}}"
+    rf"|{_EDGE}(eyJ)[A-Za-z0-9_\-]{{8,}}\.eyJ[A-Za-z0-9_\-]{{8,}}\.[A-Za-z0-9_\-]{{8,}}"
+)
+# "Bearer authentication." is two words of prose: a token has a digit or a sign inside, or no end.
+_BEARER = re.compile(
+    rf"{_EDGE}(Bearer\s+)(?=[A-Za-z_\-]*(?:[0-9=+~]|[./][A-Za-z0-9])|[A-Za-z_\-]{{24}})[A-Za-z0-9._~+/=\-]{{8,}}",
+    re.IGNORECASE,
+)
+_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
+# Named as a secret, and with letters and digits mixed: `token = get_token()` and `password: str` are code.
+_ASSIGNED = re.compile(
+    r"((?:(?<![a-z])|(?<=\\[nrtbf]))(?:api[_-]?key|secret(?:[_-]?(?:access)?[_-]?key)?|access[_-]?key"
+    r"|(?:access|auth|refresh)[_-]?token|token|passw(?:or)?d|pwd|passphrase|private[_-]?key)"
+    r"[\"'\\]{0,4}[ \t]{0,4}[:=][ \t]{0,4}[\"'\\]{0,4})"
+    r"(?=[^\s0-9]{0,80}[0-9])(?=[^\sa-z]{0,80}[a-z])[A-Za-z0-9+/_=~!@$%^&*\-]{6,}(?![\w(.\[])",
+    re.IGNORECASE,
+)
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,20}PRIVATE KEY-----)"
+    r"(?:(?:[A-Za-z0-9+/=\s\\:,]|-(?!-)){0,20000}(?=-----END )|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{40,})+"
+    r"(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})?)"
+)
+
+
+def redacted(text: str) -> str:
+    """Return a text without what looks like a key or a password; the beginning that tells its kind stays."""
+    if "-----BEGIN " in text:
+        text = _PEM.sub(rf"\1{REDACTED}", text)
+    text = _KEY.sub(lambda match: f"{next(filter(None, match.groups()))}{REDACTED}", text)
+    text = _BEARER.sub(rf"\1{REDACTED}", text)
+    text = _ASSIGNED.sub(rf"\1{REDACTED}", text)
+    return _PASSWORD_IN_URL.sub(rf"\1{REDACTED}@", text)

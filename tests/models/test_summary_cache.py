@@ -1,0 +1,90 @@
+"""A summary that the conversation's own model is asked for is read from its provider's cache: a real server says so."""
+
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast import Session
+from holdfast.core.history.events import Usage
+from holdfast.models.base import Answer, Ask, Prefix
+from holdfast.models.embedded.server import EmbeddedServer
+from holdfast.models.openai_compatible import ChatWriter
+from holdfast.session.compactor import Compaction
+from holdfast.testing.chat import answered, said
+
+N_CTX, BUDGET, TURNS, MAX_ANSWER = 4_096, 2_600, 6, 8
+SYSTEM = "You keep the harbour's log."
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "look_up", "description": "Look a ship up.", "parameters": {"type": "object"}},
+    }
+]
+ENTRY = (
+    "Entry {number}: the Aurora came in with timber from Riga, berth {number}. The pilot boarded outside the "
+    "breakwater, the wind was from the west and freshening, and two lines parted while she was warped in. The harbour "
+    "master wants the dues reckoned before the evening tide, and a note of who signed for the cargo."
+)
+
+
+class Watched(ChatWriter):
+    """A writer whose answers are looked at, and short: a small model would write for minutes."""
+
+    asks: list[Ask]
+    answers: list[Answer]
+
+    async def write(self, ask: Ask) -> Answer:
+        answer = await super().write(replace(ask, max_output_tokens=MAX_ANSWER))
+        self.asks.append(ask)
+        self.answers.append(answer)
+        return replace(answer, is_cut_off=False)
+
+
+@pytest_asyncio.fixture
+async def writer(weights: Path) -> AsyncGenerator[Watched]:
+    async with EmbeddedServer(weights=weights, n_ctx=N_CTX, threads=2) as server:
+        watched = Watched(server.base_url, "embedded", api_key=server.api_key, window=N_CTX)
+        watched.asks, watched.answers = [], []
+        yield watched
+
+
+async def conversed(session: Session, writer: ChatWriter) -> int:
+    """Say something and have it answered by the model; return what the last request was billed as."""
+    usage = Usage()
+    for number in range(TURNS):
+        await session.record([said(f"Write entry {number}.")])
+        request = await session.prepare(BUDGET, system=SYSTEM, tools=TOOLS)
+        if number < TURNS - 1:
+            await session.record([answered(ENTRY.format(number=number))])
+            continue
+        *before, last = request.messages
+        prefix = Prefix(format="openai-chat", messages=before, system=SYSTEM, tools=TOOLS)
+        ask = Ask(system="", text=str(last["content"]), max_output_tokens=MAX_ANSWER, interaction="turn", prefix=prefix)
+        usage = (await writer.write(ask)).usage or usage
+    return usage.input_tokens + usage.cache_read_tokens
+
+
+@pytest.mark.seed("C-13")
+@pytest.mark.seed("C-13a")
+async def test_the_conversation_behind_which_a_summary_is_asked_for_comes_from_the_cache_and_the_bill_says_so(
+    writer: Watched,
+) -> None:
+    how = Compaction(automatic=writer)
+    async with Session.open("harbour", model="embedded", policy="copilot", compaction=how) as session:
+        billed = await conversed(session, writer)
+        await session.record([answered("Noted.")])
+
+        done = await session.compact()
+
+    _, ask = writer.asks
+    usage = done.usage
+    assert ask.prefix is not None
+    assert usage is not None
+    asked = usage.input_tokens + usage.cache_read_tokens
+    sys.stdout.write(f"{usage.cache_read_tokens:,} of {asked:,} tokens of the summary call came from the cache\n")
+    assert usage == writer.answers[1].usage
+    assert usage.cache_read_tokens > 0.99 * billed, "all of the conversation; what is new is the question"

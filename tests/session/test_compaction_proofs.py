@@ -1,0 +1,202 @@
+"""Promises of compaction that only show over time, across processes, or on the outside."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from holdfast import Session
+from holdfast.core.history import events as log
+from holdfast.errors import CompactionFailedError, UnknownSessionError
+from holdfast.models.embedded.server import EmbeddedServer, EmbeddedWriter
+from holdfast.models.embedded.weights import fetched
+from holdfast.session.compactor import LEASE_MS, Compaction
+from holdfast.session.summarizer import Patience
+from holdfast.session.telemetry import Telemetry, flush
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.models import FailingModel, ScriptedModel
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
+SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
+BUDGET = 4_000
+
+
+def opened(store: Store | None = None, **settings: Any) -> Any:
+    return Session.open("c1", store=store or MemoryStore(), model="gpt-5", **settings)
+
+
+async def talked(session: Session, turns: int) -> None:
+    for number in range(turns):
+        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+
+
+async def ended(session: Session) -> list[log.CompactionCompleted]:
+    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError
+
+
+async def test_a_fold_after_which_the_provider_counts_no_less_is_a_failure() -> None:
+    session = await opened()
+    await talked(session, 6)
+    done = await session.compact(budget=BUDGET)
+
+    await session.record([answered("so")], usage={"input_tokens": done.pre_compaction_tokens})
+    assert (session.history.facts.failures, session.history.facts.failed_stop) == (1, 13)
+    helped = await opened()
+    await talked(helped, 6)
+    done = await helped.compact(budget=BUDGET)
+    await helped.record([answered("so")], usage={"input_tokens": done.post_compaction_tokens})
+    assert (helped.history.facts.failures, helped.history.facts.folded_from) == (0, None)
+
+
+async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
+    model = FailingModel("refusing")
+    session = await opened(compaction=Compaction(automatic=model, patience=Patience(attempts=1)))
+    await talked(session, 10)
+    await session.record([said("go")])
+    for number in range(3):
+        await session.prepare(BUDGET)
+        await until(lambda: session.history.facts.running is None)
+        await session.record([called(f"c{number}"), returned(f"c{number}", "ok " * 20)])
+
+    assert len(model.asks) == 1
+    await session.record([answered("done"), said("next turn")])
+    await session.prepare(BUDGET)
+    await until(lambda: len(model.asks) == 2)
+
+
+async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired() -> None:
+    now = 1_700_000_000_000
+    session = await opened(summariser=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
+    await talked(session, 10)
+    await session.record([said("go")])
+    await session._keeper.change(log.CompactionStarted(stop=4, owner="elsewhere:1:ab", basis=0))
+    await session.prepare(BUDGET)
+    assert session.history.facts.running is not None
+    assert session.history.facts.running.owner == "elsewhere:1:ab"
+
+    now += LEASE_MS + 1
+    await session.prepare(BUDGET)
+
+    assert [(fold.is_cancelled, fold.error) for fold in await ended(session)][:1] == [
+        (True, "whoever began it did not finish it")
+    ]
+    assert session.history.facts.running is None or session.history.facts.running.owner != "elsewhere:1:ab"
+
+
+async def test_a_summary_that_takes_longer_than_all_of_its_time_is_given_up() -> None:
+    how = Compaction(automatic=FailingModel("hanging"), patience=Patience(deadline_seconds=0.01))
+    session = await opened(policy="co-cli", compaction=how)
+    await talked(session, 3)
+
+    with pytest.raises(CompactionFailedError, match=r"longer than 0\.01 s"):
+        await session.compact()
+
+    assert len(await session.shown()) == 6
+
+
+async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same_span() -> None:
+    model = ScriptedModel(repeat(SUMMARY))
+    session = await opened(policy="inkeep", summariser=model)
+    await talked(session, 10)
+    await session.record([said("now work")])
+    await session.prepare(BUDGET)
+    for number in range(18):
+        await session.record([called(f"c{number}"), returned(f"c{number}", f"result {number} {WORDS}")])
+    await session.prepare(BUDGET)
+
+    first, within = [fold for fold in await ended(session) if fold.success]
+    assert (first.start, within.start >= first.stop) == (0, True)
+    assert "Greek letters" not in model.asks[-1].text
+    assert "now work" not in model.asks[-1].text.partition("result 0")[0].rpartition("[#")[2]
+
+
+async def test_why_a_fold_was_made_is_in_the_log() -> None:
+    session = await opened(compaction=Compaction(automatic=FailingModel("empty"), patience=Patience(attempts=1)))
+    await talked(session, 6)
+    returned_event = await session.compact(budget=BUDGET)
+    await talked(session, 14)
+    await session.record([said("go")])
+    await session.prepare(BUDGET)
+
+    receipts = [receipt for receipt in await session.receipts() if receipt.event.success]
+    assert receipts[0].event == returned_event
+    assert receipts[0].event.reason.startswith("a digest, because the compaction failed")
+    assert "of what may be sent" in receipts[-1].event.reason
+
+
+async def test_telemetry_sees_every_compaction() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    how = Compaction(automatic=ScriptedModel(repeat(SUMMARY)), telemetry=Telemetry(tracer_provider=provider))
+    session = await opened(compaction=how)
+    await talked(session, 6)
+    await session.compact(budget=BUDGET)
+    await session.close()
+
+    assert flush(5)
+    spans = exporter.get_finished_spans()
+    names = [span.name for span in spans]
+    assert any("compact_messages" in name for name in names)
+    told = {event.name for span in spans for event in span.events}
+    assert told == {"session_compaction_start", "session_compaction_complete"}
+    provider.shutdown()
+
+
+async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session() -> None:
+    try:
+        await fetched()
+    except Exception as error:  # noqa: BLE001 - whatever keeps us from the weights
+        pytest.skip(f"the embedded model's weights cannot be had here: {error}")
+    session = await opened(summariser="embedded")
+    writer = session._compactor.writer("threshold")
+    assert isinstance(writer, EmbeddedWriter)
+    assert session._compactor.writer("manual") is writer
+    server: EmbeddedServer = writer._server
+    await server.start()
+
+    await session.close()
+
+    assert not server.is_running
+
+
+async def test_a_session_that_was_deleted_meanwhile_says_so(tmp_path: Path) -> None:
+    session = await Session.open("gone", store=f"sqlite:///{tmp_path}/a.db")
+    await session.record([said("one")])
+    await session.store.delete("gone")
+
+    with pytest.raises(UnknownSessionError):
+        await session.record([said("two")])
+
+    await session.close()
+
+
+async def test_each_agent_climbs_a_ladder_of_its_own() -> None:
+    session = await opened()
+    await talked(session, 6)
+    await session.note(log.PlanChanged(text="delegate"))
+    await session._keeper.change(log.DelegationStarted(scope="sub", agent="scout"))
+    await session.record([said("your task " + WORDS)], scope="sub")
+    await session.record([said("for the user")])
+    main = await session.prepare(16_000)
+    await session.prepare(16_000, scope="sub")
+
+    smaller = await session.retry("prompt is too long", status=400)
+
+    assert smaller.messages[-1] == main.messages[-1]
+    assert smaller.tokens.total < main.tokens.total

@@ -1,0 +1,232 @@
+"""A summary that is asked for behind the conversation's own last request, and where it is asked as data instead."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from holdfast import Policy, Session, validate
+from holdfast.core.history import events as log
+from holdfast.core.planning.presets import PRESETS
+from holdfast.errors import ModelAccessError, ModelOverflowError, ModelRefusedError
+from holdfast.models.base import Ask, Prefix
+from holdfast.session.compactor import Compaction
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.models import Line, ScriptedModel
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
+SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
+TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+BUDGET = 8_000
+
+
+def writer(lines: Iterable[Line] = (SUMMARY,), **settings: Any) -> ScriptedModel:
+    """Return the conversation's own model."""
+    own: dict[str, Any] = {"name": "gpt-5", "window": 32_000, "prefix_formats": ["openai-chat"]}
+    return ScriptedModel(lines, **own | settings)
+
+
+async def opened(model: ScriptedModel, policy: str | Policy = "default", **how: Any) -> Session:
+    compaction = Compaction(automatic=model, **how)
+    return await Session.open("p1", store=MemoryStore(), model="gpt-5", policy=policy, compaction=compaction)
+
+
+async def talked(session: Session, turns: int = 4) -> None:
+    await session.record([told("Count.")])
+    for number in range(turns):
+        await session.record([said(f"question {number}: {WORDS}")])
+        await session.prepare(BUDGET, system="Be brief.", tools=TOOLS)
+        await session.record([answered(f"answer {number}: {WORDS}")])
+
+
+async def folds(session: Session) -> list[log.CompactionCompleted]:
+    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+
+def ways(model: ScriptedModel) -> list[str]:
+    return ["data" if ask.prefix is None else "behind" for ask in model.asks]
+
+
+async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_last_sent() -> None:
+    model = writer()
+    session = await opened(model)
+    await talked(session)
+    request = await session.prepare(BUDGET, system="Be brief.", tools=TOOLS)
+
+    done = await session.compact(focus="the letters")
+
+    (ask,) = model.asks
+    assert ask.prefix is not None
+    assert ask.prefix == Prefix(format="openai-chat", messages=request.messages, system="Be brief.", tools=TOOLS)
+    assert all(one is other for one, other in zip(ask.prefix.messages, request.messages, strict=True))
+    assert ("question 3" in ask.text, WORDS in ask.text) == (True, False), "the positions, and not the messages"
+    assert "The messages in question are #0 to #7." in ask.text
+    assert "the letters" in ask.text
+    assert (done.success, done.by_model, done.score) == (True, "gpt-5", 1.0)
+
+
+@pytest.mark.seed("C-13a")
+async def test_a_summary_in_the_background_is_asked_for_behind_the_request_that_goes_out() -> None:
+    model = writer()
+    session = await opened(model, "copilot")
+    await talked(session, 9)
+    await session.record([said("next?")])
+    request = await session.prepare(3_600, system="Be brief.", tools=TOOLS)
+    await session._compactor.wait()
+
+    (ask,) = model.asks
+    assert ask.prefix is not None
+    assert ask.prefix.messages == request.messages
+    assert validate([*request.messages, said(ask.text)], "openai") == []
+
+
+async def test_what_the_request_does_not_show_goes_with_the_question() -> None:
+    model = writer()
+    session = await opened(model)
+    await talked(session)
+    long = f"the output: {WORDS}"
+    await session.record([said("read it"), called("a"), returned("a", long), answered("read"), said("so?")])
+
+    await session.compact()
+
+    (ask,) = model.asks
+    assert ask.prefix is not None
+    assert (long in ask.text, f"question 3: {WORDS}" in ask.text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {"behind"}),
+        ({"name": "gpt-5-mini"}, {"data"}),
+        ({"prefix_formats": ["anthropic-messages"]}, {"data"}),
+        ({"window": 2_300}, {"data"}),
+    ],
+    ids=["its own", "another model", "another format", "no room"],
+)
+async def test_only_the_own_model_with_room_left_is_asked_so(settings: dict[str, Any], expected: set[str]) -> None:
+    model = writer([SUMMARY] * 2, **settings)
+    session = await opened(model)
+    await talked(session)
+
+    await session.compact()
+
+    assert {*ways(model)} == expected
+
+
+async def test_a_conversation_that_nothing_was_sent_of_is_data() -> None:
+    model = writer()
+    session = await opened(model)
+    for number in range(4):
+        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+
+    await session.compact()
+
+    assert ways(model) == ["data"]
+
+
+async def test_what_has_changed_since_the_last_request_is_data() -> None:
+    model = writer()
+    session = await opened(model)
+    await talked(session)
+    await session.rewind(to=7)
+
+    await session.compact()
+
+    assert ways(model) == ["data"]
+
+
+async def test_a_request_with_a_secret_is_not_sent_to_be_summarised() -> None:
+    model = writer([SUMMARY] * 2)
+    session = await opened(model)
+    await talked(session)
+    await session.record([said("it is sk-abcdef123456")])
+    await session.prepare(BUDGET)
+    await session.record([answered("noted")])
+
+    await session.compact()
+    assert ways(model) == ["data"]
+
+    open_hearted = writer()
+    session = await opened(open_hearted, redact=False)
+    await talked(session)
+    await session.record([said("it is sk-abcdef123456")])
+    await session.prepare(BUDGET)
+    await session.compact()
+    assert ways(open_hearted) == ["behind"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        ModelOverflowError("gpt-5", "too long"),
+        ModelRefusedError("gpt-5", "roles must alternate", status=400),
+        "",
+        "I can't.",
+    ],
+    ids=["overflow", "refused", "empty", "a refusal"],
+)
+async def test_where_that_does_not_work_out_the_messages_are_shown_as_data(first: Line) -> None:
+    model = writer([first, SUMMARY])
+    session = await opened(model)
+    await talked(session)
+
+    done = await session.compact()
+
+    assert ways(model) == ["behind", "data"]
+    assert f"question 0: {WORDS.strip()}" in model.asks[1].text
+    assert (done.success, done.by_model) == (True, "gpt-5")
+
+
+async def test_who_may_not_be_asked_is_not_asked_twice() -> None:
+    model = writer([ModelAccessError("gpt-5", "401")])
+    session = await opened(model)
+    await talked(session)
+
+    with pytest.raises(ModelAccessError):
+        await session.compact()
+
+    assert ways(model) == ["behind"]
+
+
+async def test_both_calls_are_on_the_bill() -> None:
+    model = writer(["I can't.", SUMMARY])
+    session = await opened(model)
+    await talked(session)
+
+    done = await session.compact()
+
+    asked = [(len(ask.system) + len(ask.text)) // 4 for ask in model.asks]
+    assert done.usage == log.Usage(input_tokens=sum(asked), output_tokens=2 + len(SUMMARY) // 4)
+
+
+@pytest.mark.seed("A-27")
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("default", "behind"), ("copilot", "behind"), ("co-cli", "data"), ("inkeep", "data"), ("cowagent", "data")],
+)
+async def test_a_preset_asks_as_its_system_does(policy: str, expected: str) -> None:
+    model = writer()
+    session = await opened(model, policy)
+    await talked(session)
+
+    await session.compact()
+
+    assert (ways(model), PRESETS[policy].reuses_prefix) == ([expected], expected == "behind")
+
+
+async def test_a_second_summary_updates_the_first_one_behind_the_request_that_shows_it() -> None:
+    model = writer([SUMMARY, "Done: alpha to kappa, twice [#9]."])
+    session = await opened(model)
+    await talked(session)
+    await session.compact()
+    await talked(session)
+
+    await session.compact()
+
+    assert ways(model) == ["behind", "behind"]
+    ask: Ask = model.asks[1]
+    assert ask.text.count(SUMMARY) == 1
+    assert "Update the previous summary" in ask.text
+    assert "The messages in question are #8 to #16." in ask.text

@@ -1,0 +1,55 @@
+"""No key reaches a summariser, and none comes back from it; the log keeps what was said."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.core.history import events as log
+from holdfast.models.base import Ask
+from holdfast.session.compactor import Compaction
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.models import ScriptedModel
+
+KEY = "sk-proj-a1b2c3d4e5f6g7h8"
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
+
+
+def everything_in(ask: Ask) -> str:
+    return f"{ask.system}\n{ask.text}\n{ask.prefix}"
+
+
+async def compacted(model: ScriptedModel, **how: Any) -> Session:
+    """Return a session in which a key stood everywhere that a summariser looks, and that was compacted."""
+    session = await Session.open("s", store=MemoryStore(), model="gpt-5", compaction=Compaction(automatic=model, **how))
+    await session.note(log.PlanChanged(text=f"log in with {KEY}"))
+    await session.record([said(f"Never print {KEY}. {WORDS}"), called("a"), returned("a", f"token {KEY} {WORDS}")])
+    for number in range(4):
+        await session.record([answered(f"answer {number}: {KEY} {WORDS}"), said(f"question {number}: {WORDS}")])
+    await session.prepare(16_000, system=f"The key is {KEY}.")
+    await session.record([answered(f"the key {KEY} works")])
+    await session.compact(focus=f"the key {KEY}")
+    return session
+
+
+@pytest.mark.parametrize("window", [32_000, 2_000], ids=["one piece", "many pieces"])
+async def test_a_summariser_neither_sees_nor_writes_a_key_and_the_log_has_it_still(window: int) -> None:
+    model = ScriptedModel(iter(lambda: f"Intent: never print {KEY} [#0]. Done: it works [#2].", None), window=window)
+
+    session = await compacted(model)
+
+    assert [KEY in everything_in(ask) for ask in model.asks] == [False] * len(model.asks)
+    assert "sk-[redacted]" in model.asks[0].text
+    (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+    assert (fold.success, KEY in fold.summary_content) == (True, False)
+    assert (await session.recall(2))[0]["content"] == f"token {KEY} {WORDS}"
+
+
+async def test_a_key_is_shown_where_somebody_wants_that() -> None:
+    model = ScriptedModel([f"Intent: never print {KEY} [#0]. Done: it works [#2]."])
+
+    session = await compacted(model, redact=False)
+
+    (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+    assert (KEY in model.asks[0].text, KEY in fold.summary_content) == (True, True)

@@ -1,0 +1,75 @@
+"""What is taken for a secret, and what is not."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import HoldfastError
+from holdfast.redaction import redacted
+
+BODY = "MIIEpAIBAAKCAQEAx7vT2m0PqJ8cQwYfK1nZ0a9sD3eR5tY7uI9oP1aS3dF5gH7j"
+PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}=\n-----END RSA PRIVATE KEY-----"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+SECRETS = [
+    ("key sk-proj-abcdef123456 is wrong", "key sk-[redacted] is wrong"),
+    ("ghp_0123456789abcdef", "ghp_[redacted]"),
+    ("AKIAIOSFODNN7EXAMPLE", "AKIA[redacted]"),
+    ("sk_live_4eC39HqLyjWDarjtT1zdp7dc", "sk_live_[redacted]"),
+    ('{"text": "a\\nsk-abcdef123456\\tpassword=hunter2!"}', '{"text": "a\\nsk-[redacted]\\tpassword=[redacted]"}'),
+    ("hf_AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh", "hf_[redacted]"),
+    (f"cookie {JWT};", "cookie eyJ[redacted];"),
+    ("Authorization: Bearer abc.def-ghi=", "Authorization: Bearer [redacted]"),
+    ("postgresql://me:hunter2@host/db", "postgresql://me:[redacted]@host/db"),
+    ('{"password": "hunter2!", "user": "ann"}', '{"password": "[redacted]", "user": "ann"}'),
+    ('{\\"api_key\\": \\"a1b2c3d4e5\\"}', '{\\"api_key\\": \\"[redacted]\\"}'),
+    ("export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfi", "export AWS_SECRET_ACCESS_KEY=[redacted]"),
+    (PEM, "-----BEGIN RSA PRIVATE KEY-----[redacted]-----END RSA PRIVATE KEY-----"),
+    (PEM.replace("\n", "\\n"), "-----BEGIN RSA PRIVATE KEY-----[redacted]-----END RSA PRIVATE KEY-----"),
+    (PEM[:130], "-----BEGIN RSA PRIVATE KEY-----[redacted]"),
+]
+NO_SECRETS = [
+    "ask-me-anything, a risk-averse desk",
+    "It uses Bearer authentication. The bearer certificates expire.",
+    "password: str = Field(min_length=8)",
+    "token = get_token(v2)",
+    "secret=os.environ['A1']",
+    "max_tokens=4096, token_count: 12345abc",
+    "hf_compaction_worktree and npm_config_cache",
+    "the asia-pacific-region",
+    "see https://example.org:8080/a@2",
+    "-----BEGIN PRIVATE KEY----- is how such a file begins.",
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), SECRETS)
+def test_what_looks_like_a_key_or_a_password_is_in_no_text_and_no_error(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+    assert str(HoldfastError(text)) == expected
+
+
+@pytest.mark.parametrize("text", NO_SECRETS)
+def test_words_and_code_about_secrets_are_none(text: str) -> None:
+    assert redacted(text) == text
+
+
+@given(st.lists(st.sampled_from([*(text for text, _ in SECRETS), *NO_SECRETS, "<frame-12ab>", "[#3 user]", "\n"])))
+def test_what_is_clean_stays_as_it_is_and_no_frame_goes(texts: list[str]) -> None:
+    once = redacted("\n".join(texts))
+
+    assert redacted(once) == once
+    assert [once.count(mark) for mark in ("<frame-12ab>", "[#3 user]")] == [
+        texts.count(mark) for mark in ("<frame-12ab>", "[#3 user]")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["a1" * 300_000, "password=" * 60_000, "://a:" * 60_000, "-----BEGIN PRIVATE KEY-----"]
+)
+def test_a_long_text_takes_no_time(text: str) -> None:
+    began = time.process_time()
+
+    redacted(text * (1 if len(text) > 100 else 5_000))
+
+    assert time.process_time() - began < 2
