@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.app.sources import load
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands import carry_out
+from holdfast.chat.commands.every import carry_out
 from holdfast.chat.happenings import Consent, Happening, Notice, Table, Told
 from holdfast.stores.memory import MemoryStore
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.chat.commands import COMMANDS
+from holdfast.chat.commands.every import COMMANDS
 from holdfast.session.checkpoints import EMPTY
 from holdfast.stores.memory import MemoryStore
 from tests.chat.room import entered, said, told

@@ -6,12 +6,14 @@ in a terminal, behind a pipe, and in a test.
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypedDict
 
-from holdfast.app.build import budget_from, open_session, policy_from, store_url
+from holdfast.app.build import budget_from, follow, open_session, store_url
 from holdfast.app.models import bare_name, model_of
 from holdfast.app.settings import Settings
 from holdfast.chat.answerer import Answerer
@@ -23,8 +25,9 @@ from holdfast.core.planning.situation import Budget
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError
+from holdfast.models.base import Writer
 from holdfast.models.refusals import translated
-from holdfast.session.compactor import Draft
+from holdfast.session.compactor import Approval, Draft
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
@@ -33,6 +36,15 @@ from holdfast.stores.open import open_store
 
 FORMAT = "pydantic-ai"
 MAX_NAME_CHARS = 100
+
+
+class Company(TypedDict):
+    """Who is with a session."""
+
+    primary: Writer | None
+    approve: Approval
+    notice: Callable[[str], None]
+    progress: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +98,7 @@ class Chat:
             await self._open(new_id())
 
     async def _open(self, session: str) -> None:
-        opened = await open_session(
-            self.settings,
-            session,
-            store=self.store,
-            primary=self._answerer.writer(self.settings),
-            approve=self._approved,
-            notice=lambda text: self.screen.show(Notice(text, "warning")),
-            progress=self.screen.busy,
-        )
+        opened = await open_session(self.settings, session, store=self.store, **self._company())
         spoken = opened.history.format
         if spoken not in {None, FORMAT}:
             await opened.close()
@@ -105,6 +109,15 @@ class Chat:
         self.folder.beside = {path.name: path for path in sorted(self._attachments.glob("*.txt"))}
         self._answerer.forget()
 
+    def _company(self) -> Company:
+        """Return who is with a session: who writes for it, who approves, and who hears of it."""
+        return {
+            "primary": self._answerer.writer(self.settings),
+            "approve": self._approved,
+            "notice": lambda text: self.screen.show(Notice(text, "warning")),
+            "progress": self.screen.busy,
+        }
+
     async def adopt(self, session: Session) -> None:
         """Go on with a session that is already open, such as a fork."""
         await session.close()
@@ -112,11 +125,10 @@ class Chat:
 
     async def change(self, settings: Settings) -> None:
         """Go on under other settings."""
-        before, self.settings = self.settings, settings
+        self.settings = settings
+        self.session.model = bare_name(settings.model)
+        await follow(self.session, settings, **self._company())
         self._answerer.forget()
-        is_other = policy_from(settings) != self.session.policy
-        if is_other or settings.summarization_model != before.summarization_model or settings.model != before.model:
-            await self._open(self.session.id)
 
     async def _leave(self) -> None:
         if self._session is not None:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands import carry_out
+from holdfast.chat.commands.every import carry_out
 from holdfast.chat.happenings import Outcome
 
 

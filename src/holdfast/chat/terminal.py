@@ -15,7 +15,7 @@ from rich.text import Text
 
 from holdfast.chat.blocks import whole_blocks
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands import COMMANDS
+from holdfast.chat.commands.every import COMMANDS
 from holdfast.chat.happenings import (
     CallBegan,
     CallEnded,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import COMMANDS
+from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.change import ChangeReceipt
@@ -12,10 +12,10 @@ from holdfast.core.planning.rules.window import FoldMiddle
 from holdfast.errors import SettingsError
 from holdfast.session.compactor import COMPACTING
 
-SNIPPET_CHARS = 70
+GROUP = Commands()
 
 
-@COMMANDS.register("[FOCUS]")
+@GROUP.register("[FOCUS]")
 async def compact(chat: Chat, focus: str) -> None:
     """Replace older messages by a summary, now; FOCUS is what it is to be about above all."""
     chat.screen.busy(COMPACTING)
@@ -26,7 +26,7 @@ async def compact(chat: Chat, focus: str) -> None:
     chat.screen.show(Notice(_told(done)))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def preview(chat: Chat, _: str) -> None:
     """Show what a compaction would do now, and do nothing."""
     would = await chat.session.preview(budget=chat.budget)
@@ -34,28 +34,28 @@ async def preview(chat: Chat, _: str) -> None:
     chat.screen.show(Told(f"{_told(would, 'would be')}\n\nIn their place would stand:\n\n{_quoted(text)}"))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def undo(chat: Chat, _: str) -> None:
     """Take back the last change of context: a compaction, a clear, a rewind."""
     done = await chat.session.undo()
     chat.screen.show(Notice("undone; /redo brings it back" if done else "there is nothing to undo"))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def redo(chat: Chat, _: str) -> None:
     """Let a change of context that was taken back stand again."""
     done = await chat.session.redo()
     chat.screen.show(Notice("done again" if done else "there is nothing to redo"))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def clear(chat: Chat, _: str) -> None:
     """Let the conversation begin anew; nothing is deleted, and /undo brings it back."""
     await chat.session.clear()
     chat.screen.show(Notice("the context is empty; /undo brings it back"))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def history(chat: Chat, _: str) -> None:
     """Show how long the conversation is: turns and messages."""
     shown = [entry.message for entry in await chat.session.shown()]
@@ -65,7 +65,7 @@ async def history(chat: Chat, _: str) -> None:
     chat.screen.show(Notice(f"{turns:,} turns, {len(shown):,} messages; {len(chat.session):,} are in the log"))
 
 
-@COMMANDS.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
+@GROUP.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
 async def context(chat: Chat, what: str) -> None:
     """Show where the window went: each part, what could be freed, and when the next fold is due.
 
@@ -81,7 +81,7 @@ async def context(chat: Chat, what: str) -> None:
     chat.screen.show(Told("\n".join(f"- {line}" for line in _facts(chat, contents))))
 
 
-@COMMANDS.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-20:]])
+@GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-20:]])
 async def pin(chat: Chat, number: str) -> None:
     """Keep message N whole, whatever is folded; without N, the newest prompt. /unpin lets it go."""
     position = _position(chat, number)
@@ -89,7 +89,7 @@ async def pin(chat: Chat, number: str) -> None:
     chat.screen.show(Notice(f"message {position} stays whole"))
 
 
-@COMMANDS.register("N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.facts.pins)])
+@GROUP.register("N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.facts.pins)])
 async def unpin(chat: Chat, number: str) -> None:
     """Let a pinned message go when it has to."""
     position = _position(chat, number)
@@ -97,7 +97,7 @@ async def unpin(chat: Chat, number: str) -> None:
     chat.screen.show(Notice(f"message {position} is not pinned any more"))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def receipts(chat: Chat, _: str) -> None:
     """Show what every compaction did: what was folded, what it cost, why, and how to undo it."""
     found = await chat.session.receipts()

@@ -1,30 +1,21 @@
-"""Commands about the program: help, settings, model, preset, and leaving."""
+"""Commands about the program: settings, model, preset, and leaving."""
 
-from holdfast.app.models import model_of
+from holdfast.app.build import budget_from
+from holdfast.app.models import bare_name, model_of
 from holdfast.app.saving import save
 from holdfast.app.settings import canonical, keys
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import COMMANDS
-from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.chat.commands.registry import Commands
+from holdfast.chat.happenings import Notice, Table
 from holdfast.core.planning.presets import PRESETS
 from holdfast.counters.models import budget_for
 from holdfast.errors import SettingsError
 
+GROUP = Commands()
 SAVE = "--save"
 
 
-@COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in COMMANDS])
-async def help_(chat: Chat, name: str) -> None:
-    """List the commands, or say all about one."""
-    if name:
-        command = COMMANDS.named(name.removeprefix("/"))
-        chat.screen.show(Told(f"**/{command.name} {command.usage}**\n\n{command.help}"))
-        return
-    rows = [(f"/{command.name} {command.usage}".rstrip(), command.summary) for command in COMMANDS]
-    chat.screen.show(Table(("COMMAND", "WHAT IT DOES"), rows))
-
-
-@COMMANDS.register("[KEY [VALUE [--save]]]", completes=lambda _: keys())
+@GROUP.register("[KEY [VALUE [--save]]]", completes=lambda _: keys())
 async def config(chat: Chat, given: str) -> None:
     """Show settings with their source, or change one at once; with --save it is kept in your settings file."""
     key, _, value = given.partition(" ")
@@ -47,7 +38,7 @@ async def config(chat: Chat, given: str) -> None:
         chat.screen.show(Notice(note, "warning"))
 
 
-@COMMANDS.register("[NAME]")
+@GROUP.register("[NAME]")
 async def model(chat: Chat, name: str) -> None:
     """Let another model answer; if its window is too small for the conversation, that is compacted first."""
     if not name:
@@ -56,7 +47,7 @@ async def model(chat: Chat, name: str) -> None:
         chat.screen.show(Notice(f"{chat.model}{window}; the most that is sent is {chat.budget.tokens:,}"))
         return
     settings = chat.settings.with_change("model", name)
-    budget = budget_for(name, settings.max_context_tokens)
+    budget = budget_from(settings) or budget_for(bare_name(name))
     contents = await chat.session.contents(budget=budget)
     if contents.total > budget.tokens:
         question = f"{contents.total:,} tokens are too many for {name} ({budget.tokens:,}). Compact first, and switch?"
@@ -68,7 +59,7 @@ async def model(chat: Chat, name: str) -> None:
     chat.screen.show(Notice(f"{name} answers from now on"))
 
 
-@COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))
+@GROUP.register("[NAME]", completes=lambda _: list(PRESETS))
 async def preset(chat: Chat, name: str) -> None:
     """Show the presets, or go on with another: default, co-cli, inkeep, copilot, cowagent."""
     if not name:
@@ -80,7 +71,7 @@ async def preset(chat: Chat, name: str) -> None:
     chat.screen.show(Notice(f"preset {name} from now on"))
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def retry(chat: Chat, _: str) -> None:
     """Ask the last prompt again, after a failure or an interrupt; what was done for it so far stays."""
     shown = await chat.session.shown()
@@ -93,7 +84,7 @@ async def retry(chat: Chat, _: str) -> None:
     await chat.say(None)
 
 
-@COMMANDS.register(aliases=["exit", "q"])
+@GROUP.register(aliases=["exit", "q"])
 async def quit_(chat: Chat, _: str) -> None:
     """Leave; the conversation is kept."""
     chat.is_over = True

@@ -7,8 +7,7 @@ from inspect import cleandoc
 from typing import TypeAlias
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import Notice
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import SettingsError
 
 Action: TypeAlias = Callable[[Chat, str], Awaitable[None]]
 Completes: TypeAlias = Callable[[Chat], Sequence[str]]
@@ -40,8 +39,8 @@ class Command:
 class Commands:
     """All commands of a program."""
 
-    def __init__(self) -> None:
-        self._commands: dict[str, Command] = {}
+    def __init__(self, *groups: "Commands") -> None:
+        self._commands = {command.name: command for group in groups for command in group}
 
     def register(
         self, usage: str = "", *, aliases: Sequence[str] = (), completes: Completes | None = None
@@ -70,15 +69,3 @@ class Commands:
         near = [command.name for command in begun] or difflib.get_close_matches(name, every, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(f'/{one}' for one in near)}?" if near else "/help lists all"
         raise SettingsError(f"/{name}", f"is no command; {hint}")
-
-
-COMMANDS = Commands()
-
-
-async def carry_out(chat: Chat, line: str) -> None:
-    """Carry out a line that begins with a slash; what is wrong with it is said, and the conversation goes on."""
-    name, _, arguments = line.strip().removeprefix("/").partition(" ")
-    try:
-        await COMMANDS.named(name.lower()).run(chat, arguments.strip())
-    except HoldfastError as error:
-        chat.screen.show(Notice(str(error), "error"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast.app.build import checkpoints_folder
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import COMMANDS
+from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.chat.transcript import transcript
 from holdfast.errors import SettingsError
@@ -14,12 +14,13 @@ from holdfast.session.transfer import outgoing
 from holdfast.stores.files import write_private
 from holdfast.stores.jsonl import export_lines
 
+GROUP = Commands()
 LISTED = 20
 SNIPPET_CHARS = 60
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
-@COMMANDS.register()
+@GROUP.register()
 async def new(chat: Chat, _: str) -> None:
     """Begin a new conversation; the old one is kept."""
     old = chat.session.id
@@ -27,7 +28,7 @@ async def new(chat: Chat, _: str) -> None:
     chat.screen.show(Notice(f"a new conversation; /resume {old} goes back"))
 
 
-@COMMANDS.register("[PREFIX]")
+@GROUP.register("[PREFIX]")
 async def sessions(chat: Chat, prefix: str) -> None:
     """List conversations that are kept, the newest first."""
     found = await chat.store.sessions(prefix=prefix, limit=LISTED)
@@ -41,7 +42,7 @@ async def sessions(chat: Chat, prefix: str) -> None:
     chat.screen.show(Table(("", "ID", "AGE", "NAME"), rows))
 
 
-@COMMANDS.register("[ID]")
+@GROUP.register("[ID]")
 async def resume(chat: Chat, session: str) -> None:
     """Go on with another conversation, by the beginning of its id; without one, with the newest other one."""
     if not session:
@@ -54,7 +55,7 @@ async def resume(chat: Chat, session: str) -> None:
     chat.screen.show(Notice(f"{chat.session.id}: {len(chat.session):,} messages"))
 
 
-@COMMANDS.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-LISTED:]])
+@GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-LISTED:]])
 async def rewind(chat: Chat, number: str) -> None:
     """Go back to before prompt N, as if what followed had not been said; without N, list the prompts.
 
@@ -69,7 +70,7 @@ async def rewind(chat: Chat, number: str) -> None:
     chat.screen.show(Notice(f"back before message {number}; /undo takes it back"))
 
 
-@COMMANDS.register("[N]")
+@GROUP.register("[N]")
 async def fork(chat: Chat, number: str) -> None:
     """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
     if number and not number.isdecimal():
@@ -79,7 +80,7 @@ async def fork(chat: Chat, number: str) -> None:
     chat.screen.show(Notice(f"now in {chat.session.id}; /resume {old} goes back"))
 
 
-@COMMANDS.register("checkpoints", completes=lambda _: ("checkpoints",))
+@GROUP.register("checkpoints", completes=lambda _: ("checkpoints",))
 async def session(chat: Chat, what: str) -> None:
     """Show this conversation; with `checkpoints`, the summaries that were written to files."""
     if what not in {"", "checkpoints"}:
@@ -93,7 +94,7 @@ async def session(chat: Chat, what: str) -> None:
     chat.screen.show(Told(EMPTY if folder is None else await Checkpoints(folder).listing()))
 
 
-@COMMANDS.register("[FILE]")
+@GROUP.register("[FILE]")
 async def export(chat: Chat, file: str) -> None:
     """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
     events = await chat.session.events()
