@@ -221,7 +221,7 @@ def test_the_previous_request_saves_work_and_changes_nothing(source: str, data: 
         previous = continued or previous
 
 
-@pytest.mark.parametrize("source", ["openai-chat", "openai-responses", "gemini"])
+@pytest.mark.parametrize("source", ["openai-chat", "openai-responses", "gemini", "pydantic-ai"])
 @pytest.mark.parametrize("loop_steps", [0, 60])
 @pytest.mark.parametrize("budget", [4_000, 16_000])
 def test_a_growing_list_keeps_its_prefix_until_a_line_moves(source: str, budget: int, loop_steps: int) -> None:

@@ -106,7 +106,7 @@ def test_a_pydantic_ai_history_stays_one_with_its_system_text_apart() -> None:
         "role": "assistant",
         "content": "Reading.",
         "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.py"}'}},
+            {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path":"a.py"}'}},
         ],
     }
     assert messages[5]["content"] == "n must be a number"

@@ -72,7 +72,7 @@ def test_a_response_is_read_into_parts_with_trust_labels_and_goes_out_as_it_came
         (
             Thinking("hm", "c2ln"),
             Text("Looking.", "model"),
-            ToolCall("a", "run", '{"path": "a.py"}'),
+            ToolCall("a", "run", '{"path":"a.py"}'),
             ToolCall("b", "run", '{"n": 1}'),
             ToolCall("c", "run", "{}"),
             Opaque("builtin-tool-call", '{"tool_name": "web", "args": {"q": 1}}', "model"),
@@ -268,6 +268,43 @@ def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) ->
         read(native)
 
     assert str(error.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([request(prompt("hi"))], []),
+        ([], [("not-empty", "messages"), ("first-kind", "messages")]),
+        ([request(told("Be."))], [("first-kind", "messages")]),
+        ([response(answer("hi")), request(prompt("hi"))], [("first-kind", "messages[0]")]),
+        ([request(prompt("hi")), response(answer("hi"))], [("last-kind", "messages[1]")]),
+        ([request(prompt("hi"), answer("hi"))], [("part-kind", "messages[0].parts[1]")]),
+        ([request(prompt(" "))], [("empty-text", "messages[0].parts[0]")]),
+        ([request(prompt([MARK]))], [("empty", "messages[0]")]),
+        ([request(prompt([PICTURE] * 101))], [("images", "messages")]),
+        (
+            [request(prompt("go")), response(call("a")), request(prompt("so?"))],
+            [("call-answered", "messages[1]")],
+        ),
+        (
+            [request(prompt("go")), response(call("a"))],
+            [("last-kind", "messages[1]"), ("call-answered", "messages[1]")],
+        ),
+        ([request(prompt("go"), result("a"))], [("result-has-call", "messages[0]"), ("results-first", "messages[0]")]),
+        (
+            [request(prompt("go")), response(call("a")), request(result("a"), result("a"))],
+            [("result-has-call", "messages[2]")],
+        ),
+        (
+            [request(prompt("go")), response(call("a"), call("a")), request(result("a"))],
+            [("unique-id", "messages[1]")],
+        ),
+    ],
+)
+def test_what_is_no_request_of_pydantic_ais_is_named_and_located(
+    messages: list[Any], expected: list[tuple[str, str]]
+) -> None:
+    assert [(violation.rule, violation.where) for violation in validate(messages, "pydantic-ai")] == expected
 
 
 @given(request_histories(), st.sampled_from([300, 1_500, 100_000]))

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core.conversation.json_values import written
 from holdfast.core.conversation.messages import (
     Content,
     Media,
@@ -218,7 +219,8 @@ def _response_part(part: Mapping[str, Any], place: Place, path: str) -> Part:
 def _call(part: Mapping[str, Any], place: Place, path: str) -> ToolCall:
     arguments = part.get("args")
     if not isinstance(arguments, str):
-        arguments = place.json(arguments, f"{path}.args") if arguments else "{}"
+        # As pydantic-ai sends them.
+        arguments = written(place.value(arguments, f"{path}.args")) if arguments else "{}"
     name = place.text(part.get("tool_name") or "", f"{path}.tool_name")
     call_id = place.text(part.get("tool_call_id") or "", f"{path}.tool_call_id")
     return ToolCall(call_id, name, arguments or "{}", native=part)

@@ -28,10 +28,17 @@ MADE_UP = {"pydantic_ai_synthesized_tool_return": True}
 
 
 def written_request(message: Message) -> Mapping[str, Any]:
-    """Return what is said to the model as JSON."""
+    """Return what is said to the model as JSON; what nobody sees stays where it was."""
     native: Mapping[str, Any] = message.native or {"kind": "request"}
-    hidden = [part for part in native.get("parts", ()) if is_hidden(part)]
-    return {**native, "parts": [*_request_parts(message), *hidden]}
+    was: list[Mapping[str, Any]] = list(native.get("parts", ()))
+    places = {id(part): number for number, part in enumerate(was)}
+    hidden = [(number, part) for number, part in enumerate(was) if is_hidden(part)]
+    parts: list[Mapping[str, Any]] = []
+    for origin, written in _request_parts(message):
+        while hidden and hidden[0][0] < places.get(id(origin), -1):
+            parts.append(hidden.pop(0)[1])
+        parts.append(written)
+    return {**native, "parts": [*parts, *(part for _, part in hidden)]}
 
 
 def written_response(message: Message) -> Mapping[str, Any]:
@@ -43,14 +50,14 @@ def written_response(message: Message) -> Mapping[str, Any]:
 # What is said to the model.
 
 
-def _request_parts(message: Message) -> Iterator[Mapping[str, Any]]:
-    """Yield parts, the pieces of one prompt together."""
+def _request_parts(message: Message) -> Iterator[tuple[object, Mapping[str, Any]]]:
+    """Yield parts, the pieces of one prompt together, each with what it was read from."""
     parent: Mapping[str, Any] | None = None
     items: list[Any] = []
     for part in message.parts:
         if isinstance(part.native, Piece):
             if parent is not None and part.native.part is not parent:
-                yield _prompt(parent, items)
+                yield parent, _prompt(parent, items)
                 items = []
             parent = part.native.part
             items += _items(part, part.native)
@@ -59,11 +66,11 @@ def _request_parts(message: Message) -> Iterator[Mapping[str, Any]]:
             items.append(part.text)
         else:
             if parent is not None:
-                yield _prompt(parent, items)
+                yield parent, _prompt(parent, items)
                 parent, items = None, []
-            yield _request_part(part, message)
+            yield part.native, _request_part(part, message)
     if parent is not None:
-        yield _prompt(parent, items)
+        yield parent, _prompt(parent, items)
 
 
 def _prompt(parent: Mapping[str, Any], items: list[Any]) -> Mapping[str, Any]:
