@@ -17,7 +17,7 @@ from pydantic_ai import (
     UsageLimits,
 )
 from pydantic_ai.capabilities import Capability, Hooks, ProcessHistory
-from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.exceptions import UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     CompactionPart,
     InstructionPart,
@@ -33,6 +33,8 @@ from pydantic_ai.tools import Tool
 from holdfast import Session, validate
 from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
 from holdfast.core.history import events as log
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.agents import ScriptedAgentModel, tool_call
 
 
@@ -389,6 +391,41 @@ async def test_a_tool_that_raises_ends_the_run_and_the_next_one_goes_on() -> Non
 
     assert result.output == "fine"
     assert validate(native_messages(model.requests[-1]), "pydantic-ai") == []
+
+
+async def test_a_run_that_cannot_begin_leaves_the_session_as_it_was() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    agent = Agent(model, capabilities=[governed])
+    await agent.run("one")
+    open_call: list[ModelMessage] = [ModelRequest.user_text_prompt("?"), tool_call("look", "l")]
+
+    with pytest.raises(UserError, match="unprocessed tool calls"):
+        await agent.run("two", message_history=open_call)
+
+    assert kinds(await kept(governed)) == [["user-prompt"], ["text"]]
+
+
+async def test_a_store_that_is_gone_when_a_run_fails_does_not_hide_why_it_failed() -> None:
+    class Failing(MemoryStore):
+        is_gone = False
+
+        async def append(self, *args: Any, **kwargs: Any) -> int:
+            if self.is_gone:
+                raise StoreUnavailableError("memory", "the disk is full")
+            return await super().append(*args, **kwargs)
+
+    store = Failing()
+    agent = Agent(ScriptedAgentModel([tool_call("fail", "a")]), capabilities=[Holdfast(store=store)])
+
+    @agent.tool_plain
+    def fail() -> str:
+        store.is_gone = True
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone") as failed:
+        await agent.run("one")
+
+    assert "Holdfast could not record what was said last: " in failed.value.__notes__[0]
 
 
 # Beside other capabilities.

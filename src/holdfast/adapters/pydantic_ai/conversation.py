@@ -63,6 +63,7 @@ class Conversation:
             for native, message in zip(unknown, validated(unknown), strict=True):
                 self._objects[id(native)] = native, message
             messages = [message for native in natives if (message := self._object(native)) is not None]
+            self._records = {}
             await self._heed(self._positions(), messages)
             self._take(joined(messages))
             return list(self._told)

@@ -42,7 +42,6 @@ class Governor(Protocol):
     model: str | None
     last: PreparedRequest | None
     usage: Usage | None
-
     conversations: Sessions
 
     def began(self, session: Session) -> None:
@@ -87,21 +86,25 @@ class GovernedRun(AbstractCapability[Any]):
         try:
             result = await handler()
             await conversation.follow(result.all_messages())
-        except BaseException:
+        except BaseException as error:
             # What was said before it was stopped counts, however many times it is told to stop.
             with anyio.CancelScope(shield=True):
-                await self._leave(conversation)
+                await self._leave(conversation, error)
             raise
         finally:
             conversation.runs -= 1
             _GOVERNORS.reset(token)
         return result
 
-    async def _leave(self, conversation: Conversation) -> None:
-        if self._messages:
-            await conversation.follow(self._messages)
+    async def _leave(self, conversation: Conversation, error: BaseException) -> None:
+        """Record what a run that did not come to its end has said; why it did not is what its caller hears."""
+        try:
+            if self._messages:
+                await conversation.follow(self._messages)
             if has_dangling_calls(self._messages):
                 await conversation.session.interrupt()
+        except HoldfastError as problem:
+            error.add_note(f"Holdfast could not record what was said last: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
         """Return the tools that come with a governed run; none so far."""
@@ -109,8 +112,9 @@ class GovernedRun(AbstractCapability[Any]):
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Let a run without a history go on from what stands in its session."""
-        self._messages = ctx.messages
-        if isinstance(node, UserPromptNode) and not ctx.messages and self._conversation is not None:
+        if not isinstance(node, UserPromptNode):
+            self._messages = ctx.messages
+        elif not ctx.messages and self._conversation is not None:
             past = await self._conversation.past()
             # Calls that wait for somebody's word are answered with the results that come with it.
             is_new = node.user_prompt is not None and node.deferred_tool_results is None
