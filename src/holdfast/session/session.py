@@ -256,11 +256,19 @@ class Session(Traveller):
             await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
 
     @fetching
-    async def preview(self, *, budget: int | Budget | None = None) -> log.CompactionCompleted:
-        """Return what a compaction without a model would do now, and do nothing."""
+    async def preview(
+        self, *, draft: bool = False, focus: str = "", budget: int | Budget | None = None
+    ) -> log.CompactionCompleted:
+        """Return what a compaction would do now, and do nothing.
+
+        By rule, which is free; with `draft=True` the model is asked for the summary that would count, which is not.
+        """
+        wanted = Wanted(budget=budget, model=self.model)
+        if draft:
+            return await self._manual.draft(wanted, focus)
         async with self._keeper.turn:
             await self._keeper.take_in()
-            return self._manual.preview(Wanted(budget=budget, model=self.model))
+            return self._manual.preview(wanted)
 
     @fetching
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
