@@ -119,11 +119,15 @@ async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_change
     assert await session.shown() == shown
     await session.note(log.PlanChanged(text="1. count on"))
     await session.note(log.TodosChanged(text="- lambda"))
+    await session.note(log.SkillInvoked(name="counting", instructions="Aloud."))
+    await session.note(log.AgentChanged(name="counter", summary="Counts in Greek; lambda is next."))
     await session.compact()
 
     text = (await session.shown())[0].message.text
     assert "<plan>\n1. count on\n</plan>" in text
     assert "<todos>\n- lambda\n</todos>" in text
+    assert '<invoked_skills>\n<skill name="counting">\nAloud.\n</skill>\n</invoked_skills>' in text
+    assert "<agent_summary>\ncounter\nCounts in Greek; lambda is next.\n</agent_summary>" in text
     with pytest.raises(MalformedInputError):
         await session.note(log.ContextCleared())  # pyright: ignore[reportArgumentType]
 

@@ -39,7 +39,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
 
-Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.ProviderSignalled
+Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record besides messages."""
 
 
@@ -283,7 +283,7 @@ class Session(Traveller):
         return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
 
     async def note(self, event: Noted) -> None:
-        """Record what is true now besides what was said: a plan, todos, a skill, a provider's signal."""
+        """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""
         if not isinstance(event, get_args(Noted)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
         await self._changed(event)

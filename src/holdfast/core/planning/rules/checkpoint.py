@@ -76,6 +76,7 @@ class FoldToCheckpoint:
                 plan=facts.plan,
                 todos=facts.todos,
                 skills=facts.skills,
+                agent_summary=facts.agent_summary,
                 is_manual=step.trigger == "manual",
             ),
         )
