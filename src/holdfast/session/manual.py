@@ -43,6 +43,7 @@ class ManualCompaction:
 
     async def compact(self, wanted: Wanted, trigger: log.Trigger, focus: str = "") -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
+        wanted = self._preparer.as_last(wanted)
         async with self._keeper.turn:
             await self._keeper.take_in()
             await self._compactor.tidy()
@@ -79,11 +80,12 @@ class ManualCompaction:
 
     def preview(self, wanted: Wanted) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""
-        situation = replace(self._preparer.situation(wanted), has_summariser=False)
+        situation = replace(self._preparer.situation(self._preparer.as_last(wanted)), has_summariser=False)
         return self._folded(self._step(situation), situation)
 
     async def draft(self, wanted: Wanted, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
+        wanted = self._preparer.as_last(wanted)
         async with self._keeper.turn:
             await self._keeper.take_in()
             step, situation = self._planned(wanted, "manual")
