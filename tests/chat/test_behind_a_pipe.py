@@ -54,7 +54,7 @@ def test_lines_are_turns_of_one_conversation(served: Served, env: dict[str, str]
     code, out, err = ran(served, env, folder, said="one\n\n/history\ntwo\n")
 
     assert (code, out) == (0, "you said: one\nyou said: two\n")
-    assert "1 turns, 2 messages" in err
+    assert "1 turn, 2 messages" in err
     assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["one", "two"]
 
 
