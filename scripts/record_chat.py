@@ -6,6 +6,7 @@ python scripts/record_chat.py docs/chat.svg
 import argparse
 import io
 import os
+import re
 import sys
 import tempfile
 import time
@@ -27,8 +28,11 @@ SAID = (
     "What does a harbour pilot do?",
     "What is a breakwater for?",
     "Name three kinds of sails.",
+    "What is a lighthouse?",
+    "What is a keel?",
+    "What is an anchor?",
+    "What is the name of my boat?",
     "/context",
-    "/receipts",
 )
 
 
@@ -36,7 +40,7 @@ class Recording:
     """A terminal that somebody types into."""
 
     def __init__(self, home: str) -> None:
-        env = {**os.environ, "HOLDFAST_HOME": home, "HOLDFAST_N_CTX": "2048", "TERM": "xterm-256color"}
+        env = {**os.environ, "HOLDFAST_HOME": home, "HOLDFAST_N_CTX": "1024", "TERM": "xterm-256color"}
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self.screen)
         self._child = pexpect.spawn(HOLDFAST, ["chat", "--model", "embedded"], env=env, dimensions=(ROWS, COLUMNS))
@@ -75,7 +79,8 @@ def drawn(screen: pyte.Screen) -> str:
             line.append(cell.data, style=style.strip() or None)
         line.rstrip()
         console.print(line)
-    return console.export_svg(title="holdfast chat")
+    # A picture that is looked at fetches nothing from anywhere.
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="holdfast chat"), flags=re.DOTALL)
 
 
 def _colour(name: str) -> str:

@@ -81,6 +81,7 @@ async def facts(writer: Writer) -> None:
         log.PlanChanged(text="1. read 2. mend"),
         log.TodosChanged(text="[ ] tests"),
         log.SkillInvoked(name="review", instructions="Read twice."),
+        log.AgentChanged(name="reviewer", summary="Reads every change twice."),
         log.ModelSwitched(model="gpt-5", window=400_000),
         log.ProviderSignalled(signal="compaction", payload={"type": "compaction", "encrypted_content": "gAAAAB"}),
     )

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_lines_are_turns_of_one_conversation(served: Served, env: dict[str, str]
     code, out, err = ran(served, env, folder, said="one\n\n/history\ntwo\n")
 
     assert (code, out) == (0, "you said: one\nyou said: two\n")
-    assert "1 turns, 2 messages" in err
+    assert "1 turn, 2 messages" in err
     assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["one", "two"]
 
 
@@ -98,6 +99,34 @@ def test_a_users_mistake_is_told_in_a_line(
 
     assert told in err
     assert out == ""
+    assert "Traceback" not in err
+
+
+def test_the_tools_of_a_server_that_the_settings_name_can_be_used(
+    served: Served, env: dict[str, str], folder: Path
+) -> None:
+    home = Path(env["HOLDFAST_HOME"])
+    home.mkdir()
+    script = Path(__file__).with_name("mcp_tides.py")
+    table = f'[mcp.tides]\ncommand = "{sys.executable}"\nargs = ["{script}"]\n'
+    (home / "holdfast.toml").write_text(table)
+    served.script += [called(("tides_high_water", {"port": "Cuxhaven"})), spoken("At 04:12.")]
+
+    code, out, err = ran(served, env, folder, "-p", "When?", "--tools", "none")
+
+    assert (code, out) == (0, "At 04:12.\n")
+    assert "high water at Cuxhaven: 04:12" in err
+
+
+def test_a_server_that_does_not_start_is_told(served: Served, env: dict[str, str], folder: Path) -> None:
+    home = Path(env["HOLDFAST_HOME"])
+    home.mkdir()
+    (home / "holdfast.toml").write_text('[mcp.gone]\ncommand = "/no/such/program"\n')
+
+    code, _, err = ran(served, env, folder, "-p", "hello")
+
+    assert code == 1
+    assert "/no/such/program" in err or "gone" in err
     assert "Traceback" not in err
 
 

@@ -102,7 +102,7 @@ async def test_history_counts_turns_as_the_preset_does(tmp_path: Path) -> None:
         await chat.session.record(loop, format="pydantic-ai")
         counts.append(await told(chat, room, "/history"))
 
-    assert counts == ["1 turns, 4 messages; 4 are in the log", "2 turns, 4 messages; 4 are in the log"]
+    assert counts == ["1 turn, 4 messages; 4 are in the log", "2 turns, 4 messages; 4 are in the log"]
 
 
 @pytest.mark.seed("D-20")

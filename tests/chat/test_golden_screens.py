@@ -68,6 +68,6 @@ def test_an_answer_is_markdown(sit: Sit, served: Served, columns: int) -> None:
     person.says("Tell me about tides.")
     person.sees("That is all.")
     person.says("/history")
-    person.sees("1 turns")
+    person.sees("1 turn")
 
     held(f"answer-{columns}", since(person.text.split("› /history")[0] + "\n›", "› Tell me"))

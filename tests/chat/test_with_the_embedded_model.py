@@ -20,7 +20,7 @@ def test_a_conversation_in_a_small_window_folds_and_goes_on(weights: Path, sit: 
         person.says("/history")
         person.sees(f"{2 * number + 2} are in the log")
     person.says("/context")
-    person.sees("folds stand", "next fold at")
+    person.sees("in place; /receipts", "next fold at")
     person.types(CTRL_D)
 
     assert person.leaves() == 0

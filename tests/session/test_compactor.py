@@ -397,3 +397,39 @@ async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
 
     assert model.asks == []
     assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+
+
+@pytest.mark.seed("C-39")
+@pytest.mark.seed("C-40")
+@pytest.mark.parametrize("budget", [1_200, 2_000])
+async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_room_is_small(budget: int) -> None:
+    session = await opened(policy="copilot", summariser=endless())
+    await session.note(log.PlanChanged(text="1. count on"))
+    for number in range(12):
+        await session.record([said(f"question {number}: {WORDS}")])
+        request = await session.prepare(budget)
+        await session.record([answered(f"answer {number}: {WORDS}")])
+        await settled(session)
+
+    request = await session.prepare(budget)
+
+    text = str(request.messages[0]["content"])
+    assert f"<summary>\n{SUMMARY}\n</summary>" in text
+    assert "<plan>\n1. count on\n</plan>" in text
+    assert "...<truncated>..." in text
+    assert request.tokens.total <= budget
+
+
+@pytest.mark.seed("C-39")
+async def test_a_compaction_on_the_users_word_is_made_for_the_budget_of_the_last_request() -> None:
+    session = await opened(policy="copilot", summariser=endless())
+    await talked(session, 9)
+    await session.record([said("so?")])
+    await session.prepare(4_000)
+    await session.note(log.PlanChanged(text="step " * 5_000))
+
+    done = await session.compact()
+
+    assert f"<summary>\n{SUMMARY}\n</summary>" in done.replacement[0]
+    assert done.post_compaction_tokens <= 0.8 * 4_000
+    assert f"<summary>\n{SUMMARY}\n</summary>" in str((await session.prepare(4_000)).messages[0]["content"])

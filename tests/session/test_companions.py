@@ -1,5 +1,6 @@
 """What goes with a compaction, in order, and what circumstances ask for one."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,14 @@ import pytest
 
 from holdfast import MalformedInputError, Session
 from holdfast.core.history import events as log
-from holdfast.errors import NothingToCompactError
+from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
 from holdfast.session.checkpoints import Checkpoints
 from holdfast.session.compactor import Compaction
 from holdfast.session.hooks import HookCall, Hooks
 from holdfast.session.pressure import resident_bytes
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, said
-from holdfast.testing.models import ScriptedModel
+from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 SUMMARY = "# Greek letters\nThe user counts in Greek letters [#0]. Next: go on."
@@ -118,11 +119,15 @@ async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_change
     assert await session.shown() == shown
     await session.note(log.PlanChanged(text="1. count on"))
     await session.note(log.TodosChanged(text="- lambda"))
+    await session.note(log.SkillInvoked(name="counting", instructions="Aloud."))
+    await session.note(log.AgentChanged(name="counter", summary="Counts in Greek; lambda is next."))
     await session.compact()
 
     text = (await session.shown())[0].message.text
     assert "<plan>\n1. count on\n</plan>" in text
     assert "<todos>\n- lambda\n</todos>" in text
+    assert '<invoked_skills>\n<skill name="counting">\nAloud.\n</skill>\n</invoked_skills>' in text
+    assert "<agent_summary>\ncounter\nCounts in Greek; lambda is next.\n</agent_summary>" in text
     with pytest.raises(MalformedInputError):
         await session.note(log.ContextCleared())  # pyright: ignore[reportArgumentType]
 
@@ -150,3 +155,54 @@ async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and
     assert "undo with session.undo()" in str(second)
     with pytest.raises(NothingToCompactError):
         await (await Session.open("other")).recompact()
+
+
+async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() -> None:
+    told: list[str] = []
+    model = ScriptedModel([SUMMARY] * 2)
+    session = await talked(compaction=Compaction(automatic=model, progress=told.append))
+    before, events = await session.shown(), await session.events()
+
+    draft = await session.preview(draft=True, focus="only kappa")
+
+    assert (draft.success, draft.by_model, draft.usage is not None) == (True, "scripted", True)
+    assert SUMMARY.split(".", maxsplit=1)[0] in draft.replacement[0]
+    assert "only kappa" in model.asks[0].text
+    assert (await session.shown(), await session.events()) == (before, events)
+    assert told == ["Compacting conversation history", ""]
+    done = await session.compact(focus="only kappa")
+    assert (done.replacement, done.effect) == (draft.replacement, draft.effect)
+
+
+async def test_a_draft_by_a_model_that_fails_is_refused_by_name_and_leaves_no_trace() -> None:
+    session = await talked(summariser=FailingModel("refusing"))
+    events = await session.events()
+
+    with pytest.raises(ModelRefusedError):
+        await session.preview(draft=True)
+
+    assert (await session.events(), session.history.facts.failures) == (events, 0)
+    assert (await session.preview()).by_model is None, "by rule it needs nobody"
+
+
+async def test_a_draft_of_what_does_not_stand_any_more_says_so() -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def held(_: float) -> None:
+        asked.set()
+        await gate.wait()
+
+    session = await talked(summariser=ScriptedModel([SUMMARY], seconds=60, sleep=held))
+    waiting = asyncio.create_task(session.preview(draft=True))
+    await asked.wait()
+    await session.rewind(to=1)
+    gate.set()
+
+    with pytest.raises(CompactionFailedError, match="the context has changed meanwhile"):
+        await waiting
+
+
+async def test_without_anybody_to_write_a_draft_is_made_by_rule() -> None:
+    session = await talked()
+
+    assert await session.preview(draft=True) == await session.preview()

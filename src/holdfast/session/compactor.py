@@ -130,9 +130,7 @@ class Compactor:
     async def begin(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> None:
         """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        hide = redacted if self.how.redact else str
-        job = job_of(step, outlook, self._policy, focus, hide=hide, sent=sent)
-        writer = self.writer(step.trigger)
+        job, writer = self.job(step, situation, focus, sent=sent), self.writer(step.trigger)
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         event = replace(started(step, outlook, focus), owner=owner)
         LIVE.add(owner)
@@ -145,6 +143,30 @@ class Compactor:
         self.problem = None
         self._running_owner = owner
         self._task = asyncio.create_task(self._run(job, event, writer))
+
+    def job(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> Job:
+        """Return all that a summary of a span is made of, as it stands now."""
+        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        hide = redacted if self.how.redact else str
+        return job_of(step, outlook, self._policy, focus, hide=hide, sent=sent)
+
+    async def draft(self, job: Job) -> Summary:
+        """Return a summary that was written and judged, and that nobody but who asked knows of."""
+        writer, seconds = self.writer(job.step.trigger), self.how.patience.deadline_seconds
+        self._tell(COMPACTING)
+        try:
+            return await self._summarised(job, writer)
+        except TimeoutError:
+            raise CompactionFailedError(f"it took longer than {seconds:g} s") from None
+        finally:
+            self._tell("")
+
+    async def _summarised(self, job: Job, writer: Writer) -> Summary:
+        with self.companions.call(writer.name) as call:
+            async with asyncio.timeout(self.how.patience.deadline_seconds):
+                summary = await summarised(job, writer, self.how.patience)
+            call.answered(summary.usage, model=summary.by_model)
+        return summary
 
     def writer(self, trigger: log.Trigger) -> Writer:
         """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
@@ -239,10 +261,7 @@ class Compactor:
         """Return the event that a summary was written, or that it was not approved."""
         with self.companions.watch(event):
             await self.companions.before(event)
-            with self.companions.call(writer.name) as call:
-                async with asyncio.timeout(self.how.patience.deadline_seconds):
-                    summary = await summarised(job, writer, self.how.patience)
-                call.answered(summary.usage, model=summary.by_model)
+            summary = await self._summarised(job, writer)
         if self.how.approve is not None:
             approved = await self._approved(Draft(job.step, summary, job.replaced_tokens))
             if approved is None:

@@ -47,10 +47,13 @@ class ManualCompaction:
 
     async def compact(self, wanted: Wanted, trigger: log.Trigger, focus: str = "") -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
+        wanted = self._preparer.as_last(wanted)
         async with self._keeper.turn:
             await self._keeper.take_in()
             await self._compactor.tidy()
             await self._compactor.set_aside()
+            if self._keeper.history.facts.running is not None:
+                raise CompactionRunningError(self._keeper.session)
             step, situation = self._planned(wanted, trigger)
             if step.by != "summary" or not situation.has_summariser:
                 return await self._by_rule(step, situation)
@@ -81,8 +84,25 @@ class ManualCompaction:
 
     def preview(self, wanted: Wanted) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""
-        situation = replace(self._preparer.situation(wanted), has_summariser=False)
+        situation = replace(self._preparer.situation(self._preparer.as_last(wanted)), has_summariser=False)
         return self._folded(self._step(situation), situation)
+
+    async def draft(self, wanted: Wanted, focus: str = "") -> log.CompactionCompleted:
+        """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
+        wanted = self._preparer.as_last(wanted)
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            step, situation = self._planned(wanted, "manual")
+            if step.by != "summary" or not situation.has_summariser:
+                return self._folded(step, situation)
+            job = self._compactor.job(step, situation, focus, sent=self._preparer.last(wanted.scope))
+            basis = self._keeper.history.changes
+        summary = await self._compactor.draft(job)
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            if self._keeper.history.changes != basis:
+                raise CompactionFailedError("the context has changed meanwhile")
+            return await self._keeper.decided(lambda: self._folded(step, self._preparer.situation(wanted), summary))
 
     def _step(self, situation: Situation) -> FoldSpan:
         rule, history = self._policy.fold, self._keeper.history
@@ -91,21 +111,20 @@ class ManualCompaction:
             raise NothingToCompactError(len(history))
         return step
 
-    def _folded(self, step: FoldSpan, situation: Situation) -> log.CompactionCompleted:
-        """Return the fold of a span by rule."""
+    def _folded(self, step: FoldSpan, situation: Situation, summary: Summary | None = None) -> log.CompactionCompleted:
+        """Return the fold of a span, by rule where nobody has written a summary."""
         rule = self._policy.fold
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        # Where a rule asks for a summary and nobody can write one, a digest is the summary.
-        summary = Summary(digest_of(outlook, step)) if step.by == "summary" else None
+        if summary is None and step.by == "summary":
+            # Where a rule asks for a summary and nobody can write one, a digest is the summary.
+            summary = Summary(digest_of(outlook, step))
         return completed(step, rule, outlook, summary)
 
     def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
         """Return what is to be folded, or refuse by name."""
         history = self._keeper.history
-        if history.facts.running is not None:
-            raise CompactionRunningError(self._keeper.session)
         if len(history) < self._policy.manual_min_messages:
             raise NothingToCompactError(len(history))
         if self._policy.needs_context and self._keeper.asked_ms is None:

@@ -12,7 +12,7 @@ from holdfast.core.history import events as log
 from holdfast.core.planning.completion import completed, told
 from holdfast.core.planning.plan import Plan, outlook_of, rounds, usage_of
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, Outlook, ReduceToText, Step
 from holdfast.errors import OvertakenError
 from holdfast.models.base import Prefix
@@ -50,6 +50,8 @@ class Preparer:
         self._policy = policy
         self._last: dict[str, Sent] = {}
         """By scope, the last request."""
+        self._budgets: dict[tuple[str, str | None], Budget] = {}
+        """By scope and model, the last one's budget."""
 
     def follow(self, policy: Policy) -> None:
         """Go by another policy from now on."""
@@ -82,6 +84,11 @@ class Preparer:
     def last(self, scope: str) -> Sent | None:
         """Return the last request of an agent, if there was one since the session was opened."""
         return self._last.get(scope)
+
+    def as_last(self, wanted: Wanted) -> Wanted:
+        """Return what is wanted, with the budget of the last request to the same model where none is named."""
+        budget = self._budgets.get((wanted.scope, wanted.model))
+        return replace(wanted, budget=budget) if wanted.budget is None and budget else wanted
 
     def situation(self, wanted: Wanted) -> Situation:
         """Return the circumstances of a request."""
@@ -171,6 +178,7 @@ class Preparer:
         wire = format_named(history.format or NO_FORMAT)
         system, tools = beside
         request = replace(drawn_up(plan, history, situation, wire, self._keeper.hashes), system=system, tools=tools)
+        self._budgets[situation.scope, model] = situation.budget
         self._last[situation.scope] = Sent(
             prefix=Prefix(format=wire.name, messages=request.messages, system=system, tools=tools),
             model=model,

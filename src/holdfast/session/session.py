@@ -11,10 +11,9 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, get_args
 
-from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.sync import difference
-from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
+from holdfast.core.planning.change import brought_back
 from holdfast.core.planning.completion import measured
 from holdfast.core.planning.contents import Contents, contents_of
 from holdfast.core.planning.plan import outlook_of
@@ -35,14 +34,14 @@ from holdfast.session.meter import Meter
 from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
 from holdfast.session.pressure import relieved, switched
+from holdfast.session.reading import Reader
 from holdfast.session.request import PreparedRequest
 from holdfast.session.retention import prune
-from holdfast.session.travelling import Traveller
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
 
-Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.ProviderSignalled
+Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record besides messages."""
 
 
@@ -51,7 +50,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Session(Traveller):
+class Session(Reader):
     """One conversation in a store."""
 
     def __init__(
@@ -210,13 +209,6 @@ class Session(Traveller):
         """
         return await self._ladder.climb(error, status, scope)
 
-    @fetching
-    async def shown(self, scope: str = log.MAIN) -> list[Entry]:
-        """Return what stands of the conversation for an agent, before anything is done to make it fit."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            return self.history.context(scope).shown()
-
     # What becomes of it.
 
     @fetching
@@ -267,11 +259,19 @@ class Session(Traveller):
             return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
 
     @fetching
-    async def preview(self, *, budget: int | Budget | None = None) -> log.CompactionCompleted:
-        """Return what a compaction without a model would do now, and do nothing."""
+    async def preview(
+        self, *, draft: bool = False, focus: str = "", budget: int | Budget | None = None
+    ) -> log.CompactionCompleted:
+        """Return what a compaction would do now, and do nothing.
+
+        By rule, which is free; with `draft=True` the model is asked for the summary that would count, which is not.
+        """
+        wanted = Wanted(budget=budget, model=self.model)
+        if draft:
+            return await self._manual.draft(wanted, focus)
         async with self._keeper.turn:
             await self._keeper.take_in()
-            return self._manual.preview(Wanted(budget=budget, model=self.model))
+            return self._manual.preview(wanted)
 
     @fetching
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
@@ -294,15 +294,10 @@ class Session(Traveller):
         return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
 
     async def note(self, event: Noted) -> None:
-        """Record what is true now besides what was said: a plan, todos, a skill, a provider's signal."""
+        """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""
         if not isinstance(event, get_args(Noted)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
         await self._changed(event)
-
-    async def receipts(self) -> list[ChangeReceipt]:
-        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
-        timed = await self._keeper.log.timed()
-        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""
@@ -326,38 +321,6 @@ class Session(Traveller):
     def beside(self, session_id: str) -> "Opening":
         """Open another session in the same store, kept in the same way."""
         return Opening(self._other(session_id))
-
-    async def events(self) -> list[log.Event]:
-        """Return everything that happened, from the log."""
-        return await self._keeper.log.events()
-
-    @fetching
-    async def recall(self, start: int, stop: int | None = None) -> list[Mapping[str, object]]:
-        """Return messages as they were recorded, byte for byte, whatever has become of them in view.
-
-        Never what stands before a clear: that is forgotten.
-        """
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-        last = start + 1 if stop is None else stop
-        cleared = self.history.version.of(log.MAIN).cleared_at
-        if not cleared <= start < last <= len(self.history):
-            raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
-        self.history.entries.need(range(start, last))
-        return [self.history.entries.native(position) for position in range(start, last)]
-
-    @fetching
-    async def messages(self) -> list[Mapping[str, object]]:
-        """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
-
-        Never what stands before a clear, nor what a rewind took out.
-        """
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-        context = self.history.context()
-        start, entries = context.standing.cleared_at, self.history.entries
-        entries.need(range(start, context.length))
-        return [entries.native(entry.position or 0) for entry in context.between(start, context.length)]
 
     # How it is done.
 

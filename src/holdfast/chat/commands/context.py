@@ -62,7 +62,9 @@ async def history(chat: Chat, _: str) -> None:
     # In co-cli every request counts as a turn of the user's, also one that carries tool results only.
     every = isinstance(chat.session.policy.fold, FoldMiddle)
     turns = sum(message.role != "assistant" if every else message.is_prompt for message in shown)
-    chat.screen.show(Notice(f"{turns:,} turns, {len(shown):,} messages; {len(chat.session):,} are in the log"))
+    chat.screen.show(
+        Notice(f"{_many(turns, 'turn')}, {_many(len(shown), 'message')}; {len(chat.session):,} are in the log")
+    )
 
 
 @GROUP.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
@@ -115,6 +117,10 @@ def _told(event: CompactionCompleted, did: str = "were") -> str:
     )
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def _listed(receipt: ChangeReceipt) -> str:
     return "  \n".join(str(receipt).replace("session.undo()", "/undo").splitlines())
 
@@ -135,11 +141,11 @@ def _facts(chat: Chat, contents: Contents) -> Iterable[str]:
     yield f"{contents.messages:,} messages ({roles}), {contents.characters:,} characters"
     yield f"{contents.total:,} of {contents.budget:,} tokens; a compaction could free up to {contents.reclaimable:,}"
     if contents.line is not None:
-        when = "" if contents.turns_left is None else f", in about {contents.turns_left:,} turns at this pace"
+        when = "" if contents.turns_left is None else f", in about {_many(contents.turns_left, 'turn')} at this pace"
         line = contents.line
         yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
     if folds := len(chat.session.history.version.of(MAIN).folds):
-        yield f"{folds:,} folds stand; /receipts shows them"
+        yield f"{_many(folds, 'fold')} in place; /receipts shows what they did"
     if chat.status.cost is not None:
         yield f"${chat.status.cost:.4f} since the program began"
 

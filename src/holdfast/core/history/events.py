@@ -195,6 +195,17 @@ class SkillInvoked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentChanged:
+    """A custom agent is at work now; an empty name for none."""
+
+    KIND: ClassVar[str] = "session.agent_changed"
+
+    name: str
+    summary: str = ""
+    """What whoever goes on has to know of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemChanged:
     """The system text outside the messages is this now."""
 
@@ -320,6 +331,7 @@ Event: TypeAlias = (
     | PlanChanged
     | TodosChanged
     | SkillInvoked
+    | AgentChanged
     | SystemChanged
     | ToolsChanged
     | ModelSwitched

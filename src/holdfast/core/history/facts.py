@@ -14,6 +14,8 @@ class Facts:
     todos: str = ""
     skills: Mapping[str, str] = field(default_factory=dict[str, str])
     """Instructions by name, in the order in which the skills were last called upon."""
+    agent: log.AgentChanged | None = None
+    """The custom agent that is at work."""
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()
     model: str | None = None
@@ -67,6 +69,11 @@ class Facts:
             case _:
                 return _learned(self, event)
 
+    @property
+    def agent_summary(self) -> str:
+        """What whoever goes on has to know of the agent that is at work."""
+        return "\n".join(text for text in (self.agent.name, self.agent.summary) if text) if self.agent else ""
+
     def summary_within(self, start: int, stop: int, scope: str) -> log.SummaryWritten | None:
         """Return the last summary, if what it is about lies inside a span of a scope's conversation."""
         known = self.summary
@@ -105,6 +112,8 @@ def _learned(facts: Facts, event: log.Event) -> Facts:
         case log.SkillInvoked(name=name, instructions=instructions):
             others = {known: words for known, words in facts.skills.items() if known != name}
             return replace(facts, skills={**others, name: instructions})
+        case log.AgentChanged(name=name):
+            return replace(facts, agent=event if name else None)
         case log.SystemChanged(text=text):
             return replace(facts, system=text)
         case log.ToolsChanged(tools=tools):

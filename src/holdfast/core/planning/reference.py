@@ -1,19 +1,23 @@
 """What the default policy puts in the place of folded messages.
 
-The user's own words as far as they fit, whole; what was done, by a model's summary or read off by rule; and
-the names that are likely to be needed again. All of it is marked as reference: it asks for nothing.
+The user's own words as far as they fit, whole; what was done, by a model's summary or read off by rule; the plan, the
+list of things to do, skills and agent as they stand; and the names that are likely to be needed again. All of it is
+marked as reference: it asks for nothing.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from holdfast.core.conversation.clip import clip_text
+from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.digest import digest
+from holdfast.core.history.facts import Facts
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import render
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
-from holdfast.core.planning.summary.frames import WORDS, reference_frame
+from holdfast.core.planning.summary.frames import STATE, WORDS, neutral, reference_frame
 
 WORDS_SHARE, LEDGER_SHARE = 0.2, 0.65
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
@@ -21,8 +25,10 @@ HORIZON = 64
 """How many of the newest folded messages a digest is read from."""
 MOST_PROMPTS = 256
 """How many of the user's messages are looked at, newest first."""
+STATE_SHARE = 0.3
+"""Of the allowance: the most that plan, todos, skills and agent take; what is longer is clipped."""
 QUOTED_PROMPTS = 16
-MIN_DIGEST_TOKENS = 60
+MIN_DIGEST_TOKENS, MIN_STATE_CHARS = 60, 80
 
 
 class _Kept(NamedTuple):
@@ -34,18 +40,21 @@ class _Kept(NamedTuple):
     """What of it is quoted to the letter."""
     words: str
     ledger: str
+    state: str
+    """How things stand besides what was said."""
 
 
 def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowance: int) -> str:
     """Return the text that stands for a span, in at most `allowance` tokens where no model's summary is in it."""
     kept = _kept(outlook, step, allowance)
-    taken = sum(outlook.situation.counter.count(text) + 2 for text in (kept.words, kept.ledger) if text)
+    taken = sum(outlook.situation.counter.count(text) + 2 for text in (kept.words, kept.ledger, kept.state) if text)
     done = (
         reference_frame(summary.text, step.count)
         if summary
         else _without_summary(outlook, step, kept, allowance - taken)
     )
-    return "\n\n".join(text for text in (done, kept.words, kept.ledger) if text) or f"[{step.count:,} earlier messages]"
+    texts = [text for text in (done, kept.state, kept.words, kept.ledger) if text]
+    return "\n\n".join(texts) or f"[{step.count:,} earlier messages]"
 
 
 def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: int) -> str:
@@ -67,15 +76,18 @@ def beside(outlook: Outlook, step: FoldSpan, allowance: int) -> list[str]:
     kept = _kept(outlook, step, allowance)
     positions = sorted({*step.kept, *(pin for pin in outlook.situation.pins if step.start <= pin < step.stop)})
     staying = [outlook.history.entries[position] for position in positions]
-    return [kept.words, kept.ledger, *_texts(staying), *_tail(outlook, step)]
+    state = [kept.state] if kept.state else []
+    return [kept.words, kept.ledger, *state, *_texts(staying), *_tail(outlook, step)]
 
 
 def _kept(outlook: Outlook, step: FoldSpan, allowance: int) -> _Kept:
     counter = outlook.situation.counter
+    state = _state(outlook.history.facts, int(allowance * STATE_SHARE), counter)
+    allowance -= counter.count(state)
     prompts = _prompts(outlook, step)
     whole = _whole(prompts, int(allowance * WORDS_SHARE), outlook)
     ledger = outlook.history.ledger(outlook.situation.scope, step.stop)
-    near = "\n".join([_words(whole), *_tail(outlook, step)])
+    near = "\n".join([_words(whole), state, *_tail(outlook, step)])
     names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside=near)
     # A conversation without tools has few names: what the ledger leaves, the user's words take.
     spare = int(allowance * (WORDS_SHARE + LEDGER_SHARE)) - counter.count(names)
@@ -83,7 +95,24 @@ def _kept(outlook: Outlook, step: FoldSpan, allowance: int) -> _Kept:
     quoted = {entry.position for entry in whole}
     others = [entry for entry in prompts if entry.position not in quoted]
     whole = _whole([*whole, *others], max(spare, int(allowance * WORDS_SHARE)), outlook)
-    return _Kept(prompts, whole, _words(whole), names)
+    return _Kept(prompts, whole, _words(whole), names, state)
+
+
+def _state(facts: Facts, allowance: int, counter: Counter) -> str:
+    """Return plan, todos, skills and agent in at most an allowance; of skills the last one with its instructions."""
+    *earlier, last = [*facts.skills] or [""]
+    skills = "\n".join([*(f"- {name}" for name in earlier), f"- {last}: {facts.skills[last]}"]) if last else ""
+    parts = {"Plan": facts.plan, "To do": facts.todos, "Skills called upon": skills, "Agent": facts.agent_summary}
+    told = {name: neutral(text.strip()) for name, text in parts.items() if text.strip()}
+    chars = max(map(len, told.values()), default=0)
+    while told:
+        text = "\n".join([STATE, *(f"{name}:\n{clip_text(told[name], chars)}" for name in told)])
+        if counter.count(text) <= allowance:
+            return text
+        if chars < MIN_STATE_CHARS:
+            break
+        chars = int(0.8 * chars)
+    return ""
 
 
 def _words(whole: list[Entry]) -> str:

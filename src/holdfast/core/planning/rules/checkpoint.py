@@ -2,14 +2,17 @@
 
 At one share of the window a summary of everything so far is begun while requests go on; at another the next
 request waits for it. When it is applied, a replacement takes the place of what stood before the boundary:
-the summary, what the user had said, plan, todos and skills; what was said meanwhile follows whole.
+the summary, what the user had said, plan, todos and skills; what was said meanwhile follows whole. Where the room is
+too small for all of that, the user's words are shortened first and the summary last: without it the rest says little.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.cuts import unit_around
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
 from holdfast.core.planning.settings import check_settings
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import Move, Pending, TwoLines
@@ -18,6 +21,8 @@ REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 HEAD_SHARE = 0.2
 """Of the reminder: what comes from the user's first messages; the rest is from the newest."""
 CLIPPED = "...<truncated>..."
+LEAST_CHARS = 200
+"""What is shorter is not worth shortening."""
 INTRO = "Some of the conversation history has been summarized to free up context."
 MANUAL_INTRO = "The conversation history has been summarized to free up context."
 
@@ -73,16 +78,27 @@ class FoldToCheckpoint:
         positions = list(reversed(outlook.prompts_between(step.start, step.stop)))
         entries.need(positions)
         said = [entries[position].message.text for position in positions if position not in step.kept]
-        return (
-            compacted_history(
-                summary.text,
-                user_messages=said,
-                plan=facts.plan,
-                todos=facts.todos,
-                skills=facts.skills,
-                is_manual=step.trigger == "manual",
-            ),
+        whole = _Sources(
+            summary.text,
+            user_messages=said,
+            plan=facts.plan,
+            todos=facts.todos,
+            skills=facts.skills,
+            agent_summary=facts.agent_summary,
+            is_manual=step.trigger == "manual",
         )
+        return (_fitted(whole, self._most(outlook, step), outlook.situation.counter),)
+
+    def _most(self, outlook: Outlook, step: FoldSpan) -> int:
+        """Return what a replacement may take: with what stays it must not reach the line at which one is begun."""
+        shown, situation = outlook.shown, outlook.situation
+        stays = {*step.kept, *situation.pins, *outlook.history.systems}
+        left = sum(
+            size
+            for entry, size in zip(shown.entries, shown.sizes(), strict=True)
+            if entry.position is not None and (entry.position >= step.stop or entry.position in stays)
+        )
+        return int(self.lines.background * situation.room) - left
 
     @staticmethod
     def _span(outlook: Outlook) -> FoldSpan | None:
@@ -102,6 +118,66 @@ class FoldToCheckpoint:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What a replacement is made of, and how much of each."""
+
+    summary: str
+    user_messages: Sequence[str]
+    plan: str
+    todos: str
+    skills: Mapping[str, str]
+    agent_summary: str
+    is_manual: bool
+    reminder_chars: int = REMINDER_CHARS
+
+    def __str__(self) -> str:
+        return compacted_history(
+            self.summary,
+            user_messages=self.user_messages,
+            plan=self.plan,
+            todos=self.todos,
+            skills=self.skills,
+            agent_summary=self.agent_summary,
+            is_manual=self.is_manual,
+            reminder_chars=self.reminder_chars,
+        )
+
+    def shorter(self) -> Iterator["_Sources"]:
+        """Yield the same with less and less: of the user's words, of skills, of how things stand, of the summary."""
+        kept = self
+        for chars in _lessening(min(self.reminder_chars, sum(map(len, self.user_messages)))):
+            kept = replace(kept, reminder_chars=chars)
+            yield kept
+        kept = replace(kept, skills=dict.fromkeys(self.skills, ""))
+        yield kept
+        for chars in _lessening(max(len(self.plan), len(self.todos), len(self.agent_summary))):
+            plan, todos, agent = (clip_text(text, chars) for text in (self.plan, self.todos, self.agent_summary))
+            kept = replace(kept, plan=plan, todos=todos, agent_summary=agent)
+            yield kept
+        kept = replace(kept, plan="", todos="", agent_summary="")
+        for chars in _lessening(len(self.summary)):
+            yield replace(kept, summary=clip_text(self.summary, max(LEAST_CHARS, chars)))
+
+
+def _fitted(whole: _Sources, most: int, counter: Counter) -> str:
+    """Return a replacement in at most so many tokens, where that can be done."""
+    text = str(whole)
+    for shorter in whole.shorter():
+        if counter.count(text) + MESSAGE_OVERHEAD <= most:
+            return text
+        text = str(shorter)
+    return text
+
+
+def _lessening(number: int) -> Iterator[int]:
+    """Yield less and less of a number of characters, and at last none."""
+    while number > LEAST_CHARS:
+        number = number * 2 // 3
+        yield number
+    yield 0
+
+
 def compacted_history(
     summary: str,
     *,
@@ -111,12 +187,13 @@ def compacted_history(
     skills: Mapping[str, str] | None = None,
     agent_summary: str = "",
     is_manual: bool = False,
+    reminder_chars: int = REMINDER_CHARS,
 ) -> str:
     """Return the replacement for everything before a boundary, from whatever of its sources there is."""
     state = [_tagged("plan", plan), _tagged("todos", todos)]
     pieces = [
         MANUAL_INTRO if is_manual else INTRO,
-        _tagged("user_messages", "\n".join(reminder(user_messages))),
+        _tagged("user_messages", "\n".join(reminder(user_messages, reminder_chars))),
         _tagged("summary", summary),
         _tagged("current_state", "\n".join(piece for piece in state if piece)),
         _tagged("invoked_skills", "\n".join(_skills(skills or {}))),
@@ -125,14 +202,14 @@ def compacted_history(
     return "\n\n".join(piece for piece in pieces if piece)
 
 
-def reminder(messages: Sequence[str]) -> Iterator[str]:
+def reminder(messages: Sequence[str], most: int = REMINDER_CHARS) -> Iterator[str]:
     """Yield what the user said: the newest messages first of all, then the first ones, and words for the rest."""
     head_count = int(REMINDER_MESSAGES * HEAD_SHARE)
     newest = list(messages[max(head_count, len(messages) - (REMINDER_MESSAGES - head_count)) :])
     oldest = list(messages[: min(head_count, len(messages))])
-    head_chars = min(int(REMINDER_CHARS * HEAD_SHARE), sum(map(len, oldest)))
-    tail = _clipped(list(reversed(newest)), REMINDER_CHARS - head_chars)
-    head = _clipped(oldest, REMINDER_CHARS - sum(map(len, tail)))
+    head_chars = min(int(most * HEAD_SHARE), sum(map(len, oldest)))
+    tail = _clipped(list(reversed(newest)), most - head_chars)
+    head = _clipped(oldest, most - sum(map(len, tail)))
     yield from map(_quoted, head)
     omitted = len(messages) - len(head) - len(tail)
     if omitted:

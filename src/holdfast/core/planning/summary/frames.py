@@ -17,6 +17,8 @@ NAMES = ("system-context", "plan", "todos", "skills", "previous-summary", "posit
 """The frames a summariser is shown."""
 WORDS = "What the user said, to the letter:"
 """Above the user's own words, which stand beside a summary."""
+STATE = "[Plan, things to do, skills and agent as they stand, for reference only.]"
+"""Above what else is true now."""
 END = "[End of the summary.]"
 QUOTE = "| "
 BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -29,7 +31,7 @@ _ROLES = r"system|developer|user|human|assistant|model|ai|tool|instructions?"
 _OPENINGS = (
     rf"[{_BRACKETS}][^\w{BREAKS}]{{0,8}}[#＃][-\d]{{0,12}}\s{{1,8}}[^\W\d]",
     rf"[{_BRACKETS}]\s{{0,8}}(?:summary|end|ledger)\s{{1,8}}of\b",
-    *(re.escape(opening) for opening in (WORDS, HEADING)),
+    *(re.escape(opening) for opening in (WORDS, STATE, HEADING)),
     rf"(?:{_ROLES})[ \t*_`]{{0,8}}[:：]",
 )
 # A line of a list begins with a dash and is read as part of it, so it may say "User: …".

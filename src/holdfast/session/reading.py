@@ -1,0 +1,58 @@
+"""Looking at a conversation: what stands, what happened, and what was said, to the letter."""
+
+from collections.abc import Mapping
+
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history import events as log
+from holdfast.core.planning.change import ChangeReceipt, receipts_of
+from holdfast.errors import MalformedInputError
+from holdfast.session.fetching import fetching
+from holdfast.session.travelling import Traveller
+
+
+class Reader(Traveller):
+    """Reads; nothing is changed by it."""
+
+    @fetching
+    async def shown(self, scope: str = log.MAIN) -> list[Entry]:
+        """Return what stands of the conversation for an agent, before anything is done to make it fit."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            return self.history.context(scope).shown()
+
+    async def receipts(self) -> list[ChangeReceipt]:
+        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
+        timed = await self._keeper.log.timed()
+        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
+
+    async def events(self) -> list[log.Event]:
+        """Return everything that happened, from the log."""
+        return await self._keeper.log.events()
+
+    @fetching
+    async def recall(self, start: int, stop: int | None = None) -> list[Mapping[str, object]]:
+        """Return messages as they were recorded, byte for byte, whatever has become of them in view.
+
+        Never what stands before a clear: that is forgotten.
+        """
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+        last = start + 1 if stop is None else stop
+        cleared = self.history.version.of(log.MAIN).cleared_at
+        if not cleared <= start < last <= len(self.history):
+            raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
+        self.history.entries.need(range(start, last))
+        return [self.history.entries.native(position) for position in range(start, last)]
+
+    @fetching
+    async def messages(self) -> list[Mapping[str, object]]:
+        """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
+
+        Never what stands before a clear, nor what a rewind took out.
+        """
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+        context = self.history.context()
+        start, entries = context.standing.cleared_at, self.history.entries
+        entries.need(range(start, context.length))
+        return [entries.native(entry.position or 0) for entry in context.between(start, context.length)]
