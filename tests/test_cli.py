@@ -255,8 +255,8 @@ def test_a_file_with_nothing_to_save_is_called_so(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["show", "nobody"], "session 'nobody' is not known; list the sessions"),
-        (["show", ""], "session '' is not known; list the sessions"),
+        (["show", "nobody"], "session 'nobody' is not known; `holdfast sessions` lists what is there"),
+        (["show", ""], "session '' is not known; `holdfast sessions` lists what is there"),
         (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
         (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
         (["sessions", "--store", "mysql://u:hunter2@h/d"], "--store: must be one of memory://, sqlite:///file"),

@@ -224,12 +224,15 @@ class ModelOverflowError(ModelError):
         """How large the provider found it, in tokens."""
 
 
+ASK_OTHERWISE = "ask again, or choose another model"
+
+
 class ModelRefusedError(ModelError):
     """The model gave no answer for another reason. `problem` has the provider's words, `status` its number."""
 
     def __init__(self, model: str, problem: str, *, status: int | None = None, remedy: str | None = None) -> None:
         is_passing = status is not None and status >= FIRST_SERVER_STATUS
-        super().__init__(model, problem, remedy or ("ask again later" if is_passing else "choose another model"))
+        super().__init__(model, problem, remedy or ("ask again later" if is_passing else ASK_OTHERWISE))
         self.status = status
         self.is_passing = is_passing
         """Whether the fault is the server's own, so that the same request may be answered another time."""
@@ -263,8 +266,9 @@ class UnknownSessionError(StoreError):
 
     def __init__(self, prefix: str, candidates: Sequence[str] = ()) -> None:
         listed = ", ".join(candidates[:5])
-        problem = f"could be any of {listed}; give more of it" if candidates else "is not known; list the sessions"
-        super().__init__(f"session {prefix!r} {problem}")
+        unknown = "is not known; `holdfast sessions` lists what is there"
+        problem = f"could be any of {listed}; give more of it" if candidates else unknown
+        super().__init__(f"session {prefix!r:.80} {problem}")
         self.prefix = prefix
         self.candidates = tuple(candidates)
 

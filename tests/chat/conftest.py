@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -117,6 +119,16 @@ class Person:
             except pexpect.EOF:
                 self._child.close()
                 return -1 if self._child.exitstatus is None else self._child.exitstatus
+
+    def ends(self) -> None:
+        """Tell the program to end."""
+        self._child.kill(signal.SIGTERM)
+
+    def has_child(self, command: str) -> bool:
+        """Return whether the program has started a command that still runs."""
+        listing = ["ps", "-A", "-o", "args="]
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+        return any(line.strip() == command for line in listed.splitlines())
 
     def kills(self) -> None:
         self._child.kill(9)

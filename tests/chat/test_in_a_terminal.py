@@ -83,14 +83,57 @@ def test_a_command_is_run_only_when_the_person_agrees(sit: Sit, served: Served) 
 
     person.says("Print.")
     person.sees("Run: echo from-the-shell", "[y] yes")
-    person.types("y")
+    person.says("y")
     person.sees("✓ from-the-shell", "It printed something.")
     person.says("Touch.")
     person.sees("Run: touch forbidden")
-    person.types("n")
+    person.says("n")
     person.sees("Then not.")
 
     assert "the user did not allow this command" in str(served.asked[-1])
+
+
+def test_whoever_is_typing_when_a_question_comes_up_agrees_to_nothing(sit: Sit, served: Served, tmp_path: Path) -> None:
+    command = "echo harmless " + "x" * 200 + " #\ntouch owned"
+    served.script += [called(("run_command", {"command": command})), spoken("Then not.")]
+    person = sit("--tools", "run")
+
+    person.says("Do it.")
+    person.sees("[y] yes")
+    person.says("yet another day")
+    person.sees("touch owned")
+    person.says("no")
+    person.sees("Then not.", "› yet another day")
+
+    assert not (tmp_path / "folder" / "owned").exists()
+    assert "the user did not allow this command" in str(served.asked[-1])
+
+
+def test_a_prompt_that_could_not_be_sent_is_said_by_retry(sit: Sit, served: Served) -> None:
+    person = sit()
+    person.says("first")
+    person.sees("you said: first")
+    person.says("/model openai:gpt-5")
+    person.sees("OPENAI_API_KEY")
+    person.says("second")
+    person.sees("you said: second")
+
+    assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["first", "second"]
+
+
+def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, served: Served) -> None:
+    served.script.append(called(("run_command", {"command": "sleep 303"})))
+    person = sit("--tools", "run")
+    person.says("Do it.")
+    person.sees("[y] yes")
+    person.says("y")
+    person.waits(lambda: person.has_child("sleep 303"), "the command to run")
+
+    person.ends()
+
+    assert person.leaves() == 0
+    assert not person.has_child("sleep 303")
+    assert "kept; go on with" in person.text
 
 
 @pytest.mark.parametrize(
@@ -128,7 +171,7 @@ def test_a_large_paste_becomes_an_attachment_that_the_model_reads(sit: Sit, serv
     person.types(f"\x1b[200~{paste}\x1b[201~")
     person.says("")
     person.sees("… 2,988 more lines", "too much for a budget", "[y] yes")
-    person.types("y")
+    person.says("yes")
     person.sees("Line 901 it is.")
 
     assert "line 900 of the log\\nline 901 of the log" in str(served.asked[-1])

@@ -79,7 +79,7 @@ def test_a_stream_without_an_event_is_a_refusal() -> None:
 
     assert (facts(error), str(error)) == (
         (ModelRefusedError, 200, False),
-        "m: the stream ended without an event; choose another model",
+        "m: the stream ended without an event; ask again, or choose another model",
     )
 
 
@@ -219,7 +219,7 @@ def test_each_error_says_what_to_do() -> None:
         "m: 429; ask again in 2.5 s",
         "m: 429; ask again later",
         "m: too long; send less than 8,192 tokens",
-        "m: no; choose another model",
+        "m: no; ask again, or choose another model",
         "m: oops; ask again later",
     ]
 

@@ -106,7 +106,9 @@ async def test_a_tool_result_of_a_hundred_megabytes_is_kept_whole_and_sent_withi
 async def test_a_session_that_nobody_began_has_no_name_to_change(store: Store) -> None:
     session = await Session.open("nobody", store=store)
 
-    with pytest.raises(UnknownSessionError, match="session 'nobody' is not known; list the sessions"):
+    with pytest.raises(
+        UnknownSessionError, match="session 'nobody' is not known; `holdfast sessions` lists what is there"
+    ):
         await session.rename("Somebody")
 
     assert await store.sessions() == []

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.app.build import budget_from, system_text
+from holdfast.app.models import bare_name
 from holdfast.app.settings import Settings
 from holdfast.app.tables import McpServer
 from holdfast.chat.folder import Folder
 from holdfast.chat.happenings import Consent, Screen
 from holdfast.models.base import Writer
 from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.models.refusals import translated
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
@@ -50,9 +52,27 @@ class Answerer:
         """Return who answers."""
         async with self._turn:
             if self._mind is None:
+                if self._server is not None and (settings.model, settings.n_ctx) != (EMBEDDED, self._server.n_ctx):
+                    await self._server.stop()
                 server = await self._served(settings) if settings.model == EMBEDDED else None
                 self._mind = await asyncio.to_thread(self._made, settings, session, folder, server)
             return self._mind
+
+    @staticmethod
+    async def check(settings: Settings) -> None:
+        """Raise why a model cannot answer, as far as that can be known without asking it."""
+        if settings.model == EMBEDDED:
+            return
+
+        def made() -> None:
+            from holdfast.chat import brain  # noqa: PLC0415 - a second to load
+
+            brain.model_for(settings.model)
+
+        try:
+            await asyncio.to_thread(made)
+        except Exception as error:
+            raise translated(bare_name(settings.model), error) from error
 
     def writer(self, settings: Settings) -> Writer | None:
         """Return who writes summaries where that is the model which answers, on the same server."""

@@ -24,9 +24,10 @@ from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import Budget
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError
+from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.base import Writer
 from holdfast.models.refusals import translated
+from holdfast.redaction import redacted
 from holdfast.session.compactor import Approval, Draft
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
@@ -65,15 +66,21 @@ class Chat:
     """One person's conversation."""
 
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
+        self.hint = "; /retry asks again"
+        """What to do after a failure, besides what its own words say."""
         self.settings = settings
         self.screen = screen
         self.folder = Folder(folder)
         self.store = store or open_store(store_url(settings))
         self.is_over = False
+        self.unsaid: str | None = None
+        """A prompt that could not even be recorded; /retry says it."""
         self._answerer = Answerer(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
         self._last: PreparedRequest | None = None
+        self._held = 0
+        """What a conversation that was gone on with took when it was opened."""
         self._spent = 0.0
 
     # Which session.
@@ -106,6 +113,7 @@ class Chat:
             raise SettingsError("session", problem)
         await self._leave()
         self._session, self._last = opened, None
+        self._held = (await opened.contents(budget=self.budget)).total if len(opened) else 0
         self.folder.beside = {path.name: path for path in sorted(self._attachments.glob("*.txt"))}
         self._answerer.forget()
 
@@ -145,6 +153,13 @@ class Chat:
     def _attachments(self) -> Path:
         return self.settings.places.data_folder / "attachments" / self.session.id
 
+    async def recap(self) -> tuple[str, str]:
+        """Return the last thing that was asked, and the last answer."""
+        shown = [entry.message for entry in await self.session.shown()]
+        asked = next((message.text for message in reversed(shown) if message.is_prompt), "")
+        answer = next((message.text for message in reversed(shown) if message.role == "assistant" and message.text), "")
+        return asked, answer
+
     # How it stands.
 
     @property
@@ -164,14 +179,18 @@ class Chat:
         return Status(
             model=bare_name(self.model),
             budget=self.budget.tokens,
-            tokens=last.tokens.total if last else 0,
-            provenance=last.tokens.provenance if last else "",
+            tokens=last.tokens.total if last else self._held,
+            provenance=last.tokens.provenance if last else "estimated" if self._held else "",
             cost=self._spent if known and known.input_price else None,
             folds=len(history.version.of(MAIN).folds),
             is_compacting=history.facts.running is not None and history.facts.written is None,
         )
 
     # Turns.
+
+    async def check_model(self, settings: Settings) -> None:
+        """Raise why the model of other settings could not answer."""
+        await self._answerer.check(settings)
 
     async def warm_up(self) -> None:
         """Load what the first turn needs; what is wrong with it is said there, where it can be acted upon."""
@@ -181,20 +200,24 @@ class Chat:
     async def say(self, typed: str | None) -> Outcome:
         """Take one turn: a prompt and its answer. Without a prompt, the last one is asked again."""
         self._turn = asyncio.current_task()
+        session, said = self.session, len(self.session)
+        prompt: str | None = None
         try:
             prompt = None if typed is None else await self._fit(typed)
             if prompt == "":
                 return "failed"
-            is_first = not len(self.session)
             outcome = await self._answer(prompt)
-            if is_first and prompt:
-                await self.session.rename(" ".join(prompt.split())[:MAX_NAME_CHARS])
         except asyncio.CancelledError:
             outcome = self._stopped()
         except Exception as error:  # noqa: BLE001 - whatever a provider's library raises, the conversation goes on
             outcome = self._failed(error)
         finally:
             self._turn = None
+        is_recorded = len(session) > said
+        self.unsaid = None if is_recorded else prompt
+        if prompt and is_recorded and not said:
+            with suppress(StoreError):
+                await session.rename(" ".join(prompt.split())[:MAX_NAME_CHARS])
         return outcome
 
     def interrupt(self) -> bool:
@@ -224,8 +247,7 @@ class Chat:
         return "interrupted"
 
     def _failed(self, error: Exception) -> Outcome:
-        told = error if isinstance(error, HoldfastError) else translated(bare_name(self.model), error)
-        self.screen.show(Notice(f"{told}\nNothing is lost; /retry asks again.", "error"))
+        self.screen.show(Notice(f"{told_of(error, bare_name(self.model))}\nNothing is lost{self.hint}.", "error"))
         self.screen.show(TurnEnded("failed"))
         return "failed"
 
@@ -261,6 +283,18 @@ class Chat:
         what = f"This summary is to stand for {draft.replaced_tokens:,} tokens. Edit it, or leave it as it is"
         edited = await self.screen.edited(what, draft.summary.text)
         return False if edited is None else edited if edited != draft.summary.text else True
+
+
+def told_of(error: Exception, model: str) -> str:
+    """Return what went wrong and what to do, in a line."""
+    if isinstance(error, HoldfastError):
+        return str(error)
+    if any(
+        kind.__module__.split(".")[0] in {"mcp", "fastmcp"} or kind.__name__ == "MCPError"
+        for kind in type(error).__mro__
+    ):
+        return f"a server for tools failed: {redacted(str(error))}; check [mcp] in the settings, or take it out"
+    return str(translated(model, error))
 
 
 def new_id() -> str:

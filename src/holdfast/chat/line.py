@@ -1,8 +1,8 @@
 """The line a person types on: history, completion, several lines, and questions that do not disturb what stands there.
 
-Enter says it; Alt-Enter begins a new line. While a question is open, one key answers it, and what had been
-typed comes back afterwards. Ctrl-C is handed to whoever can stop something; if nobody can, it empties the line, which
-the history keeps. Ctrl-D on an empty line leaves.
+Enter says it; Alt-Enter begins a new line. A question is answered by a word and Enter, never by a key alone: whoever is
+typing when it comes up agrees to nothing, and what was typed comes back afterwards. Ctrl-C is handed to whoever can
+stop something; if nobody can, it empties the line, which the history keeps. Ctrl-D on an empty line leaves.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -34,7 +34,7 @@ class _Question:
 
     text: str
     answers: Mapping[str, str]
-    """By key; empty where a text is edited."""
+    """By letter; empty where a text is edited."""
     answer: "asyncio.Future[str | None]"
     typed: Document
     """What stood on the line before."""
@@ -104,7 +104,7 @@ class Line:
             self._session.app.exit(exception=EOFError)
 
     async def ask(self, question: str, answers: Mapping[str, str]) -> str | None:
-        """Return the answer whose key was pressed; None if the question was dismissed."""
+        """Return the answer that was given by its letter or in full; None if the question was dismissed."""
         return await self._answered(question, answers, "")
 
     async def edit(self, question: str, text: str) -> str | None:
@@ -131,8 +131,8 @@ class Line:
         shown: StyleAndTextTuples = [("", f"{above}\n")] if above else []
         if self._question is not None:
             keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
-            hint = keys or "Enter keeps it, Ctrl-C refuses"
-            shown.append(("class:asked", f"{self._question.text}\n{hint}\n"))
+            hint = f"{keys}, and Enter" if keys else "Enter keeps it, Ctrl-C refuses"
+            shown.append(("class:asked", f"{self._question.text}\n{hint}\n".lstrip("\n")))
         return [*shown, ("class:mark", MARK)]
 
     def _settle(self, answer: str | None) -> None:
@@ -141,12 +141,6 @@ class Line:
 
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
-        has_keys = Condition(lambda: self._question is not None and bool(self._question.answers))
-
-        @bindings.add("<any>", filter=has_keys)
-        def _pressed(event: KeyPressEvent) -> None:
-            if self._question is not None and event.data.lower() in self._question.answers:
-                self._settle(self._question.answers[event.data.lower()])
 
         # What is typed before the terminal is ours arrives with another key for the end of a line.
         @bindings.add("enter")
@@ -174,12 +168,22 @@ class Line:
     def _say(self, event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if self._question is not None:
-            if not self._question.answers:
-                self._settle(buffer.text)
+            self._answer(self._question, buffer)
         elif buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
             buffer.complete_state = None
         elif buffer.text.strip():
             buffer.validate_and_handle()
+
+    def _answer(self, question: _Question, buffer: Buffer) -> None:
+        """Take what stands on the line for an answer, if it is one; else keep it for later."""
+        text = buffer.text.strip().lower()
+        if not question.answers:
+            self._settle(buffer.text)
+        elif text in question.answers or text in question.answers.values():
+            self._settle(question.answers.get(text, text))
+        else:
+            question.typed = Document(question.typed.text + buffer.text)
+            buffer.reset()
 
     def _stopped(self, event: KeyPressEvent) -> None:
         if self._question is not None:

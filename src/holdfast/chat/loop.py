@@ -85,7 +85,7 @@ class _Talk:
         self._terminal.queued = len(self._waiting) if self._is_working else max(0, len(self._waiting) - 1)
 
     def _stop(self) -> bool:
-        """Stop the turn, or the compaction; what waited behind a turn that was stopped comes back to the line."""
+        """Stop the turn, or the compaction; what waits behind it is said next."""
         if self._chat.interrupt():
             return True
         if self._chat.status.is_compacting:

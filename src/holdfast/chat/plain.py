@@ -23,7 +23,8 @@ from holdfast.chat.happenings import (
 )
 
 SHOWN_CHARS = 160
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of what follows."""
 
 
 def safe(text: str) -> str:

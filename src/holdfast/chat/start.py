@@ -1,9 +1,11 @@
 """The beginning of a chat: where it is shown, which conversation it goes on with, and how it ends."""
 
+import asyncio
 import os
+import signal
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 from holdfast.app.build import policy_from
 from holdfast.app.settings import Settings
 from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import Notice, Outcome, Screen
+from holdfast.chat.happenings import Notice, Outcome, Screen, Told
 from holdfast.chat.plain import JsonScreen, PlainScreen
 from holdfast.chat.taking import answer_lines, take
 from holdfast.errors import SettingsError
@@ -42,13 +44,19 @@ async def start(settings: Settings, wish: Wish) -> int:
         return await _in_terminal(settings, wish)
     screen = JsonScreen() if wish.is_json else PlainScreen()
     async with _begun(settings, screen, wish) as chat:
-        if not wish.is_once:
-            return EXIT_CODES[await answer_lines(chat, wish.prompt)]
-        given = "" if sys.stdin.isatty() else sys.stdin.read().strip()
-        prompt = "\n\n".join(text for text in (wish.prompt or "", given) if text)
-        if not prompt:
-            raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
-        return EXIT_CODES[await take(chat, prompt)]
+        chat.hint = f"; go on with: holdfast chat --resume {chat.session.id}"
+        with ended_by_signals(_cancel_of_this_task()):
+            return EXIT_CODES[await _answered(chat, wish)]
+
+
+async def _answered(chat: Chat, wish: Wish) -> Outcome:
+    if not wish.is_once:
+        return await answer_lines(chat, wish.prompt)
+    given = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    prompt = "\n\n".join(text for text in (wish.prompt or "", given) if text)
+    if not prompt:
+        raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
+    return await take(chat, prompt)
 
 
 async def _in_terminal(settings: Settings, wish: Wish) -> int:
@@ -58,10 +66,34 @@ async def _in_terminal(settings: Settings, wish: Wish) -> int:
     terminal = Terminal(settings.places.data_folder / HISTORY, has_colour=has_colour(settings))
     async with _begun(settings, terminal, wish) as chat:
         terminal.show(Notice(welcome(chat)))
-        await converse(chat, terminal, wish.prompt)
+        if len(chat.session):
+            asked, answer = await chat.recap()
+            terminal.said(asked)
+            terminal.show(Told(answer))
+        with ended_by_signals(terminal.line.leave):
+            await converse(chat, terminal, wish.prompt)
         if len(chat.session):
             terminal.show(Notice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
     return 0
+
+
+def _cancel_of_this_task() -> Callable[[], object]:
+    task = asyncio.current_task()
+    return task.cancel if task is not None else lambda: None
+
+
+@contextmanager
+def ended_by_signals(end: Callable[[], object]) -> Generator[None]:
+    """Let a program that is told to end, or whose terminal goes away, end as if the person had left."""
+    loop = asyncio.get_running_loop()
+    numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
+    for number in numbers:
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+import threading
+from collections.abc import AsyncIterator
 
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.every import carry_out
@@ -9,22 +11,40 @@ from holdfast.chat.happenings import Outcome
 
 
 async def take(chat: Chat, line: str) -> Outcome:
-    """Take one line: a command if it begins with a slash, else a prompt."""
-    if line.lstrip().startswith("/"):
-        await carry_out(chat, line)
-        return "done"
+    """Take one line: a command if its first word is a slash and a name, else a prompt."""
+    if is_command(line):
+        return "done" if await carry_out(chat, line) else "failed"
     return await chat.say(line)
+
+
+def is_command(line: str) -> bool:
+    """Return whether a line is a command; one that begins with a path is none."""
+    first = line.split(maxsplit=1)[0] if line.strip() else ""
+    return first.startswith("/") and "/" not in first[1:]
 
 
 async def answer_lines(chat: Chat, prompt: str | None = None) -> Outcome:
     """Take a prompt, if there is one, and standard input line by line; return how the last turn ended."""
     outcome: Outcome = await take(chat, prompt) if prompt else "done"
-    while not chat.is_over:
-        line = await asyncio.to_thread(sys.stdin.readline)
-        if not line:
-            break
+    async for line in _lines():
         if line.strip():
             outcome = await take(chat, line)
-            if outcome == "interrupted":
-                break
+        if chat.is_over or outcome == "interrupted":
+            break
     return outcome
+
+
+async def _lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input; the thread that waits for them holds nobody up."""
+    loop = asyncio.get_running_loop()
+    coming: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def read() -> None:
+        line: str | None = ""
+        while line is not None:
+            line = sys.stdin.readline() or None
+            loop.call_soon_threadsafe(coming.put_nowait, line)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (line := await coming.get()) is not None:
+        yield line

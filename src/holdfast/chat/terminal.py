@@ -94,14 +94,17 @@ class Terminal:
         self.line.refresh()
 
     async def consent(self, question: str, *, has_always: bool = False) -> Consent:
-        """Ask by one key."""
+        """Show all that is asked about, where it stays, and ask for a word."""
+        self._flush()
+        self._print(Text(safe(question), style="bold yellow"))
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
-        answer = await self.line.ask(one_line(question, 500), answers)
+        answer = await self.line.ask("", answers)
         return CONSENTS.get(answer or "no", "no")
 
     async def edited(self, question: str, text: str) -> str | None:
         """Let the person edit a text on the line."""
-        return await self.line.edit(question, text)
+        self._print(Text(safe(question), style="bold yellow"))
+        return await self.line.edit("", text)
 
     @staticmethod
     def _rendered(happening: Happening) -> Iterator[RenderableType]:

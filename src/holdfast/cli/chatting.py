@@ -1,6 +1,7 @@
 """`holdfast chat`."""
 
 import argparse
+import os
 
 from holdfast.cli.configuring import settings_of
 from holdfast.stores.base import Store
@@ -15,6 +16,7 @@ async def chat(args: argparse.Namespace, store: Store) -> int:
     holdfast chat --resume
     """
     del store
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     from holdfast.chat.start import Wish, start  # noqa: PLC0415 - for this command only
 
     wish = Wish(
@@ -24,7 +26,12 @@ async def chat(args: argparse.Namespace, store: Store) -> int:
         session=args.resume or None,
         is_resumed=args.resume == NEWEST,
     )
-    return await start(settings_of(args, is_tolerant=True), wish)
+    settings = settings_of(args, is_tolerant=True)
+    for problem in settings.problems:
+        # A typo in a file is told, and the chat begins; what was said just now has to be said again.
+        if problem.where.startswith(("-", "$")):
+            raise problem
+    return await start(settings, wish)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from holdfast.core.conversation.messages import Message
 from holdfast.errors import SettingsError
@@ -105,7 +107,10 @@ def spans_of(positions: Sequence[int]) -> str:
 
 
 def prepare_output(*, is_utf8: bool) -> None:
-    """Let whatever was said be printed, whatever the terminal can show."""
+    """Let whatever was said be printed, whatever the terminal can show, and also where nobody listens."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace", **({"encoding": "utf-8"} if is_utf8 else {}))

@@ -31,6 +31,9 @@ NO_ACCESS = {UNAUTHORISED, PAYMENT, FORBIDDEN, PROXY_LOGIN}
 FIRST_ERROR, LAST_ERROR = 400, 599
 MAX_CHARS = 500
 """Of a provider's words in an error: some send whole pages."""
+_PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
+_TITLE = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
+_TAG = re.compile(r"<[^>]{0,500}>")
 NO_CREDIT = re.compile(r"insufficient_quota|current quota|credit balance|billing|out of credits", re.IGNORECASE)
 
 UNREACHED = {
@@ -188,5 +191,9 @@ def _text(body: object) -> str:
 
 
 def _short(text: str) -> str:
+    if _PAGE.search(text):
+        # Proxies and gateways answer with pages: what they are called says enough.
+        title = _TITLE.search(text)
+        text = title[1] if title else _TAG.sub(" ", text)
     line = " ".join(text.split())
     return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"

@@ -86,7 +86,7 @@ async def context(chat: Chat, what: str) -> None:
 @GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-20:]])
 async def pin(chat: Chat, number: str) -> None:
     """Keep message N whole, whatever is folded; without N, the newest prompt. /unpin lets it go."""
-    position = _position(chat, number)
+    position = _position(chat, number, "/pin")
     await chat.session.pin(position)
     chat.screen.show(Notice(f"message {position} stays whole"))
 
@@ -94,7 +94,9 @@ async def pin(chat: Chat, number: str) -> None:
 @GROUP.register("N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.facts.pins)])
 async def unpin(chat: Chat, number: str) -> None:
     """Let a pinned message go when it has to."""
-    position = _position(chat, number)
+    position = _position(chat, number, "/unpin")
+    if position not in chat.session.history.facts.pins:
+        raise SettingsError("/unpin", f"message {position} is not pinned")
     await chat.session.unpin(position)
     chat.screen.show(Notice(f"message {position} is not pinned any more"))
 
@@ -150,11 +152,11 @@ def _facts(chat: Chat, contents: Contents) -> Iterable[str]:
         yield f"${chat.status.cost:.4f} since the program began"
 
 
-def _position(chat: Chat, number: str) -> int:
+def _position(chat: Chat, number: str, command: str) -> int:
     """Return the position that a number means; without one that of the newest prompt."""
     prompts = chat.session.history.prompts
     if not number and prompts:
         return prompts[-1]
-    if not number.isdecimal():
-        raise SettingsError("/pin", "takes the number of a message; /rewind lists them")
+    if not number.isdecimal() or int(number) >= len(chat.session):
+        raise SettingsError(command, "takes the number of a message; /rewind lists them")
     return int(number)

@@ -20,10 +20,12 @@ async def help_(chat: Chat, name: str) -> None:
     chat.screen.show(Table(("COMMAND", "WHAT IT DOES"), rows))
 
 
-async def carry_out(chat: Chat, line: str) -> None:
-    """Carry out a line that begins with a slash; what is wrong with it is said, and the conversation goes on."""
+async def carry_out(chat: Chat, line: str) -> bool:
+    """Carry out a line that begins with a slash, and say whether that was done; what is wrong with it is shown."""
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
         await COMMANDS.named(name.lower()).run(chat, arguments.strip())
     except HoldfastError as error:
         chat.screen.show(Notice(str(error), "error"))
+        return False
+    return True

@@ -47,6 +47,7 @@ async def model(chat: Chat, name: str) -> None:
         chat.screen.show(Notice(f"{chat.model}{window}; the most that is sent is {chat.budget.tokens:,}"))
         return
     settings = chat.settings.with_change("model", name)
+    await chat.check_model(settings)
     budget = budget_from(settings) or budget_for(bare_name(name))
     contents = await chat.session.contents(budget=budget)
     if contents.total > budget.tokens:
@@ -74,6 +75,9 @@ async def preset(chat: Chat, name: str) -> None:
 @GROUP.register()
 async def retry(chat: Chat, _: str) -> None:
     """Ask the last prompt again, after a failure or an interrupt; what was done for it so far stays."""
+    if chat.unsaid is not None:
+        await chat.say(chat.unsaid)
+        return
     shown = await chat.session.shown()
     if not shown:
         raise SettingsError("/retry", "nothing was asked yet")

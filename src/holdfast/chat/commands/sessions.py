@@ -73,7 +73,7 @@ async def rewind(chat: Chat, number: str) -> None:
 @GROUP.register("[N]")
 async def fork(chat: Chat, number: str) -> None:
     """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
-    if number and not number.isdecimal():
+    if number and not (number.isdecimal() and int(number) <= len(chat.session)):
         raise SettingsError("/fork", f"{number!r} is not the number of a message; /rewind lists them")
     old = chat.session.id
     await chat.adopt(await chat.session.fork(at=int(number) if number else None))
