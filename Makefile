@@ -3,18 +3,32 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup test test-model lint check format bench crash demo clean
+.PHONY: help setup chat test test-model lint check format bench crash demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+# $(call install,EXTRA): what one extra of the project needs, with uv where it is there.
+define install
 	@command -v uv >/dev/null 2>&1 \
 	  && { uv venv --quiet --allow-existing --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV) \
-	       && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'; } \
+	       && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$(1)]'; } \
 	  || { $(PYTHON) -m venv $(VENV) \
-	       && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; }
-	@touch $(STAMP)
+	       && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'; }
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,dev)
+	@touch $(STAMP) $(CHAT)
+
+$(CHAT): pyproject.toml constraints.txt
+	@echo "setting up .venv, once" >&2
+	$(call install,chat)
+	@touch $(CHAT)
+
+chat: $(CHAT)  ## Talk to a model; without a key or an account it is a small one on this machine. ARGS='--resume'
+	@$(BIN)/holdfast chat $(ARGS)
 
 setup: $(STAMP)  ## Make .venv and install the project with its tools
 

@@ -47,7 +47,8 @@ def row(entry: dict[str, Any]) -> list[Any]:
 
 def is_wanted(entry: dict[str, Any]) -> bool:
     """Return whether an entry is a language model whose window is known."""
-    return entry.get("mode") in MODES and isinstance(entry.get("max_input_tokens"), int)
+    window = entry.get("max_input_tokens")
+    return entry.get("mode") in MODES and isinstance(window, int) and window > 0
 
 
 def build(table: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:

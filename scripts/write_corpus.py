@@ -20,6 +20,9 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.testing.contents import call_part, model_turn, response_part, user_turn, words
 from holdfast.testing.items import function_call, function_output, output_message, reasoning
+from holdfast.testing.requests import answer, call, prompt, request, response
+from holdfast.testing.requests import result as returning
+from holdfast.testing.requests import told as opening
 
 FOLDER = Path(__file__).parent.parent / f"tests/corpus/schema-{SCHEMA}"
 BUDGET = 16_000
@@ -185,11 +188,14 @@ async def logs() -> dict[str, str]:
         output_message("Tabs."),
     ]
     gemini = [model_turn(call_part()), user_turn(response_part(response=LISTING[:200])), model_turn(words("Tabs."))]
+    agent = [response(call("call_1", args={"path": "a"})), request(returning("call_1", {"lines": LISTING[:200]}))]
+    asked = request(opening("Be brief."), prompt("Why?"))
     return {
         "every_kind": await (await every_kind()).export(),
         "anthropic": await (await spoken("anthropic-messages", [*anthropic, answered("Tabs.")], said("Why?"))).export(),
         "responses": await (await spoken("openai-responses", responses, said("Why?"))).export(),
         "gemini": await (await spoken("gemini", gemini, user_turn(words("Why?")))).export(),
+        "pydantic_ai": await (await spoken("pydantic-ai", [*agent, response(answer("Tabs."))], asked)).export(),
     }
 
 

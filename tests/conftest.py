@@ -1,6 +1,30 @@
-"""Settings of the suite."""
+"""Settings of the suite, and the embedded model for the tests that want a real one."""
 
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from holdfast.app.declarations import DECLARATIONS
+from holdfast.errors import ModelError
+from holdfast.models.embedded.weights import fetched
 
 settings.register_profile("suite", deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# Whoever runs the suite may have settings of his own: no test sees them.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+for declaration in DECLARATIONS.values():
+    for variable in declaration.variables:
+        os.environ.pop(variable, None)
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    """Return the embedded model's weights; fetched once for all workers, which wait for each other."""
+    try:
+        return asyncio.run(fetched())
+    except ModelError as error:
+        pytest.skip(f"the embedded model's weights cannot be had here: {error}")

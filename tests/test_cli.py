@@ -259,7 +259,7 @@ def test_a_file_with_nothing_to_save_is_called_so(
         (["show", ""], "session '' is not known; list the sessions"),
         (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
         (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
-        (["sessions", "--store", "mysql://u:hunter2@h/d"], "store: 'h/d' is not the URL of a store"),
+        (["sessions", "--store", "mysql://u:hunter2@h/d"], "--store: must be one of memory://, sqlite:///file"),
         (["scrub", "report-1", "ab"], "text: give at least 4 characters of the secret"),
     ],
 )

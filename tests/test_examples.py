@@ -2,9 +2,13 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
+
+from holdfast.app.sources import load
+from holdfast.cli.main import parser
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -30,3 +34,33 @@ def test_the_code_of_a_document_runs_from_top_to_bottom(path: Path) -> None:
 def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOML_BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def commands_of(path: Path) -> list[list[str]]:
+    """Return the command lines of a document that are ours."""
+    lines = [line for block in SHELL_BLOCK.findall(path.read_text()) for line in block.splitlines()]
+    words = [shlex.split(line.rpartition("|")[2], comments=True) for line in lines]
+    return [command for command in words if command[:1] in (["holdfast"], ["make"])]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_line_of_a_document_can_be_said(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for program, *arguments in commands_of(path):
+        if program == "make":
+            assert arguments[0] in targets
+        else:
+            parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_settings_of_a_document_can_be_read(path: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(TOML_BLOCK.findall(path.read_text())):
+        home = tmp_path / str(number)
+        home.mkdir()
+        (home / "holdfast.toml").write_text(block)
+        load(flags={}, cwd=home, environ={"HOLDFAST_HOME": str(home)})

@@ -15,6 +15,7 @@ from holdfast.core.conversation.view import Entry
 from holdfast.testing.content_histories import content_histories, sound_content_histories
 from holdfast.testing.histories import anthropic_histories, chat_histories, sound_chat_histories
 from holdfast.testing.item_histories import item_histories, sound_item_histories
+from holdfast.testing.request_histories import request_histories, sound_request_histories
 from holdfast.testing.sessions import generated_session
 from holdfast.wire.formats import format_named
 
@@ -27,6 +28,7 @@ PROVIDERS = (
     "gemini-2",
     "mistral",
     "bedrock",
+    "pydantic-ai",
 )
 HISTORIES = {
     "openai-chat": chat_histories(),
@@ -35,6 +37,7 @@ HISTORIES = {
     "openai-responses-stateless": item_histories(),
     "gemini": content_histories(),
     "gemini-2": content_histories(),
+    "pydantic-ai": request_histories(),
 }
 """Broken histories of every format."""
 SOUND_HISTORIES = {
@@ -43,6 +46,7 @@ SOUND_HISTORIES = {
     "openai-responses-stateless": sound_item_histories(),
     "gemini": sound_content_histories(),
     "gemini-2": sound_content_histories(),
+    "pydantic-ai": sound_request_histories(),
 }
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 BUDGETS = st.sampled_from([300, 600, 1_500, 4_000, 100_000])

@@ -73,12 +73,14 @@ class EmptyConversationError(MalformedInputError):
 
 
 class SettingsError(HoldfastError):
-    """A setting cannot work. The message names the setting, the value and what would do."""
+    """A setting cannot work. The message names the setting, the value, what would do, and where it stands if known."""
 
-    def __init__(self, setting: str, problem: str) -> None:
-        super().__init__(f"{setting}: {problem}")
+    def __init__(self, setting: str, problem: str, *, where: str = "") -> None:
+        super().__init__(f"{where}: {setting}: {problem}" if where else f"{setting}: {problem}")
         self.setting = setting
         self.problem = problem
+        self.where = where
+        """File and line, variable or flag."""
 
 
 class PendingToolCallsError(HoldfastError):

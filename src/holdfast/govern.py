@@ -23,7 +23,7 @@ from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.anthropic_messages import count_cache_marks, without_excess_marks
-from holdfast.wire.formats import Format, format_named
+from holdfast.wire.formats import Format, elements_of, format_named
 from holdfast.wire.reading import Place, check_list
 
 
@@ -63,7 +63,8 @@ def govern(
     stay whole. Raises a HoldfastError that names the place and the remedy where nothing can be sent.
     """
     wire = format_named(format)
-    natives = check_list(messages)
+    given = check_list(messages)
+    natives, places = elements_of(wire, given)
     _check_settings(model, counter, calibration, previous)
     if system and not wire.has_system_apart:
         raise SettingsError("system", f"{wire.name} has system text among its messages; put it there")
@@ -80,7 +81,7 @@ def govern(
         calibration=calibration or Calibration(),
         system_tokens=_count(system, "system", counter),
         tools_tokens=_count(tools, "tools", counter),
-        pins=_checked_pins(pins, len(natives)),
+        pins=_placed(_checked_pins(pins, len(given)), places),
         is_interrupted=bool(interrupted),
         batching=wire.batching,
         max_text_chars=wire.max_text_chars,
@@ -155,6 +156,11 @@ def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
             raise SettingsError("pins", f"{pin!r} is not the index of a message; there are {length:,}")
         checked.add(pin % length)
     return frozenset(checked)
+
+
+def _placed(pins: frozenset[int], places: Sequence[int]) -> frozenset[int]:
+    """Return pins as the elements of what they name: a request with system text before it is two."""
+    return frozenset(number for number, place in enumerate(places) if place in pins) if pins else pins
 
 
 def _encoded(

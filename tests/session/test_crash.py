@@ -41,6 +41,8 @@ async def test_every_acknowledged_message_survives_a_kill(tmp_path: Path, seed: 
         texts = [entry.message.text for entry in session.history.entries]
         assert texts == [f"message {number}" for number in range(len(texts))]
         assert len(texts) > last
+        hits = await session.store.search("message", limit=1_000)
+        assert sorted(hit.position for hit in hits) == list(range(len(texts)))
         assert await session.record([said("after")]) == range(len(texts), len(texts) + 1)
         assert session.damage == []
 

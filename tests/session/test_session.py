@@ -193,6 +193,61 @@ async def test_a_client_that_goes_on_from_what_was_sent_is_understood(store: Sto
     assert session.history.entries[-1].message.text == "Go on."
 
 
+async def test_what_a_format_keeps_beside_a_message_does_not_make_it_another(store: Store) -> None:
+    session = await opened(store)
+    call = {"part_kind": "tool-call", "tool_name": "look", "tool_call_id": "a", "args": {"n": 1}}
+    asked = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "one", "timestamp": "2025-01-01"}]}
+    answer = {"kind": "response", "parts": [call], "usage": {"input_tokens": 5}, "run_id": "r1"}
+    await session.sync([asked, answer], format="pydantic-ai")
+    bare = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "one"}], "run_id": "r2"}
+    spelled = {"kind": "response", "parts": [{**call, "args": '{"n":1}', "id": "fc_1"}]}
+    other = {"kind": "response", "parts": [{**call, "args": {"n": 2}}]}
+
+    assert await session.sync([bare, spelled], format="pydantic-ai") == range(2, 2)
+    assert await session.sync([bare, other], format="pydantic-ai") == range(2, 3)
+    assert await session.messages() == [asked, other]
+
+
+async def test_a_request_with_system_text_before_it_is_recorded_as_two(store: Store) -> None:
+    session = await opened(store)
+    told, asked = {"part_kind": "system-prompt", "content": "Be brief."}, {"part_kind": "user-prompt", "content": "hi"}
+
+    positions = await session.record([{"kind": "request", "parts": [told, asked]}], format="pydantic-ai")
+    request = await session.prepare(16_000)
+
+    assert positions == range(2)
+    assert request.messages == [{"kind": "request", "parts": [told]}, {"kind": "request", "parts": [asked]}]
+    assert request.positions == (0, 1)
+
+
+async def test_the_messages_that_stand_are_those_a_client_would_hold(store: Store) -> None:
+    session = await opened(store)
+    talk = generated_session(120)
+    await session.record(talk)
+    await session.prepare(6_000)
+    folded = await session.messages()
+    await session.rewind(to=100)
+    rewound = await session.messages()
+    await session.clear()
+    await session.record([said("anew")])
+
+    assert folded == talk
+    assert rewound == talk[:100]
+    assert await session.messages() == [said("anew")]
+
+
+async def test_another_session_beside_one_is_kept_in_the_same_way(store: Store) -> None:
+    session = await opened(store)
+    await session.record([said("here")])
+
+    async with session.beside("other") as other:
+        await other.record([said("there")])
+
+        assert (other.id, other.policy, other.store) == ("other", session.policy, session.store)
+        assert await other.messages() == [said("there")]
+    assert await session.messages() == [said("here")]
+
+
 async def test_clear_rewind_undo_and_redo_change_what_is_shown_and_delete_nothing(store: Store) -> None:
     session = await opened(store)
     await session.record(TALK)

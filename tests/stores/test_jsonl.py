@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import HoldfastError, MalformedInputError, validate
+from holdfast import HoldfastError, MalformedInputError, convert, validate
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import StoredRecord
-from holdfast.stores.jsonl import Loaded, Loss, export_lines, load_file, loaded, write_private
+from holdfast.stores.files import write_private
+from holdfast.stores.jsonl import Loaded, Loss, export_lines, load_file, loaded
 from holdfast.testing.store_contract import NOW, said
+from holdfast.wire.formats import format_named
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 
@@ -86,25 +88,28 @@ def test_chat_messages_a_line_are_one_conversation_and_lists_of_them_are_several
     assert [len(one.messages) for one in several.conversations] == [2, 2]
 
 
-def test_a_pydantic_ai_history_becomes_chat_messages() -> None:
+def test_a_pydantic_ai_history_stays_one_with_its_system_text_apart() -> None:
     found = load_file(CORPUS / "pydantic_ai.json")
 
-    messages = [dict(message) for _, message in found.conversations[0].messages]
+    (conversation,) = found.conversations
+    natives = [dict(message) for _, message in conversation.messages]
 
-    assert found.source == "pydantic-ai"
+    assert (found.source, conversation.format, found.losses) == ("pydantic-ai", "pydantic-ai", [])
+    assert [native["kind"] for native in natives] == ["request", *["request", "response"] * 3]
+    read = format_named("pydantic-ai").decode
+    assert [read(native, index).role for index, native in enumerate(natives)] == ["system", *["user", "assistant"] * 3]
+    messages = convert(natives, source="pydantic-ai", target="openai-chat").messages
     assert [message["role"] for message in messages] == [
-        "system", "user", "assistant", "tool", "assistant", "tool", "user", "assistant",
+        "system", "user", "assistant", "tool", "assistant", "tool", "user", "assistant", "user",
     ]  # fmt: skip
     assert messages[2] == {
         "role": "assistant",
         "content": "Reading.",
-        "reasoning_content": "I should read it.",
         "tool_calls": [
             {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.py"}'}},
         ],
     }
-    assert messages[5]["content"] == "n must be a number\n\nFix the errors and try again."
-    assert [loss.reason for loss in found.losses] == ["a part of the kind 'hologram' has no place in a chat message"]
+    assert messages[5]["content"] == "n must be a number"
     assert validate(messages, "openai-chat") == []
 
 

@@ -2,14 +2,18 @@
 
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
+from holdfast.stores.base import Indexed
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.chat import said
 
 NOBODY = 65_534
@@ -56,6 +60,19 @@ async def test_a_session_of_a_file_that_may_only_be_read_is_shown_and_goes_on_wh
         assert await session.record([said("two")]) == range(1, 2)
 
     assert await kept(path) == ["one", "two"]
+
+
+async def test_what_is_not_in_the_index_yet_is_found_in_a_file_that_may_only_be_read(folder: Path) -> None:
+    path = folder / "chats.db"
+    store = SqliteStore(path)
+    await store.append("s", [said("one")], after=0, time_ms=1, index=[Indexed(0, "one")])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await store.close()
+    path.chmod(0o400)
+
+    assert [hit.position for hit in await store.search("one")] == [0]
+    await store.close()
 
 
 async def test_a_folder_that_may_only_be_read_is_named(folder: Path) -> None:

@@ -19,7 +19,7 @@ from holdfast.cli.terminal import (
     spans_of,
     warn,
 )
-from holdfast.errors import SettingsError, StoreUnavailableError, UnknownSessionError
+from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.session.request import encoded
 from holdfast.session.retention import expired
 from holdfast.session.scrub import scrub
@@ -27,8 +27,9 @@ from holdfast.session.session import Session, now_ms
 from holdfast.session.transfer import Arrived, bring_in, outgoing, records_of, rescue
 from holdfast.session.verify import Rebuilt, requests_of
 from holdfast.stores.base import SessionInfo, Store, StoredRecord
-from holdfast.stores.jsonl import export_lines, load_file, write_private
-from holdfast.stores.listing import every_session
+from holdfast.stores.files import write_private
+from holdfast.stores.jsonl import export_lines, load_file
+from holdfast.stores.listing import every_session, session_named
 from holdfast.stores.salvage import salvaged
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.wire.formats import Format, format_named
@@ -58,7 +59,7 @@ async def remove_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast sessions rm report-2024 --yes
     """
-    session = await _found(store, args.id)
+    session = await session_named(store, args.id)
     confirm(args, f"delete session {session!r} with {await store.length(session):,} events?")
     await store.delete(session)
     say(args, f"deleted {session}", {"deleted": [session]})
@@ -139,7 +140,7 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast export report-2024 -o report.jsonl
     """
-    session = await _found(store, args.id)
+    session = await session_named(store, args.id)
     info = (await _infos(store, session))[0]
     progress, records = Progress("records"), list[StoredRecord]()
     async for stored in outgoing(store, session):
@@ -215,7 +216,7 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast scrub report-2024 - < leaked.txt
     """
-    session = await _found(store, args.id)
+    session = await session_named(store, args.id)
     secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
     done = await scrub(store, session, secret, time_ms=now_ms())
     for other in done.elsewhere:
@@ -233,18 +234,8 @@ async def _infos(store: Store, session: str) -> list[SessionInfo]:
     return [info async for info in every_session(store, session) if info.id == session]
 
 
-async def _found(store: Store, prefix: str) -> str:
-    """Return the id that a prefix means; a whole id means itself."""
-    if prefix and await store.length(prefix):
-        return prefix
-    infos = await store.sessions(prefix=prefix, limit=6) if prefix else []
-    if len(infos) != 1:
-        raise UnknownSessionError(prefix, [info.id for info in infos])
-    return infos[0].id
-
-
 async def _opened(store: Store, prefix: str) -> Session:
-    return await Session.open(await _found(store, prefix), store=store)
+    return await Session.open(await session_named(store, prefix), store=store)
 
 
 def _wire(session: Session) -> Format:

@@ -1,4 +1,4 @@
-"""The command line: list, show, prove, move, save and clean sessions.
+"""The command line: list, show, prove, move, save and clean sessions; settings, models and a check-up.
 
 Each command is a function; its docstring is its help. Tables are for people, `--json` is for programs. What is asked
 for goes to standard output, everything else to standard error. Exit codes: 0 done, 1 done but something differs or
@@ -14,18 +14,23 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.app.places import places
 from holdfast.cli import commands as do
+from holdfast.cli.chatting import add_arguments, chat
+from holdfast.cli.configuring import configure, list_models, settings_of
+from holdfast.cli.doctor import examine
 from holdfast.cli.terminal import prepare_output, warn
+from holdfast.cli.welcome import page
 from holdfast.errors import HoldfastError, StoreUnavailableError
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite import SqliteStore
 
-STORE_VARIABLE = "HOLDFAST_STORE"
-DEFAULT_STORE = "sqlite:///~/.holdfast/chats.db"
-DESCRIPTION = """Look at kept conversations, prove what was sent, and move, save and clean them.
+DESCRIPTION = """Talk to a model for as long as you like; look at what was kept, prove what was sent, move and clean it.
 
+  holdfast chat                            a conversation that can go on for ever
+  holdfast doctor                          check model, store and settings
   holdfast sessions                        what is kept
   holdfast show report --json              one of them, by the beginning of its id
   holdfast replay report --verify          prove that every request is what was sent
@@ -34,14 +39,16 @@ DESCRIPTION = """Look at kept conversations, prove what was sent, and move, save
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 MAKING = (do.import_file, do.recover_file)
 """Commands that need no store to be there."""
+NEEDS_NO_STORE = (chat, configure, list_models, examine)
+"""Commands that open none, or open it themselves."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         prepare_output(is_utf8=args.json or args.command is do.export_session)
-        code = asyncio.run(_run(args))
+        code = asyncio.run(_run(args)) if args.command else _welcome(args)
         sys.stdout.flush()
     except (HoldfastError, ImportError) as error:
         warn(str(error))
@@ -64,12 +71,20 @@ async def _run(args: argparse.Namespace) -> int:
         await store.close()
 
 
+def _welcome(args: argparse.Namespace) -> int:
+    """Say what this is to somebody who said nothing else."""
+    print(page(settings_of(args, is_tolerant=True)))
+    return 0
+
+
 def _store(args: argparse.Namespace) -> Store:
-    given = getattr(args, "store", None) or os.environ.get(STORE_VARIABLE)
-    store = open_store(given or DEFAULT_STORE)
+    if args.command in NEEDS_NO_STORE:
+        return MemoryStore()
+    settings = settings_of(args)
+    store, source = open_store(settings.store), settings.source("store")
     if isinstance(store, SqliteStore) and not store.path.exists() and args.command not in MAKING:
-        if given:
-            raise StoreUnavailableError(str(store.path), "there is no such file; check --store")
+        if source.kind != "default":
+            raise StoreUnavailableError(str(store.path), f"there is no such file; check {source}")
         return MemoryStore()
     return store
 
@@ -107,18 +122,20 @@ def _command(group: Commands, name: str, command: do.Command, *, of_session: boo
     parser.set_defaults(command=command)
     if of_session:
         parser.add_argument("id", metavar="ID", help="the id of a session, or how it begins if only one does")
-    store = f"where sessions are kept (${STORE_VARIABLE}, or {DEFAULT_STORE})"
+    store = f"where sessions are kept ($HOLDFAST_STORE, or {places().store})"
     parser.add_argument("--store", default=argparse.SUPPRESS, metavar="URL", help=store)
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
     return parser
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return what reads a command line."""
+    whole = argparse.ArgumentParser(
         prog="holdfast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(json=False)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    whole.set_defaults(json=False, command=None)
+    commands = whole.add_subparsers(metavar="COMMAND")
+    add_arguments(_command(commands, "chat", chat))
     sessions = _command(commands, "sessions", do.list_sessions)
     sessions.add_argument("--prefix", default="", help="only ids that begin so")
     sessions.add_argument("--limit", type=_positive, default=50, metavar="N", help="at most so many (50)")
@@ -143,4 +160,22 @@ def _parser() -> argparse.ArgumentParser:
         writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
     removing = _command(commands, "scrub", do.scrub_session, of_session=True)
     removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
-    return parser
+    _about_settings(commands)
+    return whole
+
+
+def _about_settings(commands: Commands) -> None:
+    config = _command(commands, "config", configure)
+    config.add_argument("key", nargs="?", metavar="KEY", help="the name of a setting")
+    config.add_argument("value", nargs="?", metavar="VALUE", help="what it is to be; +WORD adds to a list")
+    config.add_argument("--unset", action="store_true", help="forget it")
+    scope = config.add_mutually_exclusive_group()
+    scope.add_argument("--user", action="store_true", help="in your own settings, which is the default")
+    scope.add_argument("--project", action="store_true", help="in the settings of this project")
+    models = _command(commands, "models", list_models)
+    models.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only names that have this in them")
+    doctor = _command(commands, "doctor", examine)
+    doctor.add_argument("--ask", action="store_true", help="ask the model for a word, too")
+    for about in (config, models, doctor):
+        about.add_argument("--preset", metavar="NAME", help="as if this were the preset")
+        about.add_argument("--model", metavar="NAME", help="as if this were the model")

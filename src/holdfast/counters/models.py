@@ -28,11 +28,16 @@ class Model:
 
 
 @cache
-def _table() -> Mapping[str, list[float | None]]:
-    """Return the rows by name, and those that only routers list by their bare name too."""
+def _rows() -> Mapping[str, list[float | None]]:
     from importlib.resources import files  # noqa: PLC0415 - a tenth of the import time of the package
 
-    rows: dict[str, list[float | None]] = json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+    return json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+
+
+@cache
+def _table() -> Mapping[str, list[float | None]]:
+    """Return the rows by name, and those that only routers list by their bare name too."""
+    rows = _rows()
     bare: dict[str, list[float | None]] = {}
     for name, row in rows.items():
         last = name.rsplit("/", 1)[-1]
@@ -40,6 +45,11 @@ def _table() -> Mapping[str, list[float | None]]:
         if last not in rows and (last not in bare or (row[0] or 0) < (bare[last][0] or 0)):
             bare[last] = row
     return {**bare, **rows}
+
+
+def known_models() -> list[str]:
+    """Return the names of all models of the table."""
+    return sorted(_rows())
 
 
 def model_named(name: str | None) -> Model | None:

@@ -87,6 +87,10 @@ class Compactor:
         self.problem: HoldfastError | None = None
         """Why the last one came to nothing."""
 
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+
     @property
     def can_write(self) -> bool:
         """Whether there is anybody to write summaries."""

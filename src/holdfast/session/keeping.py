@@ -7,6 +7,7 @@ opened by a shortcut, and of what was said only what is asked for is read.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from random import random
 from typing import TypeAlias, TypeVar
 
@@ -66,6 +67,8 @@ class Keeper:
         """The hashes of what was last sent, and the positions it came from."""
         self.hashes: dict[int, str] = {}
         """Of recorded messages, by position."""
+        self.names: dict[int, str] = {}
+        """What recorded messages go by when they are sent again, by position."""
         self._places: list[int] = []
         """Where in the log each message is."""
         self._shortcut_at = 0
@@ -129,8 +132,8 @@ class Keeper:
             except NotInMemoryError as missing:
                 await self.fetch(missing.positions)
 
-    def _learn(self, event: log.Event, time_ms: int, place: int) -> None:
-        self.history.append(event)
+    def _learn(self, event: log.Event, time_ms: int, place: int, message: Message | None = None) -> None:
+        self.history.append(event, message)
         if isinstance(event, log.RequestPrepared):
             self.asked_ms = time_ms
         elif isinstance(event, log.CompactionStarted):
@@ -156,14 +159,15 @@ class Keeper:
             return events, indexed(enumerate(messages, start))
 
         if events:
-            await self.write(change, is_decision=is_decision)
+            await self.write(change, messages, is_decision=is_decision)
             if self.log.length - self._shortcut_at >= max(SNAPSHOT_EVERY, self.log.length // SNAPSHOT_SHARE):
                 await self.keep_shortcut()
         return range(start, start + len(events))
 
-    async def write(self, change: Change, *, is_decision: bool = False) -> None:
+    async def write(self, change: Change, said: Sequence[Message] = (), *, is_decision: bool = False) -> None:
         """Make a change durable and then true; when others were faster, take in theirs and try again.
 
+        `said` are the messages of its events, where they were read already.
         What was decided by how everything stood is not written after somebody else's change: `OvertakenError`.
         """
         for conflicts in range(MAX_CONFLICTS):
@@ -184,8 +188,8 @@ class Keeper:
                 if is_decision:
                     raise OvertakenError(self.session) from None
                 continue
-            for number, event in enumerate(events, place):
-                self._learn(event, time_ms, number)
+            for number, (event, message) in enumerate(zip_longest(events, said), place):
+                self._learn(event, time_ms, number, message)
             return
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.log.length, actual=actual)

@@ -41,6 +41,10 @@ class ManualCompaction:
         self._preparer = preparer
         self._policy = policy
 
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+
     async def compact(self, wanted: Wanted, trigger: log.Trigger, focus: str = "") -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
         wanted = self._preparer.as_last(wanted)

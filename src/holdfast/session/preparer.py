@@ -53,6 +53,10 @@ class Preparer:
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the last one's budget."""
 
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+
     async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
         """Return the next request, recorded."""
         reasons: list[str] = []
@@ -193,6 +197,5 @@ class Preparer:
             events.append(plan.view.truncated)
         events.append(told_of(request, plan, history, self._policy, situation))
         await keeper.change(*events)
-        positions = [entry.position for entry in plan.view.entries]
-        keeper.sent = list(zip(request.hashes, positions, strict=True))
+        keeper.sent = list(zip(request.hashes, request.positions, strict=True))
         self._meter.sent(model, request.tokens.counted)

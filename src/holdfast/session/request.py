@@ -13,7 +13,6 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash, payload_hash
-from holdfast.core.history.sync import Recorded
 from holdfast.core.planning.plan import Plan, tokens_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, spans_without
@@ -41,6 +40,8 @@ class PreparedRequest:
     """Of the whole payload, in our canonical encoding: what a replay is held against."""
     hashes: tuple[str, ...] = field(default=(), repr=False)
     """Of each message."""
+    positions: tuple[int | None, ...] = field(default=(), repr=False)
+    """Where each message was recorded; None for one that was made for this request."""
 
 
 def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
@@ -59,20 +60,13 @@ def drawn_up(
     named = tuple(_hash(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
     receipt = _receipt(plan, history, situation)
     return PreparedRequest(
-        messages, receipt.tokens, receipt, hash=payload_hash(named, **beside_of(history)), hashes=named
+        messages,
+        receipt.tokens,
+        receipt,
+        hash=payload_hash(named, **beside_of(history)),
+        hashes=named,
+        positions=tuple(entry.position for entry in plan.view.entries),
     )
-
-
-def recorded(history: History, hashes: dict[int, str]) -> list[Recorded]:
-    """Return the messages that stand for the main agent, folded ones too, by their hashes."""
-    context = history.context()
-    found: list[Recorded] = []
-    for entry in context.between(context.standing.cleared_at, context.length):
-        position = entry.position or 0
-        if position not in hashes:
-            hashes[position] = message_hash(history.entries.native(position))
-        found.append(Recorded(position, hashes[position]))
-    return found
 
 
 def beside_of(history: History) -> dict[str, object]:

@@ -9,32 +9,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, cast, get_args
+from typing import TypeAlias, get_args
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import difference
-from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
-from holdfast.core.planning.completion import measured
+from holdfast.core.planning.contents import Contents, contents_of
+from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, NothingToCompactError, SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.fetching import fetching
+from holdfast.session.folding import Folder
+from holdfast.session.given import read_messages
 from holdfast.session.keeping import Clock, Keeper
-from holdfast.session.manual import ManualCompaction
+from holdfast.session.known import name_of, recorded
 from holdfast.session.meter import Meter
 from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
-from holdfast.session.pressure import relieved, switched
-from holdfast.session.request import PreparedRequest, recorded
+from holdfast.session.request import PreparedRequest
 from holdfast.session.retention import prune
-from holdfast.session.travelling import Traveller
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
@@ -48,7 +47,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Session(Traveller):
+class Session(Folder):
     """One conversation in a store."""
 
     def __init__(
@@ -73,9 +72,8 @@ class Session(Traveller):
         compactor = Compactor(keeper, self.policy, compaction)
         self._meter = Meter(self.store)
         self._preparer = Preparer(keeper, compactor, self._meter, self.policy)
-        super().__init__(keeper, compactor, self._preparer)
+        super().__init__(keeper, compactor, self._preparer, self.policy)
         self._ladder = Ladder(self._preparer, self._meter)
-        self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
     @classmethod
     def open(
@@ -145,8 +143,7 @@ class Session(Traveller):
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
         wire = self._format(format)
-        natives = _listed(messages)
-        decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
+        natives, decoded = read_messages(messages, wire)
         billed = billed_usage(usage)
         events = [
             log.MessageAppended(
@@ -173,12 +170,11 @@ class Session(Traveller):
         The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
         """
         wire = self._format(format)
-        natives = _listed(messages)
-        decoded = [wire.decode(native, index) for index, native in enumerate(natives)]
+        natives, decoded = read_messages(messages, wire)
         async with self._keeper.turn:
             await self._keeper.take_in()
-            given = [message_hash(native) for native in natives]
-            found = difference(given, recorded(self.history, self._keeper.hashes), self._keeper.sent, len(self.history))
+            given = [name_of(native, wire.name) for native in natives]
+            found = difference(given, recorded(self.history, self._keeper), self._keeper.sent, len(self.history))
             if found.rewind_to is not None:
                 await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
@@ -219,83 +215,28 @@ class Session(Traveller):
     # What becomes of it.
 
     @fetching
-    async def compact(
-        self,
-        *,
-        focus: str = "",
-        trigger: log.Trigger = "manual",
-        budget: int | Budget | None = None,
-        scope: str = log.MAIN,
-    ) -> log.CompactionCompleted:
-        """Fold what the policy would fold, now; `focus` is what the summary is to be about above all.
-
-        Waits for the summary, and raises by name why there is none; then nothing has changed.
-        """
-        return await self._manual.compact(Wanted(budget=budget, model=self.model, scope=scope), trigger, focus)
-
-    @fetching
-    async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
-        """Take the last compaction back and make it anew from the original, with other words about what matters."""
-        if not self.history.version.of(log.MAIN).folds:
-            raise NothingToCompactError(len(self.history))
-        if not self.history.is_last_change_a_fold:
-            raise MalformedInputError("recompact", "the last change of context is no compaction; undo that first")
-        await self.undo()
-        try:
-            return await self.compact(focus=focus, budget=budget)
-        except BaseException:
-            await self.redo()
-            raise
-
-    @fetching
-    async def bring_back(self, positions: Sequence[int]) -> None:
-        """Show chosen messages of the last compaction again, whole, behind its summary."""
+    async def contents(self, *, budget: int | Budget | None = None) -> Contents:
+        """Return what the conversation is made of now, what could be freed, and how near the next fold is."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            event = brought_back(self.history.context(), positions)
-            await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
+            calibration = await self._meter.calibration(self.model)
+            situation = self._preparer.situation(Wanted(budget=budget, model=self.model))
+            situation = replace(situation, calibration=calibration)
+            return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
 
-    @fetching
-    async def preview(
-        self, *, draft: bool = False, focus: str = "", budget: int | Budget | None = None
-    ) -> log.CompactionCompleted:
-        """Return what a compaction would do now, and do nothing.
-
-        By rule, which is free; with `draft=True` the model is asked for the summary that would count, which is not.
-        """
-        wanted = Wanted(budget=budget, model=self.model)
-        if draft:
-            return await self._manual.draft(wanted, focus)
+    async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
+        """Go by another policy, and with other writers, from now on; what was folded stays as it is."""
         async with self._keeper.turn:
-            await self._keeper.take_in()
-            return self._manual.preview(wanted)
-
-    @fetching
-    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
-        """Let another model answer from now on; what is too long for it is compacted first, and that is returned."""
-        done = await switched(self._keeper, self._manual, self._preparer, Wanted(model=model, budget=budget))
-        self.model = model
-        return done
-
-    @fetching
-    async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
-        """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
-        return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
+            self.policy = policy_of(policy)
+            for part in (self._compactor, self._preparer, self._manual):
+                part.follow(self.policy)
+            self._compactor.how = compaction or self._compactor.how
 
     async def note(self, event: Noted) -> None:
         """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""
         if not isinstance(event, get_args(Noted)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
         await self._changed(event)
-
-    async def receipts(self) -> list[ChangeReceipt]:
-        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
-        timed = await self._keeper.log.timed()
-        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
-
-    async def cancel_compaction(self) -> bool:
-        """Give up the summary that is being written here, and say whether there was one."""
-        return await self._compactor.cancel()
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
@@ -306,18 +247,15 @@ class Session(Traveller):
         """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            other = Session(
-                session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}",
-                store=self.store,
-                policy=self.policy,
-                model=self.model,
-                compaction=self._compactor.how,
-                clock=self.clock,
-            )
+            other = self._other(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
             if await self.store.length(other.id):
                 raise SettingsError("session", f"{other.id!r} is already there; choose another name")
-            await self._keeper.copy_to(other._keeper, at)
+            await self._keeper.copy_to(other._keeper, at)  # noqa: SLF001 - one session to another
             return other
+
+    def beside(self, session_id: str) -> "Opening":
+        """Open another session in the same store, kept in the same way."""
+        return Opening(self._other(session_id))
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the log."""
@@ -338,7 +276,25 @@ class Session(Traveller):
         self.history.entries.need(range(start, last))
         return [self.history.entries.native(position) for position in range(start, last)]
 
+    @fetching
+    async def messages(self) -> list[Mapping[str, object]]:
+        """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
+
+        Never what stands before a clear, nor what a rewind took out.
+        """
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+        context = self.history.context()
+        start, entries = context.standing.cleared_at, self.history.entries
+        entries.need(range(start, context.length))
+        return [entries.native(entry.position or 0) for entry in context.between(start, context.length)]
+
     # How it is done.
+
+    def _other(self, session_id: str) -> "Session":
+        how = self._compactor.how
+        policy, store, model, clock = self.policy, self.store, self.model, self.clock
+        return Session(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock)
 
     def _format(self, name: str) -> Format:
         wire = format_named(name)
@@ -371,14 +327,3 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-
-
-def _listed(messages: object) -> list[Mapping[str, object]]:
-    """Return messages as a list of objects, or say what is none."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    given = cast("Sequence[object]", messages)
-    for index, native in enumerate(given):
-        if not isinstance(native, Mapping):
-            raise MalformedInputError(f"messages[{index}]", "must be an object")
-    return list(cast("Sequence[Mapping[str, object]]", given))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import cast
 
+from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA, from_record, to_record
@@ -68,7 +69,7 @@ def records_of(conversation: Conversation, now_ms: int) -> list[tuple[int, int, 
         time_ms = time_ms if given is None else given
         out.append((line, time_ms, record))
     for line, message in conversation.messages:
-        out.append((line, now_ms, to_record(log.MessageAppended(format="openai-chat", native=message))))
+        out.append((line, now_ms, to_record(log.MessageAppended(format=conversation.format, native=message))))
     return out
 
 
@@ -171,10 +172,7 @@ def lost_message(record: Record) -> Record:
     values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
     spoken = str(values.get("format"))
     wire = spoken if spoken in FORMATS else "openai-chat"
-    is_gemini = wire.startswith("gemini")
-    native: Mapping[str, object] = (
-        {"role": "user", "parts": [{"text": LOST}]} if is_gemini else {"role": "user", "content": LOST}
-    )
+    native = format_named(wire).encode(user(LOST))
     scope = values.get("scope")
     return to_record(
         log.MessageAppended(format=wire, native=native, scope=scope if isinstance(scope, str) else log.MAIN)

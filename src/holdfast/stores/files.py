@@ -2,9 +2,10 @@
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.errors import DamagedStoreError
+from holdfast.errors import DamagedStoreError, StoreUnavailableError
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
@@ -18,6 +19,22 @@ def make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
     elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
         path.chmod(PRIVATE_FILE)
+
+
+def write_private(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to a file that only its owner can read; an older one goes only when all is written."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.writelines(lines)
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:

@@ -6,7 +6,6 @@ still cannot be read is reported, by line, size and reason, and nothing is guess
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,8 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import Record, StoredRecord
-from holdfast.stores.files import PRIVATE_FILE
 from holdfast.stores.packing import written
-from holdfast.wire.pydantic_ai import chat_messages, is_pydantic_ai
+from holdfast.wire.pydantic_ai import elements, is_pydantic_ai
 
 HEADER = "holdfast.export"
 HEADER_SCHEMA = 1
@@ -46,9 +44,11 @@ class Loss:
 
 @dataclass(slots=True)
 class Conversation:
-    """What one session is to be made of: our own records, or messages in OpenAI chat format."""
+    """What one session is to be made of: our own records, or messages."""
 
     name: str = ""
+    format: str = "openai-chat"
+    """Of the messages."""
     records: list[tuple[int, int | None, Record]] = field(default_factory=list[tuple[int, int | None, Record]])
     """Line, time in milliseconds if it is known, and record."""
     messages: list[tuple[int, Mapping[str, object]]] = field(default_factory=list[tuple[int, Mapping[str, object]]])
@@ -89,22 +89,6 @@ def export_lines(session: str, name: str, records: Iterable[StoredRecord]) -> It
     yield written(header).decode() + "\n"
     for stored in records:
         yield written({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
-
-
-def write_private(path: Path, lines: Iterable[str]) -> None:
-    """Write lines to a file that only its owner can read; an older one goes only when all is written."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.writelines(lines)
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
 
 
 def load_file(path: Path) -> Loaded:
@@ -149,12 +133,10 @@ def _take(found: Loaded, item: _Item, value: Mapping[str, object]) -> None:
         time_ms = value.get("timeMs")
         _open(found).records.append((item.line, time_ms if isinstance(time_ms, int) else None, record))
     elif found.source == "pydantic-ai":
-        messages, left_out = chat_messages(value)
-        before = _open(found).messages
-        known = [message for _, message in before if message["role"] == "system"]
-        # The instructions come again with every request.
-        before += [(item.line, message) for message in messages if message not in known]
-        found.losses += [Loss(item.line, item.size, reason) for reason in left_out]
+        conversation = _open(found)
+        conversation.format = found.source
+        messages = [cast("Mapping[str, object]", element) for element in elements([value])[0]]
+        conversation.messages += [(item.line, message) for message in messages]
     elif "messages" in value:
         listed = cast("Sequence[object]", value["messages"])
         messages = [(item.line, cast("Mapping[str, object]", one)) for one in listed if _is_message(one)]

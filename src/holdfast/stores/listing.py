@@ -2,7 +2,11 @@
 
 from collections.abc import AsyncIterator
 
+from holdfast.errors import UnknownSessionError
 from holdfast.stores.base import SessionInfo, Store
+
+MAX_NAMED = 6
+"""So many ids are named where a beginning does not say which."""
 
 
 async def every_session(store: Store, prefix: str = "") -> AsyncIterator[SessionInfo]:
@@ -12,3 +16,13 @@ async def every_session(store: Store, prefix: str = "") -> AsyncIterator[Session
         for info in page:
             yield info
         before = page[-1].updated_ms, page[-1].id
+
+
+async def session_named(store: Store, prefix: str) -> str:
+    """Return the id that a beginning of it means; a whole id means itself."""
+    if prefix and await store.length(prefix):
+        return prefix
+    infos = await store.sessions(prefix=prefix, limit=MAX_NAMED) if prefix else []
+    if len(infos) != 1:
+        raise UnknownSessionError(prefix, [info.id for info in infos])
+    return infos[0].id

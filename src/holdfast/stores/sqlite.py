@@ -4,18 +4,17 @@ One connection lives in one thread of its own, so an event loop never waits for 
 open the same file; SQLite's own lock decides who writes.
 """
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
-from holdfast.stores.packing import packed, written
-from holdfast.stores.sqlite_database import Database, batch_of
+from holdfast.stores.packing import written
+from holdfast.stores.sqlite_database import Batch, Database
 from holdfast.stores.sqlite_schema import translated
+from holdfast.stores.thread import WorkThread
 
 T = TypeVar("T")
 
@@ -27,7 +26,7 @@ class SqliteStore:
         self.path = Path(path)
         self._max_bytes = max_bytes
         """What the file may grow to; None for as much as the disk holds."""
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-sqlite")
+        self._thread = WorkThread("holdfast-sqlite")
         self._database: Database | None = None
 
     async def append(
@@ -41,8 +40,12 @@ class SqliteStore:
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
-        batch = batch_of(session, records, index, blobs, after=after, time_ms=time_ms)
-        return await self._run(lambda db: db.append(batch))
+        batch = Batch(session, after, time_ms, [written(record) for record in records], index, blobs)
+        length = await self._run(lambda db: db.append(batch))
+        if (database := self._database) and database.is_behind:
+            # Nobody waits for that; where it cannot be done, what is to be found stays noted.
+            self._thread.begin(lambda: database.is_behind and database.catch_up())
+        return length
 
     async def rewrite(
         self,
@@ -57,9 +60,9 @@ class SqliteStore:
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
-        batch = batch_of(session, [tombstone], index, blobs, after=after, time_ms=time_ms)
-        lines = {position: packed(written(record)) for position, record in records.items()}
-        return await self._run(lambda db: db.rewrite(batch, lines, dropped))
+        batch = Batch(session, after, time_ms, [written(tombstone)], index, blobs)
+        changed = {position: written(record) for position, record in records.items()}
+        return await self._run(lambda db: db.rewrite(batch, changed, dropped))
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
@@ -119,10 +122,10 @@ class SqliteStore:
         """Close the file; the store opens it again if it is asked for more."""
         if self._database is not None:
             database, self._database = self._database, None
-            await asyncio.get_running_loop().run_in_executor(self._thread, database.close)
+            await self._thread.run(database.close)
 
     async def _run(self, action: Callable[[Database], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action)
+        return await self._thread.run(lambda: self._act(action))
 
     def _act(self, action: Callable[[Database], T]) -> T:
         try:

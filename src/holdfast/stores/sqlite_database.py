@@ -3,17 +3,25 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
+from holdfast.errors import (
+    MissingBlobError,
+    SequenceConflictError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownSessionError,
+)
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
 from holdfast.stores.files import identity_of, make_private
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
+from holdfast.stores.sqlite_index import Index
 from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK, migrate
 from holdfast.stores.words import words_of
 
-BUSY_SECONDS = 10.0
+BUSY_MS = 10_000
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     # Each commit is flushed: what was acknowledged survives a pulled plug.
@@ -30,16 +38,9 @@ class Batch(NamedTuple):
     after: int
     time_ms: int
     lines: Sequence[bytes]
-    words: Sequence[tuple[int, str]]
+    """Records as JSON."""
+    words: Sequence[Indexed]
     blobs: Sequence[str]
-
-
-def batch_of(
-    session: str, records: Sequence[Record], index: Sequence[Indexed], blobs: Sequence[str], *, after: int, time_ms: int
-) -> Batch:
-    """Return what one append writes, packed outside of the transaction."""
-    words = [(item.position, " ".join(words_of(item.text))) for item in index]
-    return Batch(session, after, time_ms, [packed(written(record)) for record in records], words, blobs)
 
 
 class Database:
@@ -49,11 +50,12 @@ class Database:
         self._path, self._name = path, str(path)
         make_private(path)
         self._identity = identity_of(path)
-        self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
         try:
             for pragma in PRAGMAS:
                 self._connection.execute(pragma)
             migrate(self._connection, self._name)
+            self._index = Index(self._connection, self._name)
             if max_bytes is not None:
                 page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
                 self._connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}")
@@ -62,7 +64,29 @@ class Database:
             raise
 
     def close(self) -> None:
+        with suppress(sqlite3.Error, StoreError):
+            self._catch_up_at_once()
         self._connection.close()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is enough to be taken into the index."""
+        return self._index.is_behind
+
+    def catch_up(self) -> None:
+        """Take into the index what was noted for it."""
+        if self._index.has_notes():
+            with _transaction(self._connection):
+                self._index.catch_up()
+
+    def _catch_up_at_once(self) -> None:
+        """Take in what was noted unless another process is writing, or nothing can be written: then it stays noted."""
+        try:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            with suppress(sqlite3.OperationalError):
+                self.catch_up()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def check(self) -> None:
         """Refuse to go on with a file that is not in its place any more: nobody would find what it is given."""
@@ -71,33 +95,33 @@ class Database:
             raise StoreUnavailableError(self._name, problem)
 
     def append(self, batch: Batch) -> int:
+        lines = [packed(line) for line in batch.lines]
         with _transaction(self._connection):
-            number = self._grow(batch)
-            self._put(number, batch)
-        return batch.after + len(batch.lines)
+            self._put(self._grow(batch), batch, lines)
+        return batch.after + len(lines)
 
-    def _put(self, number: int, batch: Batch) -> None:
+    def _put(self, number: int, batch: Batch, lines: Sequence[bytes]) -> None:
         write = self._connection.execute
-        events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
-        self._connection.executemany(
-            events, [(_row_id(number, at), batch.time_ms, line) for at, line in enumerate(batch.lines, batch.after)]
-        )
-        for position, body in batch.words:
-            row_id = _row_id(number, position)
-            write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
-            write("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed(body.encode())))
+        for at, line in enumerate(lines, batch.after):
+            events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
+            write(events, (_row_id(number, at), batch.time_ms, line))
+        if batch.words:
+            self._index.put([(_row_id(number, item.position), item.text) for item in batch.words])
         for digest in batch.blobs:
             uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
             if not write(uses, (number, bytes.fromhex(digest))).rowcount:
                 raise MissingBlobError(digest)
 
-    def rewrite(self, batch: Batch, lines: Mapping[int, bytes], dropped: Sequence[str]) -> int:
+    def rewrite(self, batch: Batch, changed: Mapping[int, bytes], dropped: Sequence[str]) -> int:
+        lines = [packed(line) for line in batch.lines]
+        places = [(position, packed(line)) for position, line in changed.items()]
         with _transaction(self._connection) as write:
             number = self._grow(batch)
-            for position, _ in batch.words:
-                self._forget_words(_row_id(number, position), _row_id(number, position) + 1)
-            self._put(number, batch)
-            for position, line in lines.items():
+            self._index.catch_up()
+            for item in batch.words:
+                self._index.forget(_row_id(number, item.position), _row_id(number, item.position) + 1)
+            self._put(number, batch, lines)
+            for position, line in places:
                 write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
             write("DELETE FROM snapshots WHERE session = ?", (number,))
             for digest in map(bytes.fromhex, dropped):
@@ -177,14 +201,16 @@ class Database:
             if number is None:
                 return []
             first, last = _row_id(number, 0), _row_id(number + 1, 0)
-        query = (
-            "SELECT sessions.name_id, words.rowid & ?, -bm25(words) AS score FROM words "
-            "JOIN sessions ON sessions.id = words.rowid >> ? "
-            "WHERE words MATCH ? AND words.rowid >= ? AND words.rowid < ? "
-            "ORDER BY score DESC, words.rowid DESC LIMIT ?"
-        )
-        rows = self._connection.execute(query, (POSITION_MASK, POSITION_BITS, wanted, first, last, limit))
-        return [Hit(name, position, score) for name, position, score in rows]
+        self._catch_up_at_once()
+        found = self._index.search(wanted, first, last, limit)
+        numbers = json.dumps(sorted({row_id >> POSITION_BITS for row_id, _ in found}))
+        query = "SELECT id, name_id FROM sessions WHERE id IN (SELECT value FROM json_each(?))"
+        names = dict(self._connection.execute(query, (numbers,)).fetchall())
+        return [
+            Hit(names[row_id >> POSITION_BITS], row_id & POSITION_MASK, score)
+            for row_id, score in found
+            if row_id >> POSITION_BITS in names
+        ]
 
     def sessions(self, prefix: str, before: tuple[int, str] | None, limit: int) -> list[SessionInfo]:
         query = (
@@ -207,7 +233,8 @@ class Database:
             if row is None:
                 return False
             first, last = _row_id(row[0], 0), _row_id(row[0] + 1, 0)
-            self._forget_words(first, last)
+            self._index.catch_up()
+            self._index.forget(first, last)
             write("DELETE FROM events WHERE id >= ? AND id < ?", (first, last))
             write(
                 "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_uses WHERE session = ?) "
@@ -219,19 +246,9 @@ class Database:
         return True
 
     def _leave_no_trace(self) -> None:
-        # An index forgets by adding; what was deleted must not linger in it, nor in the log of changes.
-        self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+        """Let nothing linger of what was deleted: not in the index, nor in the log of changes."""
+        self._index.optimize()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _forget_words(self, first: int, last: int) -> None:
-        rows = self._connection.execute(
-            "SELECT id, body FROM indexed WHERE id >= ? AND id < ?", (first, last)
-        ).fetchall()
-        self._connection.executemany(
-            "INSERT INTO words (words, rowid, body) VALUES ('delete', ?, ?)",
-            [(row_id, unpacked(body, self._name).decode()) for row_id, body in rows],
-        )
-        self._connection.execute("DELETE FROM indexed WHERE id >= ? AND id < ?", (first, last))
 
     def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         insert = (

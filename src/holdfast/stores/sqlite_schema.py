@@ -43,6 +43,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE VIRTUAL TABLE words USING fts5 (body, content = '', tokenize = 'unicode61 remove_diacritics 0')",
         "CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     ),
+    # What is to be found and is not in the index yet.
+    ("CREATE TABLE noted (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",),
 )
 
 FULL = "the disk is full; make room and try again"

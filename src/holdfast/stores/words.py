@@ -11,17 +11,28 @@ MAX_WORD_CHARS = 64
 _WORD = r"[^\W_]+"
 _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _PART = rf"{_CJK}+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
+_BETWEEN = {code: " " for code in range(128) if not chr(code).isalnum()}
+"""What stands between words, where there is nothing but ASCII."""
 
 
 def words_of(text: str) -> list[str]:
     """Return the words under which a text is found, in its order."""
-    words: list[str] = []
-    for word in re.findall(_WORD, text):
-        if word.isascii() and (word.islower() or word.isdigit()):
-            words.append(word[:MAX_WORD_CHARS])
-        else:
-            words += _parts(word)
-    return words
+    return body_of(text).split()
+
+
+def body_of(text: str) -> str:
+    """Return the words under which a text is found, with spaces between them."""
+    if not text.isascii():
+        return " ".join(map(_spelled, re.findall(_WORD, text)))
+    # Nearly every word of nearly every text is found as it stands.
+    found = text.translate(_BETWEEN).split()
+    return " ".join([word if word.islower() and len(word) <= MAX_WORD_CHARS else _spelled(word) for word in found])
+
+
+def _spelled(word: str) -> str:
+    if word.isascii() and (word.islower() or word.isdigit() or (word.isalpha() and word[1:].islower())):
+        return word[:MAX_WORD_CHARS].lower()
+    return " ".join(_parts(word))
 
 
 def _parts(word: str) -> Iterator[str]:

@@ -5,7 +5,8 @@ What a client makes of a broken stream can only be seen with a real connection; 
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
@@ -31,7 +32,8 @@ class Received:
 class Endpoint:
     """Answers each request with the next reply; connections are not kept."""
 
-    replies: Sequence[Sequence[Piece]]
+    replies: Sequence[Sequence[Piece]] | Callable[[Received], Sequence[Piece]]
+    """One after the other, or made of the request."""
     requests: list[Received] = field(default_factory=list[Received])
     url: str = ""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,9 +56,10 @@ class Endpoint:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            self.requests.append(await _received(reader))
+            request = await _received(reader)
+            self.requests.append(request)
             self.arrived.set()
-            for piece in self.replies[len(self.requests) - 1]:
+            for piece in self._reply(request):
                 if piece is None:
                     await reader.read()
                     self.left.set()
@@ -66,6 +69,9 @@ class Endpoint:
         finally:
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    def _reply(self, request: Received) -> Sequence[Piece]:
+        return self.replies(request) if callable(self.replies) else self.replies[len(self.requests) - 1]
 
 
 async def _received(reader: asyncio.StreamReader) -> Received:
@@ -99,6 +105,39 @@ def event(value: object) -> str:
 def said_chunk(text: str | None = None, finish: str | None = None) -> str:
     """Return an event with a piece of an answer."""
     return event({"model": "served", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]})
+
+
+def spoken(*pieces: str | None, input_tokens: int = 100, cached_tokens: int = 0) -> list[Piece]:
+    """Return a whole answer as a stream, with a bill behind it; None waits until the client goes away."""
+    output = sum(len(piece or "") for piece in pieces) // 4
+    chunks = [None if piece is None else said_chunk(piece) for piece in pieces]
+    return streamed(*chunks, said_chunk(finish="stop"), _bill(input_tokens, cached_tokens, output), event("[DONE]"))
+
+
+def called(*calls: tuple[str, Mapping[str, object]], input_tokens: int = 100) -> list[Piece]:
+    """Return an answer that calls tools, by name and arguments."""
+    listed = [
+        {
+            "index": number,
+            "id": f"call_{secrets.token_hex(4)}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    delta = {"role": "assistant", "tool_calls": listed}
+    chunk = event({"model": "served", "choices": [{"index": 0, "delta": delta, "finish_reason": "tool_calls"}]})
+    return streamed(chunk, _bill(input_tokens, 0, 10), event("[DONE]"))
+
+
+def _bill(input_tokens: int, cached_tokens: int, output_tokens: int) -> str:
+    usage = {
+        "prompt_tokens": input_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+    return event({"model": "served", "choices": [], "usage": usage})
 
 
 def _head(status: int, headers: Mapping[str, str]) -> bytes:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 
@@ -12,7 +13,7 @@ class ToldHistory(History):
 
     events: list[log.Event] = field(default_factory=list[log.Event])
 
-    def append(self, event: log.Event) -> None:
+    def append(self, event: log.Event, message: Message | None = None) -> None:
         """Take in what happened next, and remember it."""
-        super().append(event)
+        super().append(event, message)
         self.events.append(event)

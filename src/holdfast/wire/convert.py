@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, Batching
+from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, REQUESTS, Batching
 from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.messages import Message, Text
@@ -21,10 +21,11 @@ from holdfast.wire.anthropic_messages import (
     count_cache_marks,
     without_excess_marks,
 )
-from holdfast.wire.formats import ALIASES, FORMATS, Format, format_named
+from holdfast.wire.formats import ALIASES, FORMATS, Format, elements_of, format_named
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
+from holdfast.wire.pydantic_ai import PydanticAI
 from holdfast.wire.reading import Place, check_list, is_list, is_mapping, kind_of
 from holdfast.wire.shaping import (
     Shaping,
@@ -71,7 +72,8 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     if own is not None and type(own) is type(reader):
         return _as_is(messages, own, system, opening)
     shaping = Shaping(name)
-    decoded = [reader.decode(native, index) for index, native in enumerate(check_list(messages))]
+    natives, places = elements_of(reader, check_list(messages))
+    decoded = [reader.decode(native, index) for index, native in zip(places, natives, strict=True)]
     for message in decoded:
         for note in message.notes:
             shaping.note(note)
@@ -86,7 +88,8 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
 
 def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system: object, opening: str) -> Converted:
     """Return messages that already are in the target's format, mended where they have to be."""
-    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(check_list(messages))]
+    natives, places = elements_of(reader, check_list(messages))
+    entries = [Entry(reader.decode(native, index), index) for index, native in zip(places, natives, strict=True)]
     mended = mend(entries, batching=reader.batching)
     notes = [note for entry in entries for note in entry.message.notes] + [repair.what for repair in mended.repairs]
     encoded = [reader.encode(entry.message) for entry in mended.entries]
@@ -176,6 +179,12 @@ def _to_gemini(messages: list[Message], shaping: Shaping) -> Converted:
     return Converted([wire.encode(message) for message in with_callers(turns)], instruction, shaping.notes)
 
 
+def _to_pydantic_ai(messages: list[Message], shaping: Shaping) -> Converted:
+    turns = in_call_order(_mended(alternating(messages), shaping, REQUESTS))
+    thin = fewer_images(turns, PydanticAI.max_images, shaping)
+    return Converted([PydanticAI().encode(message) for message in with_callers(thin)], None, shaping.notes)
+
+
 def _to_bedrock(messages: list[Message], shaping: Shaping) -> Converted:
     systems, turns = _turns(messages, shaping, 20)
     return Converted(bedrock.encode(turns), [{"text": text} for text in systems] or None, shaping.notes)
@@ -190,4 +199,5 @@ TARGETS: Mapping[str, Callable[[list[Message], Shaping], Converted]] = {
     "gemini-2": _to_gemini,
     "mistral": _to_mistral,
     "bedrock": _to_bedrock,
+    "pydantic-ai": _to_pydantic_ai,
 }

@@ -1,6 +1,6 @@
 """The formats conversations come in, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.conversation.batching import Batching
@@ -11,6 +11,8 @@ from holdfast.wire.anthropic_messages import AnthropicMessages
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
+from holdfast.wire.pydantic_ai import NAME as PYDANTIC_AI
+from holdfast.wire.pydantic_ai import PydanticAI, elements, essence
 
 
 class Format(Reader, Protocol):
@@ -41,8 +43,11 @@ FORMATS: Mapping[str, Format] = {
         OpenAIResponses(is_stored=False),
         Gemini(),
         Gemini(is_signed=False),
+        PydanticAI(),
     )
 }
+KEEPING_MORE = frozenset({PYDANTIC_AI})
+"""Those that keep more beside a message than what it says."""
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 
@@ -52,3 +57,13 @@ def format_named(name: str, setting: str = "format") -> Format:
     if known is None:
         raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
     return known
+
+
+def elements_of(wire: Format, natives: list[object]) -> tuple[list[object], Sequence[int]]:
+    """Return what of a list is one message each, and from which of its members: nearly always the list itself."""
+    return elements(natives) if isinstance(wire, PydanticAI) else (natives, range(len(natives)))
+
+
+def essence_of(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message says, without what a format keeps beside it: nearly always the message itself."""
+    return essence(native) if name in KEEPING_MORE else native

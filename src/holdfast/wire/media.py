@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.conversation.messages import Media
+from holdfast.wire.pieces import Piece
 from holdfast.wire.reading import is_mapping
 
 IMAGE_TOKENS = 1_600
@@ -28,6 +29,8 @@ def data_tokens(data: object) -> int:
 def image_source(media: Media) -> tuple[str, str] | None:
     """Return an image as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
     block = media.native
+    if isinstance(block, Piece):
+        block = block.items[block.spoken]
     if media.kind != "image" or not is_mapping(block):
         return None
     if is_mapping(source := block.get("source")):
@@ -38,6 +41,8 @@ def image_source(media: Media) -> tuple[str, str] | None:
         )
     if is_mapping(file := block.get("fileData")):
         return ("url", file["fileUri"]) if isinstance(file.get("fileUri"), str) else None
+    if (kind := block.get("kind")) in {"image-url", "binary"}:
+        return _from_item(block, str(kind))
     image = block.get("image_url")
     url = image.get("url") if is_mapping(image) else image
     if not isinstance(url, str):
@@ -54,3 +59,12 @@ def _from_source(source: Mapping[str, Any]) -> tuple[str, str] | None:
     if source.get("type") == "base64" and isinstance(source.get("data"), str):
         return str(source.get("media_type", "image/png")), source["data"]
     return None
+
+
+def _from_item(item: Mapping[str, Any], kind: str) -> tuple[str, str] | None:
+    if kind == "image-url":
+        return ("url", item["url"]) if isinstance(item.get("url"), str) else None
+    if not isinstance(item.get("data"), str):
+        return None
+    # pydantic-ai writes bytes in the alphabet for URLs; others want the usual one.
+    return str(item.get("media_type") or "image/png"), item["data"].replace("-", "+").replace("_", "/")

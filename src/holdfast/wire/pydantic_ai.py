@@ -1,18 +1,99 @@
-"""Message histories of pydantic-ai, read as OpenAI chat messages.
+"""Requests and responses of pydantic-ai, as its `ModelMessagesTypeAdapter` writes them down.
 
-A history is a list of requests and responses, each with parts. A response is one assistant message; of a request
-every part is a message of its own. What has no place in a chat message is left out, and named.
+A response is the model's; a request is what is said to it: prompts, the results of a whole batch, system text.
+Where a request opens with system text and goes on with something else it is two elements here, because the first
+stays whatever happens and the second does not; see `elements`. Instructions, times and ids of runs are kept, but they
+are not sent with a message, so no part stands for them.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.wire.reading import is_list, is_mapping, shown
+from holdfast.core.conversation.batching import REQUESTS
+from holdfast.core.conversation.messages import Message, Role
+from holdfast.core.conversation.transcript import Survey
+from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
+from holdfast.wire.pydantic_ai_reading import (
+    KINDS,
+    hidden_text,
+    is_hidden,
+    is_standing_system,
+    request_parts,
+    response_parts,
+)
+from holdfast.wire.pydantic_ai_writing import arguments_of, written_request, written_response
+from holdfast.wire.reading import Place, is_list, is_mapping, json_bytes, shown
 
-KINDS = frozenset({"request", "response"})
-RETRY = "\n\nFix the errors and try again."
-"""What pydantic-ai puts behind the words of a retry."""
+NAME = "pydantic-ai"
+_SAID = ("part_kind", "content", "tool_name", "tool_call_id", "args", "transcript", "file_id")
+
+
+class PydanticAI:
+    """Reads and writes what pydantic-ai keeps of a conversation."""
+
+    name = NAME
+    batching = REQUESTS
+    has_system_apart = True
+    max_cache_marks: int | None = None
+    max_text_chars: int | None = None
+    max_images = 100
+
+    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+        """Return the sizes and roles of messages."""
+        survey = Survey([], [], [])
+        for index, native in enumerate(natives, start):
+            try:
+                weight, is_prompt = _weigh(native)
+                role: Role = "user" if native["kind"] == "request" else "assistant"
+            except (KeyError, TypeError, AttributeError, ValueError):
+                message = self.decode(native, index)
+                role, weight, is_prompt = message.role, weight_of(message), message.is_prompt
+            survey.weights.append(weight + MESSAGE_WEIGHT)
+            if role == "system":
+                survey.systems.append(index)
+            elif role == "user" and is_prompt:
+                survey.prompts.append(index)
+        return survey
+
+    def decode(self, native: object, index: int) -> Message:
+        """Return a message with its parts."""
+        place = Place(index)
+        if not is_mapping(native):
+            hint = "write them down with ModelMessagesTypeAdapter.dump_python(mode='json') first"
+            place.refuse("", f"must be an object, not {type(native).__name__}; {hint}")
+        kind = native.get("kind")
+        if kind not in KINDS:
+            place.refuse(".kind", f"{shown(kind)} is no kind of message; it is 'request' or 'response'")
+        if not is_list(native.get("parts")):
+            place.refuse(".parts", f"must be a list of parts, not {type(native.get('parts')).__name__}")
+        native = place.sendable(native)
+        parts, whole = (request_parts if kind == "request" else response_parts)(native, place)
+        role: Role = "assistant" if kind == "response" else "user"
+        if role == "user" and whole["parts"] and all(map(is_standing_system, whole["parts"])):
+            role = "system"
+        return Message(role, parts, whole, parts, tuple(place.notes), hidden_text(whole))
+
+    def encode(self, message: Message) -> Mapping[str, Any]:
+        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        if message.is_untouched and message.native is not None:
+            return message.native
+        return written_response(message) if message.role == "assistant" else written_request(message)
+
+    def json_bytes(self, message: Message) -> int:
+        """Return the size of a message as it would be kept."""
+        return json_bytes(self.encode(message))
+
+
+def _weigh(native: Any) -> tuple[int, bool]:
+    """Return the size of a plain message and whether a person says it; raise where it is not plain."""
+    weight, is_prompt = 0, False
+    for part in native["parts"]:
+        kind = part["part_kind"]
+        if kind not in {"user-prompt", "text", "tool-return"} or not isinstance(part["content"], str):
+            raise ValueError(kind)
+        weight += utf8_length(part["content"])
+        is_prompt = is_prompt or (kind == "user-prompt" and not part["content"].isspace())
+    return weight, is_prompt
 
 
 def is_pydantic_ai(value: object) -> bool:
@@ -20,92 +101,38 @@ def is_pydantic_ai(value: object) -> bool:
     return is_mapping(value) and value.get("kind") in KINDS and is_list(value.get("parts"))
 
 
-def chat_messages(turn: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the chat messages of one request or response, and what of it was left out."""
-    left_out: list[str] = []
-    parts: list[Mapping[str, Any]] = []
-    for part in turn["parts"]:
-        if is_mapping(part):
-            parts.append(part)
-        else:
-            left_out.append(f"a part must be an object, not {shown(part)}")
-    if turn["kind"] == "response":
-        return _response(parts, left_out), left_out
-    messages: list[dict[str, Any]] = []
-    if isinstance(turn.get("instructions"), str) and turn["instructions"]:
-        messages.append({"role": "system", "content": turn["instructions"]})
-    messages += [message for part in parts for message in _request(part, left_out)]
-    return messages, left_out
+def elements(natives: Sequence[object]) -> tuple[list[object], list[int]]:
+    """Return a history's elements, and from which of its messages each is: one that opens with system text is two."""
+    found, places = list[object](), list[int]()
+    for index, native in enumerate(natives):
+        parted = opened(native) if is_mapping(native) else [native]
+        found += parted
+        places += [index] * len(parted)
+    return found, places
 
 
-def _request(part: Mapping[str, Any], left_out: list[str]) -> Iterator[dict[str, Any]]:
-    kind, content = part.get("part_kind"), part.get("content")
-    if kind == "system-prompt":
-        yield {"role": "system", "content": _text(content)}
-    elif kind == "user-prompt":
-        yield {"role": "user", "content": _prompt(content, left_out)}
-    elif kind == "tool-return":
-        yield _result(part, _text(content))
-    elif kind == "retry-prompt":
-        words = content if isinstance(content, str) else f"validation errors: {_text(content)}"
-        yield _result(part, words + RETRY) if part.get("tool_name") else {"role": "user", "content": words + RETRY}
-    else:
-        left_out.append(f"a part of the kind {shown(kind)} has no place in a chat message")
+def opened(native: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the elements of one message: itself, or the system text that opens it and the rest."""
+    parts: Any = native.get("parts") if native.get("kind") == "request" else None
+    if not is_list(parts):
+        return [native]
+    count = next((number for number, part in enumerate(parts) if not is_standing_system(part)), len(parts))
+    if not 0 < count < len(parts):
+        return [native]
+    return [{**native, "parts": list(parts[:count])}, {**native, "parts": list(parts[count:])}]
 
 
-def _result(part: Mapping[str, Any], text: str) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": str(part.get("tool_call_id") or ""), "content": text}
+def essence(native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message says, whoever wrote it down and when."""
+    return {"kind": native["kind"], "parts": [_said(part) for part in native["parts"] if not is_hidden(part)]}
 
 
-def _response(parts: Sequence[Mapping[str, Any]], left_out: list[str]) -> list[dict[str, Any]]:
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
-    for part in parts:
-        kind = part.get("part_kind")
-        if kind == "text":
-            texts.append(_text(part.get("content")))
-        elif kind == "thinking":
-            thoughts.append(_text(part.get("content")))
-        elif kind == "tool-call":
-            calls.append(_call(part))
-        else:
-            left_out.append(f"a part of the kind {shown(kind)} has no place in a chat message")
-    message: dict[str, Any] = {"role": "assistant", "content": "\n\n".join(texts) or None}
-    if any(thoughts):
-        message["reasoning_content"] = "\n\n".join(thoughts)
-    if calls:
-        message["tool_calls"] = calls
-    return [message] if texts or calls or any(thoughts) else []
-
-
-def _call(part: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = part.get("args")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    function = {"name": str(part.get("tool_name") or ""), "arguments": text or "{}"}
-    return {"id": str(part.get("tool_call_id") or ""), "type": "function", "function": function}
-
-
-def _prompt(content: object, left_out: list[str]) -> str | list[dict[str, Any]]:
-    if not is_list(content):
-        return _text(content)
-    return [block for item in content for block in _block(item, left_out)]
-
-
-def _block(item: object, left_out: list[str]) -> Iterator[dict[str, Any]]:
-    if isinstance(item, str):
-        yield {"type": "text", "text": item}
-        return
-    kind = item.get("kind") if is_mapping(item) else None
-    if is_mapping(item) and kind == "image-url":
-        yield {"type": "image_url", "image_url": {"url": str(item.get("url"))}}
-    elif is_mapping(item) and kind == "binary" and str(item.get("media_type")).startswith("image/"):
-        # pydantic-ai writes bytes in the alphabet for URLs; a data URL wants the usual one.
-        data = str(item.get("data")).replace("-", "+").replace("_", "/")
-        yield {"type": "image_url", "image_url": {"url": f"data:{item['media_type']};base64,{data}"}}
-    else:
-        left_out.append(f"content of the kind {shown(kind or item)} has no place in a chat message")
-
-
-def _text(content: object) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
+def _said(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    if part.get("dynamic_ref") is not None:
+        # System text that is made anew for every run is the same text, whatever it says this time.
+        return {"dynamic_ref": part["dynamic_ref"]}
+    said = {key: part[key] for key in _SAID if part.get(key) is not None}
+    if isinstance(said.get("args"), str):
+        # The same call comes back as a text or as an object.
+        said["args"] = arguments_of(said["args"])
+    return {**said, "args": said.get("args") or {}} if part.get("part_kind") == "tool-call" else said

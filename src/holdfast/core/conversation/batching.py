@@ -1,9 +1,10 @@
 """How a format carries a batch: the tool calls a model makes before anybody answers, and their results.
 
 Four ways are known. In chat formats one message makes all calls of a batch and each result is a message
-of its own. Anthropic gathers the results in one user message. Where every call is an element of its own,
-a run of the model's elements is the batch. And Gemini has turns: one for the calls, directly behind the
-user's, and one for all results. Mending asks here what a sound history looks like; nothing else knows.
+of its own. Anthropic gathers the results in one user message, and pydantic-ai in one request. Where every
+call is an element of its own, a run of the model's elements is the batch. And Gemini has turns: one for the
+calls, directly behind the user's, and one for all results. Mending asks here what a sound history looks like;
+nothing else knows.
 """
 
 import re
@@ -63,3 +64,5 @@ ITEMS = Batching(is_itemised=True, takes_id=is_short_id)
 """OpenAI Responses."""
 TURNS = Batching(is_grouped=True, begins_turns=True, pairs_by_name=True)
 """Gemini."""
+REQUESTS = Batching(is_grouped=True)
+"""pydantic-ai."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Self
 
+from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Reader
 from holdfast.core.conversation.view import Entry
@@ -171,11 +172,14 @@ class History:
         elif isinstance(event, log.ChangeUndone):
             self._check_undo()
 
-    def append(self, event: log.Event) -> None:
-        """Take in what happened next; an event that cannot be true is refused and leaves no trace."""
+    def append(self, event: log.Event, message: Message | None = None) -> None:
+        """Take in what happened next; an event that cannot be true is refused and leaves no trace.
+
+        `message` is what was said, where the caller has read it already.
+        """
         before = self.version
         if isinstance(event, log.MessageAppended):
-            self._say(event)
+            self._say(event, message)
         elif isinstance(event, log.ChangeUndone):
             self._check_undo()
             self._current -= self.can_undo
@@ -198,9 +202,9 @@ class History:
         """Take in a message of the past that was not read before."""
         self.entries.put(Entry(self.readers(event.format).decode(event.native, position), position), event)
 
-    def _say(self, event: log.MessageAppended) -> None:
+    def _say(self, event: log.MessageAppended, message: Message | None) -> None:
         position = len(self.entries)
-        message = self.readers(event.format).decode(event.native, position)
+        message = message or self.readers(event.format).decode(event.native, position)
         self.entries.append(Entry(message, position), event)
         self.said_in.append(event.scope)
         self.format = event.format

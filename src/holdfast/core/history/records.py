@@ -6,16 +6,17 @@ nobody knows is kept as it is, and records of earlier schemas are brought up to 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
-from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast.core.history.events import Breakdown, Effect, Event, Unknown, Usage
 from holdfast.errors import MalformedInputError
 
 SCHEMA = 1
 Record: TypeAlias = dict[str, object]
+Check: TypeAlias = Callable[[object], bool]
 
 KINDS: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not Unknown}
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
@@ -48,64 +49,90 @@ def from_record(record: object) -> Event:
     return _read(KINDS[kind], kind, values)
 
 
-def _written(value: object) -> Record:
-    out: Record = {}
-    for item in fields(value) if is_dataclass(value) else ():
-        content = getattr(value, item.name)
-        is_needed = item.default is MISSING and item.default_factory is MISSING
-        if not is_needed and (content is None or content == ()):
-            continue
-        if is_dataclass(content):
-            content = _written(content)
-            if not content:
-                continue
-        out[_camel(item.name)] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
-    return out
+class _Field(NamedTuple):
+    """What is known of a field, found out once for each kind."""
 
-
-def _read(kind: type[Event], name: str, values: Mapping[str, object]) -> Event:
-    given: dict[str, object] = {}
-    hints = _hints(kind)
-    for item in fields(kind):
-        key = _camel(item.name)
-        if key not in values:
-            continue
-        content = values[key]
-        if item.name in _NESTED and isinstance(content, Mapping):
-            content = _nested(_NESTED[item.name], f"{name}.{key}", cast("Mapping[str, object]", content))
-        elif isinstance(content, list):
-            content = _frozen(cast("list[object]", content))
-        if not _fits(content, hints[item.name]):
-            raise MalformedInputError(f"{name}.{key}", f"must be {_named(hints[item.name])}, not {content!r:.60}")
-        given[item.name] = content
-    try:
-        return kind(**given)  # pyright: ignore[reportArgumentType]
-    except TypeError as error:
-        raise MalformedInputError(name, f"a field is missing: {error}") from error
+    name: str
+    key: str
+    """How it is spelled in a record."""
+    is_needed: bool
+    hint: object
+    fits: Check
 
 
 @cache
-def _hints(kind: type) -> Mapping[str, object]:
-    return get_type_hints(kind)
-
-
-def _fits(value: object, hint: object) -> bool:
-    """Return whether a value is of the kind that a field has."""
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:
-        return any(_fits(value, option) for option in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is tuple:
-        inner = get_args(hint)
-        items = cast("tuple[object, ...]", value)
-        return isinstance(value, tuple) and all(
-            _fits(item, inner[0] if inner[-1] is ... else inner[number % len(inner)])
-            for number, item in enumerate(items)
+def _fields(kind: type) -> tuple[_Field, ...]:
+    hints = get_type_hints(kind)
+    return tuple(
+        _Field(
+            item.name,
+            _camel(item.name),
+            item.default is MISSING and item.default_factory is MISSING,
+            hints[item.name],
+            _check(hints[item.name]),
         )
-    kind = get_origin(hint) or hint
-    if kind in {int, float} and isinstance(value, bool):
-        return False
-    return isinstance(value, cast("type", kind))
+        for item in fields(kind)
+    )
+
+
+def _written(value: Event | Usage | Breakdown | Effect) -> Record:
+    out: Record = {}
+    for name, key, is_needed, _, _ in _fields(type(value)):
+        content = getattr(value, name)
+        if not is_needed and (content is None or content == ()):
+            continue
+        if isinstance(content, (Usage, Breakdown, Effect)):
+            content = _written(content)
+            if not content:
+                continue
+        out[key] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
+    return out
+
+
+def _read(kind: type[Event], place: str, values: Mapping[str, object]) -> Event:
+    given: dict[str, object] = {}
+    for name, key, _, hint, fits in _fields(kind):
+        if key not in values:
+            continue
+        content = values[key]
+        if name in _NESTED and isinstance(content, Mapping):
+            content = _nested(_NESTED[name], f"{place}.{key}", cast("Mapping[str, object]", content))
+        elif isinstance(content, list):
+            content = _frozen(cast("list[object]", content))
+        if not fits(content):
+            raise MalformedInputError(f"{place}.{key}", f"must be {_named(hint)}, not {content!r:.60}")
+        given[name] = content
+    try:
+        return kind(**given)  # pyright: ignore[reportArgumentType]
+    except TypeError as error:
+        raise MalformedInputError(place, f"a field is missing: {error}") from error
+
+
+@cache
+def _check(hint: object) -> Check:
+    """Return what tells whether a value is of the kind that a field has."""
+    inner = get_args(hint)
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        options = tuple(map(_check, inner))
+        return lambda value: any(fits(value) for fits in options)
+    if get_origin(hint) is Literal:
+        return lambda value: value in inner
+    if get_origin(hint) is tuple:
+        return _check_tuple(inner)
+    kind = cast("type", get_origin(hint) or hint)
+    if kind in {int, float}:
+        return lambda value: isinstance(value, kind) and not isinstance(value, bool)
+    return lambda value: isinstance(value, kind)
+
+
+def _check_tuple(inner: tuple[object, ...]) -> Check:
+    checks = tuple(_check(hint) for hint in inner if hint is not ...)
+
+    def fits(value: object) -> bool:
+        items = cast("tuple[object, ...]", value)
+        return isinstance(value, tuple) and all(checks[number % len(checks)](item) for number, item in enumerate(items))
+
+    return fits
 
 
 def _named(hint: object) -> str:
@@ -117,11 +144,12 @@ def _named(hint: object) -> str:
 def _nested(
     kind: type[Usage | Breakdown | Effect], place: str, values: Mapping[str, object]
 ) -> Usage | Breakdown | Effect:
-    known = {item.name: values[_camel(item.name)] for item in fields(kind) if _camel(item.name) in values}
-    for field_name, value in known.items():
-        hint = _hints(kind)[field_name]
-        if not _fits(value, hint):
-            raise MalformedInputError(f"{place}.{_camel(field_name)}", f"must be {_named(hint)}, not {value!r:.60}")
+    known: dict[str, object] = {}
+    for name, key, _, hint, fits in _fields(kind):
+        if key in values:
+            if not fits(values[key]):
+                raise MalformedInputError(f"{place}.{key}", f"must be {_named(hint)}, not {values[key]!r:.60}")
+            known[name] = values[key]
     return kind(**known)  # pyright: ignore[reportArgumentType]
 
 

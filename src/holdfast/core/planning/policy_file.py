@@ -16,16 +16,20 @@ from holdfast.core.planning.settings import kinds_of
 from holdfast.errors import SettingsError
 
 
-def read_policy(text: str) -> Policy:
-    """Return the policy that a TOML document describes."""
+def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
+    """Return the policy that a TOML document describes; `base` is what it begins with where it does not say so."""
     if not isinstance(text, str):
         raise SettingsError("policy", f"must be TOML text, not {type(text).__name__}")
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError("policy", f"is not TOML that can be read: {error}") from error
-    base = policy_of(table.pop("base")) if "base" in table else DEFAULT
-    return cast("Policy", _changed(base, {"name": "custom", **table}, "policy"))
+    return changed_policy(policy_of(table.pop("base", base)), {"name": "custom", **table})
+
+
+def changed_policy(policy: Policy, table: Mapping[str, object]) -> Policy:
+    """Return a policy with the settings of a table in their place."""
+    return cast("Policy", _changed(policy, table, "policy"))
 
 
 def _changed(settings: object, table: Mapping[str, object], place: str) -> object:

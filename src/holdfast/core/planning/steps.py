@@ -154,6 +154,20 @@ class Proposal:
 NOTHING = Proposal()
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a rule acts: how much there is of something, and how much there may be."""
+
+    held: int
+    limit: int
+    unit: str
+
+    @property
+    def fill(self) -> float:
+        """Which share of it is reached."""
+        return self.held / max(1, self.limit)
+
+
 def fold_of_all(outlook: Outlook) -> FoldSpan | None:
     """Return the fold of everything that was said, on the user's word; None where nothing was."""
     shown = outlook.shown

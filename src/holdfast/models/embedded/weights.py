@@ -70,6 +70,12 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "holdfast"
 
 
+def place_of(weights: Weights = SMOLLM2) -> Path | None:
+    """Return where the weights are, whole as far as their size tells; None where they have to be fetched first."""
+    path = cache_folder() / weights.file
+    return path if path.is_file() and path.stat().st_size == weights.size else None
+
+
 async def fetched(weights: Weights = SMOLLM2, *, folder: Path | None = None, progress: Progress | None = None) -> Path:
     """Return the path of the weights, fetching them first where they are not here or not whole."""
     folder = folder or cache_folder()

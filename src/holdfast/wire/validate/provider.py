@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import ALIASES
 from holdfast.wire.reading import check_list, is_mapping, kind_of
-from holdfast.wire.validate import anthropic, bedrock, gemini, mistral, openai, responses
+from holdfast.wire.validate import anthropic, bedrock, gemini, mistral, openai, pydantic_ai, responses
 from holdfast.wire.validate.rules import Payload, Rule, Violation
 
 PROVIDERS: Mapping[str, tuple[Rule, ...]] = {
@@ -18,6 +18,7 @@ PROVIDERS: Mapping[str, tuple[Rule, ...]] = {
     "gemini-2": gemini.UNSIGNED_RULES,
     "mistral": mistral.RULES,
     "bedrock": bedrock.RULES,
+    "pydantic-ai": pydantic_ai.RULES,
 }
 
 

@@ -14,7 +14,7 @@ from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
 from holdfast.core.planning.settings import check_settings
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary, fold_of_all
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import Move, Pending, TwoLines
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
@@ -61,6 +61,10 @@ class FoldToCheckpoint:
         if step is None:
             return NOTHING
         return Proposal(later=(step,), reasons=why) if move is Move.START else Proposal(now=(step,), reasons=why)
+
+    def line(self, outlook: Outlook) -> Line:
+        """Return how near the line is at which a summary is begun."""
+        return Line(outlook.tokens, int(self.lines.background * outlook.window), "tokens")
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of everything so far."""

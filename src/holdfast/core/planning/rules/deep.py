@@ -17,7 +17,7 @@ from holdfast.core.planning.protection import reasoning_exchange
 from holdfast.core.planning.reference import beside, reference
 from holdfast.core.planning.settings import check_settings, ratio, share, whole
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, Summary
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary
 from holdfast.errors import SettingsError
 
 TAIL_PARTS = 4
@@ -86,6 +86,11 @@ class FoldDeep:
             return NOTHING
         later = replace(step, by="summary")
         return Proposal(later=(later,), reasons=(f"{_fill(outlook)}: a summary is written meanwhile",))
+
+    def line(self, outlook: Outlook) -> Line:
+        """Return how near the next fold is: the soft line with a summariser, the hard one without."""
+        reach = self.soft_share if outlook.situation.has_summariser else self.hard_share
+        return Line(outlook.shown.tokens, int(reach * max(0, outlook.situation.room)), "tokens")
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold that the hard line would make, as if what there is filled the room."""

@@ -17,7 +17,7 @@ from holdfast.core.conversation.messages import Message, ToolCall, ToolResult, u
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, share, whole
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import mid_run_fraction
 
 MAX_ARTIFACTS = 12
@@ -50,6 +50,10 @@ class FoldEverything:
                 why = f"{outlook.tokens:,} tokens are {part:.0%} of the window or more"
                 return Proposal(now=(step,), reasons=(why,))
         return NOTHING
+
+    def line(self, outlook: Outlook) -> Line:
+        """Return how near the next compression is."""
+        return Line(outlook.tokens, int(self.fraction * outlook.window), "tokens")
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of everything."""

@@ -5,6 +5,7 @@ still working with alone: the last two messages, or the turn that is running.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -14,6 +15,8 @@ from holdfast.core.conversation.groups import exchanges, turns
 from holdfast.core.conversation.messages import Content, Message, Text, ToolResult
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.settings import check_settings, whole
+
+_NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
 
 
 def content_length(content: str | Mapping[str, object]) -> int:
@@ -27,6 +30,9 @@ def keep_head(content: str | Mapping[str, object], max_chars: int) -> str | Mapp
     if max_chars == 0 or length <= max_chars:
         return content
     text = content if isinstance(content, str) else json.dumps(content)
+    if _NOTICE.fullmatch(text, max_chars):
+        # Who keeps what was cut shows it again: it still says how long the whole was.
+        return content
     return text[:max_chars] + truncation_notice(length)
 
 

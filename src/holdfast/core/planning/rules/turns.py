@@ -14,7 +14,7 @@ from holdfast.core.conversation.messages import Message, Text
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.words import in_words, turns_in_words
 from holdfast.core.planning.settings import check_settings, whole
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Outlook, Proposal, ReduceToText, Summary
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, ReduceToText, Summary
 
 FEW_TURNS = 5
 KEPT_TURNS = 2
@@ -161,6 +161,12 @@ class HalveTurns:
         if not current or step.line <= outlook.shown.context.standing.text_line:
             return self._summary(outlook)
         return Proposal(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
+
+    def line(self, outlook: Outlook) -> Line:
+        """Return which of its two limits is nearer."""
+        by_turns = Line(len(turns(outlook.entries)), self.max_turns, "turns")
+        by_tokens = Line(outlook.tokens, min(self.max_tokens, outlook.situation.usable_tokens), "tokens")
+        return max(by_turns, by_tokens, key=lambda line: line.fill)
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of all turns but the last two."""

@@ -13,7 +13,7 @@ from holdfast.core.conversation.messages import Text
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, whole
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Outlook, Proposal, Summary, fold_of_all
+from holdfast.core.planning.steps import NOTHING, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
 
 MIN_TAIL = 4
 
@@ -96,6 +96,10 @@ class FoldMiddle:
         )
         count = len(exchanges(outlook.entries))
         return Proposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
+
+    def line(self, outlook: Outlook) -> Line | None:
+        """Return how many messages there may be; None where the window is switched off."""
+        return Line(len(exchanges(outlook.entries)), self.max_messages, "messages") if self.max_messages else None
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of everything: two messages take its place."""

@@ -1,0 +1,64 @@
+"""How long a person waits for the first line of the chat, beside a bare interpreter in the same run.
+
+    python -m benchmarks.start --json start.json
+
+Each start is a real process in a pseudo-terminal with an empty home; the clock stops when the line to type on is there.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pexpect
+
+MARK = "›".encode()
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+
+
+def first_line(env: dict[str, str]) -> float:
+    """Return the seconds until the line is there."""
+    began = time.perf_counter()
+    child = pexpect.spawn(HOLDFAST, ["chat", "--model", "embedded"], env=env, timeout=30, dimensions=(24, 80))
+    seen = b""
+    while MARK not in seen:
+        seen += child.read_nonblocking(65_536, timeout=30)
+        for _ in range(seen.count(b"\x1b[6n")):
+            child.send("\x1b[1;1R")
+            seen = seen.replace(b"\x1b[6n", b"", 1)
+    took = time.perf_counter() - began
+    child.close(force=True)
+    return took
+
+
+def bare() -> float:
+    """Return the seconds that Python itself takes."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        env = {**os.environ, "HOLDFAST_HOME": home, "TERM": "xterm-256color"}
+        first_line(env)
+        pairs = [(first_line(env), bare()) for _ in range(args.runs)]
+    ours, pythons = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(f"to the first prompt line   {ours * 1000:6.0f} ms   ({min(one for one, _ in pairs) * 1000:.0f} at best)")
+    print(f"python -c pass             {pythons * 1000:6.0f} ms")
+    print(f"ratio                      {ours / pythons:6.1f}")
+    if args.json:
+        args.json.write_text(json.dumps({"seconds": ours, "python": pythons, "ratio": ours / pythons}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Writes the tables of docs/settings.md from the declarations of the settings.
+
+python scripts/settings_reference.py
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from holdfast.app.declarations import DECLARATIONS, Declaration
+from holdfast.app.policies import LINKS, link_of, value_in
+from holdfast.core.planning.presets import PRESETS
+
+TARGET = Path(__file__).parent.parent / "docs" / "settings.md"
+BLOCK = re.compile(r"(?<=<!-- reference -->\n).*?(?=<!-- end -->)", re.DOTALL)
+HEAD = "| setting | default | what it is | also |\n|---|---|---|---|\n"
+
+
+def reference() -> str:
+    """Return the tables, one for each group of settings, and what the presets say."""
+    groups = groupby(DECLARATIONS.values(), key=lambda one: one.group)
+    tables = [f"\n### {name}\n\n{HEAD}{''.join(map(row, ones))}" for name, ones in groups]
+    return "".join([*tables, "\n### What the presets say\n\n", *presets(), "\n"])
+
+
+def row(one: Declaration) -> str:
+    """Return the row of a setting."""
+    default = "the preset's" if one.name in LINKS else "–" if one.default is None else one.kind.shown(one.default)
+    # The variable HOLDFAST_<NAME> goes without saying.
+    also = ", ".join(f"`{name}`" for name in (*one.also, *one.variables[1:]))
+    return f"| `{one.name}` | {default} | {one.help} | {also} |\n"
+
+
+def presets() -> Iterator[str]:
+    """Yield the rows of what each preset says about each setting."""
+    yield f"| setting | {' | '.join(f'`{name}`' for name in PRESETS)} |\n|---|{'---|' * len(PRESETS)}\n"
+    for name in LINKS:
+        values = [value_in(policy, link) if (link := link_of(policy, name)) else None for policy in PRESETS.values()]
+        yield f"| `{name}` | {' | '.join(map(DECLARATIONS[name].kind.shown, values))} |\n"
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    TARGET.write_text(BLOCK.sub(lambda _: reference(), TARGET.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Framework hooks, one room each; whoever imports one needs its extra."""

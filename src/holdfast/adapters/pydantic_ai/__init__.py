@@ -1,0 +1,26 @@
+"""Holdfast for pydantic-ai: any agent's history, governed. Needs the extra `pydantic-ai`."""
+
+from holdfast.adapters.pydantic_ai.capability import Holdfast
+from holdfast.adapters.pydantic_ai.dangling import patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.natives import model_messages, native_messages
+from holdfast.adapters.pydantic_ai.processors import (
+    HistorySettings,
+    compact_messages,
+    history_processors,
+    summarize_messages,
+    truncate_history_window,
+    truncate_tool_returns,
+)
+
+__all__ = [
+    "HistorySettings",
+    "Holdfast",
+    "compact_messages",
+    "history_processors",
+    "model_messages",
+    "native_messages",
+    "patch_dangling_tool_calls",
+    "summarize_messages",
+    "truncate_history_window",
+    "truncate_tool_returns",
+]

@@ -1,0 +1,209 @@
+"""One run of an agent, governed: what is said is recorded, and every request is what the session makes of it.
+
+The run's own history is left alone. What a fold leaves out is left out of the request, and is in the history.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+from pydantic_ai import RetryModelRequest, UserPromptNode
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.toolsets import AgentToolset
+
+from holdfast.adapters.pydantic_ai.conversation import Conversation, Wanted
+from holdfast.adapters.pydantic_ai.dangling import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.sessions import Sessions
+from holdfast.core.history.events import Usage
+from holdfast.core.planning.situation import Budget
+from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError
+from holdfast.session.request import PreparedRequest
+from holdfast.session.session import Session
+
+if TYPE_CHECKING:
+    from pydantic_ai.capabilities.abstract import WrapRunHandler
+    from pydantic_ai.run import AgentRunResult
+
+_GOVERNORS: ContextVar[tuple[object, ...]] = ContextVar("holdfast_governors", default=())
+"""Whose runs this code is inside of."""
+ESTIMATING = frozenset({"function", "test"})
+"""Models that make up what they cost."""
+
+
+class Governor(Protocol):
+    """What runs share."""
+
+    budget: int | Budget | None
+    model: str | None
+    last: PreparedRequest | None
+    usage: Usage | None
+
+    conversations: Sessions
+
+    def began(self, session: Session) -> None:
+        """Hear that a run takes part in a session."""
+        ...
+
+
+def is_inside(governor: object) -> bool:
+    """Return whether this is called from within a run that somebody governs."""
+    return any(one is governor for one in _GOVERNORS.get())
+
+
+class GovernedRun(AbstractCapability[Any]):
+    """Governs one run."""
+
+    id = "holdfast"
+
+    def __init__(self, governor: Governor, session_id: str, *, is_nested: bool) -> None:
+        self._governor = governor
+        self._session_id = session_id
+        self._is_nested = is_nested
+        self._conversation: Conversation | None = None
+        self._messages: Sequence[ModelMessage] = ()
+        """The run's own history, as it grows."""
+        self._asked: Sequence[ModelMessage] = ()
+        """What was to be said with the last request."""
+        self._is_governed = False
+        """Whether the request that is being made is ours."""
+        self._smaller: PreparedRequest | None = None
+        """What to send instead of what was refused."""
+
+    # The run.
+
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
+        """Open the session, and record what the run leaves, however it ends."""
+        del ctx
+        self._conversation = conversation = await self._governor.conversations.conversation(self._session_id)
+        if not self._is_nested:
+            self._governor.began(conversation.session)
+        conversation.runs += 1
+        token = _GOVERNORS.set((*_GOVERNORS.get(), self._governor))
+        try:
+            result = await handler()
+            await conversation.follow(result.all_messages())
+        except BaseException:
+            # What was said before it was stopped counts, however many times it is told to stop.
+            with anyio.CancelScope(shield=True):
+                await self._leave(conversation)
+            raise
+        finally:
+            conversation.runs -= 1
+            _GOVERNORS.reset(token)
+        return result
+
+    async def _leave(self, conversation: Conversation) -> None:
+        if self._messages:
+            await conversation.follow(self._messages)
+            if has_dangling_calls(self._messages):
+                await conversation.session.interrupt()
+
+    def get_toolset(self) -> AgentToolset[Any] | None:
+        """Return the tools that come with a governed run; none so far."""
+        return None
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        """Let a run without a history go on from what stands in its session."""
+        self._messages = ctx.messages
+        if isinstance(node, UserPromptNode) and not ctx.messages and self._conversation is not None:
+            past = await self._conversation.past()
+            # Calls that wait for somebody's word are answered with the results that come with it.
+            is_new = node.user_prompt is not None and node.deferred_tool_results is None
+            ctx.messages[:] = patch_dangling_tool_calls(past) if is_new else past
+        return node  # pyright: ignore[reportUnknownVariableType] - whatever it was
+
+    # Its requests.
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Return the request as the session makes it, for the model that is going to answer it."""
+        messages = request_context.messages
+        conversation, self._is_governed = self._conversation, False
+        if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
+            # The provider has paused in the middle of an answer and wants exactly this back.
+            return request_context
+        request, self._smaller = self._smaller, None
+        if request is None:
+            try:
+                request = await conversation.prepare(messages, self._wanted(ctx, request_context))
+            except EmptyConversationError:
+                return request_context
+        self._asked, self._is_governed = messages, True
+        if not self._is_nested:
+            self._governor.last = request
+        return replace(request_context, messages=conversation.outgoing(request))
+
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """Send less where the provider says that it was too much; raise anything else as it is."""
+        del ctx, request_context
+        if self._conversation is None or not self._is_governed:
+            raise error
+        problem = None
+        try:
+            self._smaller = await self._conversation.session.retry(error)
+        except HoldfastError as caught:
+            problem = caught
+        if problem is None:
+            raise RetryModelRequest from error
+        if isinstance(problem, CannotFitError | ModelOverflowError):
+            error.add_note(f"Holdfast could not make the request small enough: {problem}")
+        raise error
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Record what the model said."""
+        if self._conversation is None or not self._is_governed or response.state != "complete":
+            return response
+        usage = _usage(response)
+        is_billed = request_context.model.system not in ESTIMATING
+        # pydantic-ai does the same right after this.
+        response.run_id = response.run_id or ctx.run_id
+        response.conversation_id = response.conversation_id or ctx.conversation_id
+        response.model_id = response.model_id or request_context.model_id or request_context.model.model_id
+        await self._conversation.answer(self._asked, response, usage if is_billed else None)
+        if not self._is_nested:
+            self._governor.usage = usage
+        return response
+
+    def _wanted(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Wanted:
+        parameters, model = request_context.model_request_parameters, request_context.model
+        shown = [tool for tool in parameters.function_tools if _is_shown(tool, ctx.discovered_tool_names)]
+        session = self._conversation.session if self._conversation else None
+        budget, settings = self._governor.budget, request_context.model_settings or {}
+        if budget is None and model.context_window is not None:
+            budget = Budget.resolve(provider_window=model.context_window, max_output=settings.get("max_tokens"))
+        return Wanted(
+            budget=budget,
+            model=self._governor.model or (session.model if session else None) or model.model_id,
+            system=InstructionPart.join(parameters.instruction_parts or ()),
+            tools=[_tool(tool) for tool in (*shown, *parameters.output_tools)],
+        )
+
+
+def _usage(response: ModelResponse) -> Usage:
+    usage = response.usage
+    cached = usage.cache_read_tokens + usage.cache_write_tokens
+    return Usage(
+        # Theirs counts what the cache gave or took into the input, ours apart.
+        input_tokens=max(0, usage.input_tokens - cached),
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+
+
+def _is_shown(tool: ToolDefinition, discovered: set[str]) -> bool:
+    return not tool.defer_loading or tool.name in discovered
+
+
+def _tool(tool: ToolDefinition) -> Mapping[str, object]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters_json_schema}

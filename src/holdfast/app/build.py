@@ -1,0 +1,161 @@
+"""What a program is made of, built from its settings."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from holdfast.app.models import bare_name, model_of
+from holdfast.app.places import shortened
+from holdfast.app.policies import link_of
+from holdfast.app.settings import Settings
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Budget
+from holdfast.counters.models import budget_for
+from holdfast.errors import SettingsError
+from holdfast.models.base import Writer
+from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.session.checkpoints import Checkpoints
+from holdfast.session.compactor import Approval, Compaction
+from holdfast.session.keeping import Clock
+from holdfast.session.session import Opening, Session, now_ms
+from holdfast.stores.base import Store
+
+NOBODY = "none"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+MAX_NAME_CHARS = 80
+
+
+def policy_from(settings: Settings) -> Policy:
+    """Return the policy: the preset's or the file's, with the settings in it."""
+    return settings.rules
+
+
+def store_url(settings: Settings) -> str:
+    """Return where conversations are kept."""
+    return settings.store
+
+
+def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
+    """Return the largest request that a model is to get; None where the table of models says it.
+
+    What the preset's own rules know, such as `cowagent` its tokens and turns, is no limit of every request.
+    """
+    name = model or settings.model
+    tokens, turns, messages = (
+        _limit(settings, setting) for setting in ("max_context_tokens", "max_context_turns", "max_history_messages")
+    )
+    held = _held(settings, name)
+    if tokens is None and turns is None and messages is None:
+        return held
+    most = held or budget_for(bare_name(name))
+    if tokens is not None:
+        # A word of the user counts, but for what the embedded model was started with: it holds no more.
+        most = Budget(min(tokens, most.tokens) if name == EMBEDDED else tokens)
+    return replace(most, turns=turns, messages=messages)
+
+
+def _limit(settings: Settings, name: str) -> int | None:
+    value = settings.value(name)
+    is_ours = link_of(settings.rules, name) is None
+    return value if is_ours and isinstance(value, int) and value else None
+
+
+def _held(settings: Settings, name: str) -> Budget | None:
+    """Return the budget of a model that the user knows better than the table, and of the embedded one."""
+    known = model_of(settings, name)
+    is_told = name == EMBEDDED or {name, bare_name(name)} & {*settings.models}
+    if known is None or not is_told:
+        return None
+    return Budget.resolve(provider_window=known.max_input_tokens, max_output=known.max_output_tokens)
+
+
+def system_text(settings: Settings) -> str | None:
+    """Return the system text, read from its file."""
+    if settings.system is None:
+        return None
+    try:
+        return settings.system.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        place = shortened(settings.system)
+        raise SettingsError("system", f"cannot be read: {error}; check the file", where=place) from error
+
+
+def checkpoints_folder(settings: Settings, session_id: str) -> Path | None:
+    """Return the folder of a session's checkpoints; None where they are off."""
+    if settings.checkpoints is None:
+        return None
+    name = _UNSAFE.sub("-", session_id)[:MAX_NAME_CHARS].strip(".-")
+    # Two sessions whose ids look alike as files have folders of their own.
+    mark = "" if name == session_id else f"-{sha256(session_id.encode(errors='replace')).hexdigest()[:8]}"
+    return settings.checkpoints / f"{name}{mark}".lstrip("-")
+
+
+def compaction_from(
+    settings: Settings,
+    session_id: str,
+    *,
+    primary: str | Writer | None = None,
+    approve: Approval | None = None,
+    notice: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Compaction:
+    """Return who writes summaries and what goes with them.
+
+    `primary` asks the model that answers, where that is running already. By itself the embedded model writes none:
+    its summaries are worse than a digest.
+    """
+    main = primary or (None if settings.model == EMBEDDED else settings.model)
+    cheap = settings.summarization_model
+    folder = checkpoints_folder(settings, session_id)
+    return Compaction(
+        automatic=None if cheap == NOBODY else cheap or main,
+        manual=None if cheap == NOBODY else main,
+        hooks=settings.hooks,
+        checkpoints=None if folder is None else Checkpoints(folder),
+        approve=approve if settings.approve else None,
+        notice=notice,
+        progress=progress,
+    )
+
+
+def open_session(
+    settings: Settings,
+    session_id: str,
+    *,
+    store: Store | None = None,
+    primary: str | Writer | None = None,
+    approve: Approval | None = None,
+    notice: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+    clock: Clock = now_ms,
+) -> Opening:
+    """Open a session, or begin one, as the settings say; use it with `async with` or `await`."""
+    return Session.open(
+        session_id,
+        store=store or store_url(settings),
+        policy=policy_from(settings),
+        model=bare_name(settings.model),
+        compaction=compaction_from(
+            settings, session_id, primary=primary, approve=approve, notice=notice, progress=progress
+        ),
+        clock=clock,
+    )
+
+
+async def follow(
+    session: Session,
+    settings: Settings,
+    *,
+    primary: str | Writer | None = None,
+    approve: Approval | None = None,
+    notice: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Let a session that is open go by changed settings from its next request on.
+
+    Hooks and checkpoints stay as they were opened with; store and model are not changed here.
+    """
+    how = compaction_from(settings, session.id, primary=primary, approve=approve, notice=notice, progress=progress)
+    await session.follow(policy_from(settings), compaction=how)

@@ -1,0 +1,120 @@
+"""Where a program's files are: the user's folder, the project's, and the one for what is kept."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME_VARIABLE = "HOLDFAST_HOME"
+SETTINGS_FILE, OTHER_FILE = "holdfast.toml", "config.json"
+STORE_FILE, CHECKPOINTS_FOLDER = "chats.db", "checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The folders that settings are read from and that things are kept in."""
+
+    user_folder: Path
+    """The user's own settings."""
+    data_folder: Path
+    """Conversations, and what goes with them."""
+    cwd: Path
+    project_folder: Path
+    """The root of the repository around the working folder, or that folder itself."""
+
+    @property
+    def user_file(self) -> Path:
+        """The user's settings, whether they are there or not."""
+        return self.user_folder / SETTINGS_FILE
+
+    @property
+    def project_file(self) -> Path | None:
+        """The settings of the project: the nearest, from the working folder up to the root of its repository."""
+        return next(self.found(SETTINGS_FILE), None)
+
+    @property
+    def store(self) -> str:
+        """Where conversations are kept unless somebody says otherwise."""
+        return f"sqlite:///{shortened(self.data_folder / STORE_FILE)}"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are kept unless somebody says otherwise."""
+        return self.data_folder / CHECKPOINTS_FOLDER
+
+    def found(self, name: str) -> Iterator[Path]:
+        """Yield the files of that name in the project, the nearest first; the user's own are not among them."""
+        for folder in (self.cwd, *self.cwd.parents):
+            path = folder / name
+            if folder != self.user_folder and is_file(path):
+                yield path
+            if folder == self.project_folder:
+                return
+
+
+def places(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Places:
+    """Return the places for an environment and a working folder.
+
+    `$HOLDFAST_HOME` is one folder for everything; without it settings are where the platform's other programs have
+    theirs, and conversations in `~/.holdfast`.
+    """
+    known = os.environ if environ is None else environ
+    here = (cwd or _working_folder()).absolute()
+    told, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
+    if told:
+        user = data = _expanded(told)
+    else:
+        data = home() / ".holdfast"
+        user = (_expanded(configured) if configured else home() / ".config") / "holdfast"
+    return Places(user_folder=user, data_folder=data, cwd=here, project_folder=_root_of(here))
+
+
+def home() -> Path:
+    """Return the user's home folder; where nobody knows it, the one of last resort."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        return Path(text).absolute()
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # somebody has removed it
+        return home()
+
+
+def _root_of(folder: Path) -> Path:
+    return next((one for one in (folder, *folder.parents) if exists(one / ".git")), folder)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file, as far as one may look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Return whether there is anything of that name, as far as one may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def shortened(path: Path) -> str:
+    """Return a path as people write it: with `~` for the home folder."""
+    try:
+        inside = path.relative_to(home())
+    except ValueError:
+        return str(path)
+    return f"~/{inside}" if inside.parts else "~"

@@ -1,0 +1,42 @@
+"""Which providers could be asked: whose keys are in the environment. None of them is chosen because of that."""
+
+from collections.abc import Mapping
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "groq": ("GROQ_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+    "cohere": ("CO_API_KEY",),
+    "together": ("TOGETHER_API_KEY",),
+    "fireworks": ("FIREWORKS_API_KEY",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "moonshotai": ("MOONSHOTAI_API_KEY",),
+    "alibaba": ("ALIBABA_API_KEY", "DASHSCOPE_API_KEY"),
+    "zai": ("ZAI_API_KEY",),
+    "huggingface": ("HF_TOKEN",),
+}
+"""The variables that pydantic-ai's providers read, any one of which will do."""
+
+OTHER_APIS = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google"}
+
+
+def provider_of(model: str) -> str:
+    """Return the provider in front of a model's name; `openai-responses` is OpenAI by another of its APIs."""
+    name = model.partition(":")[0] if ":" in model else ""
+    return OTHER_APIS.get(name, name)
+
+
+def missing_key(model: str, environ: Mapping[str, str]) -> str | None:
+    """Return the variable that a model's provider reads its key from, where it is not set."""
+    variables = KEYS.get(provider_of(model), ())
+    return None if any(environ.get(variable) for variable in variables) or not variables else variables[0]
+
+
+def possible(environ: Mapping[str, str]) -> list[str]:
+    """Return the providers whose keys are set."""
+    return [provider for provider, variables in KEYS.items() if any(environ.get(one) for one in variables)]

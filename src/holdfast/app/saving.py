@@ -1,0 +1,157 @@
+"""One setting kept in a file, where every other line stays as its author wrote it."""
+
+import json
+import os
+import secrets
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from holdfast.app.declarations import DECLARATIONS, canonical
+from holdfast.app.places import SETTINGS_FILE, shortened
+from holdfast.app.settings import Settings, Source, changed_to, checked
+from holdfast.app.statements import MARK, Statement, Table, parsed, statements
+from holdfast.errors import SettingsError, redacted
+
+Scope: TypeAlias = Literal["user", "project"]
+PRIVATE_FILE, PRIVATE_FOLDER, SHARED_FILE = 0o600, 0o700, 0o644
+
+
+def save(settings: Settings, key: str, text: str, *, scope: Scope = "user") -> Path:
+    """Keep a setting in the user's file or in the project's, and return which; a wrong value changes nothing."""
+    name = canonical(key)
+    names, path = DECLARATIONS[name].names, file_for(settings, scope)
+    if redacted(text) != text:
+        problem = "looks like it holds a key or a password, which no file should; keep it in the environment"
+        raise SettingsError(key, problem)
+    if name == "trust" and scope == "project":
+        raise SettingsError(key, "is the user's own business: a project cannot trust itself; use --user")
+    before = _text_of(path)
+    table = parsed(before, shortened(path))
+    present = _present(table, names, path.parent)
+    value = changed_to(key, text, settings.value(name) if present is None else present, settings.places.cwd)
+    after = with_value(before, name, DECLARATIONS[name].kind.kept(value, path.parent))
+    parsed(after, shortened(path))
+    _replace(path, after, is_private=scope == "user")
+    return path
+
+
+def _present(table: Table, names: tuple[str, ...], folder: Path) -> object:
+    """Return the value that a file has now; one that is wrong is as good as none."""
+    with suppress(SettingsError):
+        return next((checked(name, table[name], Source("user"), folder) for name in names if name in table), None)
+    return None
+
+
+def forget(settings: Settings, key: str, *, scope: Scope = "user") -> Path:
+    """Take a setting out of the user's file or the project's, and return which; where it is not, nothing changes."""
+    names, path = DECLARATIONS[canonical(key)].names, file_for(settings, scope)
+    before = _text_of(path)
+    parsed(before, shortened(path))
+    lines = before.split("\n")
+    for one in reversed(statements(before)):
+        if one.is_top and one.keys[0][0] in names:
+            del lines[one.start : one.stop]
+    if (after := "\n".join(lines)) != before:
+        _replace(path, after, is_private=scope == "user")
+    return path
+
+
+def file_for(settings: Settings, scope: Scope) -> Path:
+    """Return the file that a setting would be kept in."""
+    if scope == "user":
+        return settings.places.user_file
+    return settings.places.project_file or settings.places.project_folder / SETTINGS_FILE
+
+
+def with_value(text: str, name: str, value: object) -> str:
+    """Return a document with a value for a setting; comments, order and line endings stay."""
+    mark, ending = (MARK if text.startswith(MARK) else ""), ("\r\n" if "\r\n" in text else "\n")
+    lines = text.removeprefix(MARK).replace("\r\n", "\n").split("\n")
+    said = statements(text)
+    names = DECLARATIONS[name].names
+    line = f"{name} = {toml(value)}"
+    there = next((one for one in said if one.is_top and one.keys[0][0] in names), None)
+    if there is not None:
+        lines[there.start : there.stop] = [line + _comment(lines[there.start : there.stop])]
+    else:
+        at = _place(lines, said)
+        gap = [""] if at < len(lines) and lines[at].strip() else []
+        lines[at:at] = [line, *gap] if at < len(lines) else [line, ""]
+    return mark + ending.join(lines)
+
+
+def toml(value: object) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml(one) for one in cast('list[object]', value))}]"
+    if isinstance(value, int | float):
+        return repr(value)
+    # JSON's texts are TOML's, but for one character.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _comment(lines: list[str]) -> str:
+    """Return the comment behind a statement of one line, with the space before it."""
+    if len(lines) != 1:
+        return ""
+    line = lines[0]
+    for at, char in enumerate(line):
+        if char != "#":
+            continue
+        with suppress(tomllib.TOMLDecodeError):
+            if tomllib.loads(line[:at]) == tomllib.loads(line):
+                bare = line[:at].rstrip()
+                return line[len(bare) :]
+    return ""
+
+
+def _place(lines: list[str], said: list[Statement]) -> int:
+    """Return before which line a new setting stands: behind the others, and before the first table."""
+    before = [one.stop for one in said if one.is_top]
+    if before:
+        return before[-1]
+    head = next((one.start for one in said if one.is_head), None)
+    if head is None:
+        return len(lines) - 1 if lines and not lines[-1] else len(lines)
+    # What is said about a table stands right above it.
+    while head and lines[head - 1].lstrip().startswith("#"):
+        head -= 1
+    return head
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError("the file", f"cannot be read: {error}; mend it first", where=shortened(path)) from error
+
+
+def _replace(path: Path, text: str, *, is_private: bool) -> None:
+    """Put a file in the place of an older one: there is always the one or the other, whole."""
+    # A link, such as into a folder of dotfiles, stays one.
+    target = path.resolve()
+    try:
+        target.parent.mkdir(PRIVATE_FOLDER if is_private else 0o777, parents=True, exist_ok=True)
+        mode = PRIVATE_FILE if is_private else target.stat().st_mode & 0o777 if target.exists() else SHARED_FILE
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        remedy = "let this user write there"
+        raise SettingsError(
+            "the file", f"cannot be written: {error.strerror}; {remedy}", where=shortened(path)
+        ) from error

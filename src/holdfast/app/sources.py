@@ -1,0 +1,204 @@
+"""Where settings are read from: two files of the user, two of the project, the environment and the command line.
+
+The later in this order counts. Whatever is wrong is told with its place; nothing is guessed.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from holdfast.app.declarations import DECLARATIONS, PREFIX, canonical
+from holdfast.app.places import HOME_VARIABLE, OTHER_FILE, Places, places, shortened
+from holdfast.app.settings import Given, Settings, Source, SourceKind, checked, settled
+from holdfast.app.statements import Key, lines_of, parsed
+from holdfast.errors import SettingsError, redacted
+
+AGENT = "agent_"
+"""How the keys of a `config.json` begin that are ours to read; all others in it belong to other programs."""
+NOT_SETTINGS = frozenset({HOME_VARIABLE, "HOLDFAST_KILLS", "HOLDFAST_MODEL_TURNS"})
+NEAR = 0.8
+NO_COLOUR = "NO_COLOR"
+
+Found: TypeAlias = Given | SettingsError | str
+"""A setting, something wrong, or a note."""
+
+
+def load(
+    *,
+    flags: Mapping[str, object] | None = None,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    is_tolerant: bool = False,
+) -> Settings:
+    """Return the settings for a working folder, an environment, and flags by the names of settings.
+
+    The first thing that is wrong is raised; if one is tolerant, it is left out instead and told in `problems`.
+    """
+    known = os.environ if environ is None else environ
+    where = places(known, cwd)
+    found = [
+        *_in_toml(where.user_file, "user"),
+        *_in_json(where),
+        *(_in_toml(where.project_file, "project") if where.project_file else ()),
+        *_in_environment(known, where.cwd),
+        *_in_flags(flags or {}, where.cwd),
+    ]
+    wrong = [one for one in found if isinstance(one, SettingsError)]
+    given = [one for one in found if isinstance(one, Given)]
+    settings = settled(given, where, wrong, [one for one in found if isinstance(one, str)])
+    if settings.problems and not is_tolerant:
+        raise settings.problems[0]
+    return settings
+
+
+def _in_toml(path: Path, kind: SourceKind) -> Iterator[Found]:
+    file = shortened(path)
+    try:
+        text = _text_of(path)
+        table = parsed(text, file)
+    except FileNotFoundError:
+        return
+    except SettingsError as error:
+        yield error
+        return
+    lines = lines_of(text)
+    first: dict[str, str] = {}
+    for key, value in table.items():
+        source = Source(kind, file, lines.get((key,)))
+        try:
+            name = canonical(key, where=str(source))
+            _refuse_twice(key, first.setdefault(name, key), source)
+            given = Given(name, checked(key, value, source, path.parent, lines), source)
+            yield from _by_table(given, key, lines)
+        except SettingsError as error:
+            yield error
+        yield from _keys_in(key, value, source)
+
+
+def _refuse_twice(key: str, first: str, source: Source) -> None:
+    if key != first:
+        raise SettingsError(key, f"is another name of {first}; keep one of them", where=str(source))
+
+
+def _by_table(given: Given, key: str, lines: Mapping[Key, int]) -> Iterator[Given]:
+    """Yield a setting that is made of named tables as one for each, so that each has its line."""
+    if not isinstance(given.value, Mapping):
+        yield given
+        return
+    for name, table in cast("Mapping[str, object]", given.value).items():
+        yield Given(given.name, {name: table}, replace(given.source, line=lines.get((key, name), given.source.line)))
+
+
+def _text_of(path: Path) -> str:
+    """Return what a file of settings says, or what is wrong with the file."""
+    file = shortened(path)
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise SettingsError("the file", "is not UTF-8; save it as such", where=f"{file}:{line}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(file) from error
+    except OSError as error:
+        remedy = "let this user read it, or move it away"
+        raise SettingsError("the file", f"cannot be read: {error.strerror}; {remedy}", where=file) from error
+
+
+def _keys_in(key: str, value: object, source: Source) -> Iterator[str]:
+    """Yield a note for each text that looks like a key: files get shared."""
+    if isinstance(value, str) and redacted(value) != value:
+        remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
+        yield f"{source}: {key} looks like it holds a key or a password; {remedy}"
+    elif isinstance(value, dict):
+        for name, inner in cast("dict[str, object]", value).items():
+            yield from _keys_in(f"{key}.{name}", inner, source)
+    elif isinstance(value, list):
+        for inner in cast("list[object]", value):
+            yield from _keys_in(key, inner, source)
+
+
+def _in_json(where: Places) -> Iterator[Found]:
+    """Yield the `agent_*` keys of a `config.json`: the user's, then the project's nearest that has any."""
+    files = [where.user_folder / OTHER_FILE]
+    files += [path for path in where.found(OTHER_FILE) if AGENT in _glance(path)][:1]
+    for path in files:
+        yield from _keys_of_json(path)
+
+
+def _glance(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _keys_of_json(path: Path) -> Iterator[Found]:
+    text, file = _glance(path), shortened(path)
+    if AGENT not in text:
+        return
+    try:
+        table: object = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        yield SettingsError("the file", f"is not JSON that can be read: {error}", where=f"{file}:{line}")
+        return
+    for key, value in cast("dict[str, object]", table).items() if isinstance(table, dict) else ():
+        if not key.startswith(AGENT):
+            continue
+        source = Source("config.json", file, _line_of(key, text))
+        try:
+            name = canonical(key, where=str(source))
+        except SettingsError as error:
+            yield f"left out: {error}"
+            continue
+        try:
+            yield Given(name, checked(key, value, source, path.parent), source)
+        except SettingsError as error:
+            yield error
+
+
+def _line_of(key: str, text: str) -> int:
+    found = re.search(rf'"{re.escape(key)}"\s*:', text)
+    return text.count("\n", 0, found.start()) + 1 if found else 1
+
+
+def _in_environment(environ: Mapping[str, str], folder: Path) -> Iterator[Found]:
+    for name, one in DECLARATIONS.items():
+        variable = next((variable for variable in one.variables if _is_set(variable, name, environ)), None)
+        if variable is None:
+            if name == "colour" and environ.get(NO_COLOUR):
+                yield Given(name, "never", Source("environment", f"${NO_COLOUR}"))
+            continue
+        source = Source("environment", f"${variable}")
+        try:
+            yield Given(name, checked(name, environ[variable], source, folder), source)
+        except SettingsError as error:
+            yield error
+    own = [variable for one in DECLARATIONS.values() for variable in one.variables]
+    for variable in sorted(environ):
+        near = get_close_matches(variable, own, n=1, cutoff=NEAR)
+        if variable.startswith(PREFIX) and variable not in {*own, *NOT_SETTINGS} and near:
+            yield f"${variable} is not a setting; did you mean ${near[0]}?"
+
+
+def _is_set(variable: str, name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a variable says something: an empty one does where the setting itself may be empty."""
+    return bool(environ.get(variable)) or (variable in environ and DECLARATIONS[name].default == "")
+
+
+def _in_flags(flags: Mapping[str, object], folder: Path) -> Iterator[Found]:
+    for key, value in flags.items():
+        if value is None:
+            continue
+        name = canonical(key)
+        source = Source("command line", f"--{key.replace('_', '-')}")
+        try:
+            yield Given(name, checked(key, str(value) if isinstance(value, Path) else value, source, folder), source)
+        except SettingsError as error:
+            yield error

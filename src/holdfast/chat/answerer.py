@@ -1,0 +1,105 @@
+"""Who answers: the model of the settings with its tools, made when it is first needed and again when they change.
+
+The providers' libraries take a second or two to load and the embedded model a little longer to start. Both happen in
+threads and processes of their own, so that a person can type meanwhile.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.app.build import budget_from, system_text
+from holdfast.app.settings import Settings
+from holdfast.app.tables import McpServer
+from holdfast.chat.folder import Folder
+from holdfast.chat.happenings import Consent, Screen
+from holdfast.models.base import Writer
+from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.session.session import Session
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent
+
+    from holdfast.adapters.pydantic_ai import Holdfast
+    from holdfast.models.embedded.server import EmbeddedServer
+
+
+@dataclass(frozen=True, slots=True)
+class Mind:
+    """An agent, and what governs its history."""
+
+    agent: "Agent[object, str]"
+    governed: "Holdfast"
+
+
+class Answerer:
+    """Makes whoever answers, and holds what that needs."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._mind: Mind | None = None
+        self._server: EmbeddedServer | None = None
+        self._turn = asyncio.Lock()
+
+    def forget(self) -> None:
+        """Let it be made anew: something has changed."""
+        self._mind = None
+
+    async def ready(self, settings: Settings, session: Session, folder: Folder) -> Mind:
+        """Return who answers."""
+        async with self._turn:
+            if self._mind is None:
+                server = await self._served(settings) if settings.model == EMBEDDED else None
+                self._mind = await asyncio.to_thread(self._made, settings, session, folder, server)
+            return self._mind
+
+    def writer(self, settings: Settings) -> Writer | None:
+        """Return who writes summaries where that is the model which answers, on the same server."""
+        if EMBEDDED not in {settings.summarization_model} & {settings.model}:
+            return None
+        from holdfast.models.embedded.server import EmbeddedWriter  # noqa: PLC0415 - an extra
+
+        return EmbeddedWriter(self._embedded(settings))
+
+    async def close(self) -> None:
+        """Stop what was started."""
+        if self._server is not None:
+            await self._server.stop()
+
+    def _embedded(self, settings: Settings) -> "EmbeddedServer":
+        from holdfast.models.embedded.server import EmbeddedServer  # noqa: PLC0415 - as above
+
+        if self._server is None or self._server.n_ctx != settings.n_ctx:
+            self._server = EmbeddedServer(n_ctx=settings.n_ctx, progress=self._fetching)
+        return self._server
+
+    async def _served(self, settings: Settings) -> "EmbeddedServer":
+        server = self._embedded(settings)
+        if not server.is_running:
+            self._screen.busy("starting the embedded model")
+            try:
+                await server.start()
+            finally:
+                self._screen.busy("")
+        return server
+
+    def _fetching(self, what: str, done: int, total: int) -> None:
+        share = f"{done / total:.0%} of {total / 1e6:.0f} MB" if total else ""
+        self._screen.busy(f"{what} the embedded model, once: {share}")
+
+    def _made(self, settings: Settings, session: Session, folder: Folder, server: "EmbeddedServer | None") -> Mind:
+        from holdfast.adapters.pydantic_ai import Holdfast  # noqa: PLC0415 - a second to load
+        from holdfast.chat import brain  # noqa: PLC0415 - as above
+
+        # The embedded model cannot use tools: they would only fill its window.
+        wanted = () if server is not None else settings.tools
+        servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
+        toolsets = brain.toolsets_of(wanted, folder, self._consent, settings.allow, servers)
+        system = brain.system_of(system_text(settings), folder.root, has_tools=bool(toolsets))
+        governed = Holdfast(session=session, budget=budget_from(settings), model=settings.model)
+        model = brain.model_for(settings.model, server)
+        return Mind(brain.agent_of(model, governed, toolsets, system, settings.max_steps), governed)
+
+    async def _consent(self, command: str) -> Consent:
+        return await self._screen.consent(f"Run: {command}", has_always=True)

@@ -1,0 +1,95 @@
+"""The model that answers, with its tools, as a pydantic-ai agent whose history the session governs.
+
+This is the one door to pydantic-ai and the providers' libraries, which take a second or two to load: the loop opens it
+beside the first prompt, in a thread.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+
+from holdfast.adapters.pydantic_ai import Holdfast
+from holdfast.app.tables import McpServer
+from holdfast.chat.folder import Folder
+from holdfast.chat.shell import Ask, Shell
+from holdfast.chat.steps import StepLimit
+from holdfast.errors import SettingsError
+
+if TYPE_CHECKING:
+    from holdfast.models.embedded.server import EmbeddedServer
+
+ANSWER_TOKENS = 1_024
+SYSTEM = "You are a helpful assistant. Answer in Markdown, in the language of the user."
+TOOL_SYSTEM = " You work in the folder {folder}; look before you answer questions about it."
+
+
+def model_for(name: str, server: "EmbeddedServer | None" = None) -> Model:
+    """Return the model of a name: the embedded one on its running server, an endpoint's, or any of pydantic-ai's."""
+    if server is not None:
+        provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
+        # An answer that fills its window is cut off there; this one is small, and would ramble until then.
+        return OpenAIChatModel(name, provider=provider, settings={"max_tokens": min(ANSWER_TOKENS, server.n_ctx // 4)})
+    if name.startswith(("http://", "https://")):
+        url, _, model = name.partition("#")
+        if not model:
+            raise SettingsError("model", f"{name!r} does not say which model: append its name as #name")
+        return OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key="none"))
+    return infer_model(name)
+
+
+def agent_of(
+    model: Model,
+    governed: Holdfast,
+    toolsets: Sequence[AbstractToolset[object]],
+    system: str,
+    max_steps: int | None,
+) -> Agent[object, str]:
+    """Return the agent that answers."""
+    limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
+    return Agent(model, instructions=system, toolsets=toolsets, capabilities=[governed, *limit])
+
+
+def toolsets_of(
+    wanted: Sequence[str], folder: Folder, ask: Ask, allowed: Sequence[str], servers: Mapping[str, McpServer]
+) -> list[AbstractToolset[object]]:
+    """Return the tools that the settings name."""
+    shell = Shell(folder.root, ask, allowed)
+    found: list[AbstractToolset[object]] = []
+    if "read" in wanted:
+        found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))
+    elif folder.beside:
+        found.append(FunctionToolset([folder.read_file]))
+    if "run" in wanted:
+        found.append(FunctionToolset([shell.run_command]))
+    return [*found, *(_mcp(server) for server in servers.values())]
+
+
+def _mcp(server: McpServer) -> AbstractToolset[object]:
+    try:
+        from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 - an extra, and slow to load
+        from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - as above
+    except ImportError:
+        raise SettingsError(f"mcp.{server.name}", "needs the client: pip install 'holdfast[mcp]'") from None
+    server = server.filled(os.environ)
+    if server.url:
+        return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(
+            server.name
+        )
+    # What a server says on its standard error would tear the screen.
+    transport = StdioTransport(server.command or "", list(server.args), env=dict(server.env), log_file=Path(os.devnull))
+    return MCPToolset[object](transport, id=server.name).prefixed(server.name)
+
+
+def system_of(text: str | None, folder: Path, *, has_tools: bool) -> str:
+    """Return the system text: the user's, or a short one of ours."""
+    if text is not None:
+        return text
+    return SYSTEM + (TOOL_SYSTEM.format(folder=folder) if has_tools else "")

@@ -1,0 +1,154 @@
+"""Commands about what the model sees: compact, undo, pins, and where the window went."""
+
+from collections.abc import Iterable
+
+from holdfast.chat.chat import Chat
+from holdfast.chat.commands.registry import Commands
+from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.core.history.events import MAIN, CompactionCompleted
+from holdfast.core.planning.change import ChangeReceipt
+from holdfast.core.planning.contents import Contents
+from holdfast.core.planning.rules.window import FoldMiddle
+from holdfast.errors import SettingsError
+from holdfast.session.compactor import COMPACTING
+
+GROUP = Commands()
+
+
+@GROUP.register("[FOCUS]")
+async def compact(chat: Chat, focus: str) -> None:
+    """Replace older messages by a summary, now; FOCUS is what it is to be about above all."""
+    chat.screen.busy(COMPACTING)
+    try:
+        done = await chat.session.compact(focus=focus, budget=chat.budget)
+    finally:
+        chat.screen.busy("")
+    chat.screen.show(Notice(_told(done)))
+
+
+@GROUP.register()
+async def preview(chat: Chat, _: str) -> None:
+    """Show what a compaction would do now, and do nothing."""
+    would = await chat.session.preview(budget=chat.budget)
+    text = "\n\n".join(would.replacement)
+    chat.screen.show(Told(f"{_told(would, 'would be')}\n\nIn their place would stand:\n\n{_quoted(text)}"))
+
+
+@GROUP.register()
+async def undo(chat: Chat, _: str) -> None:
+    """Take back the last change of context: a compaction, a clear, a rewind."""
+    done = await chat.session.undo()
+    chat.screen.show(Notice("undone; /redo brings it back" if done else "there is nothing to undo"))
+
+
+@GROUP.register()
+async def redo(chat: Chat, _: str) -> None:
+    """Let a change of context that was taken back stand again."""
+    done = await chat.session.redo()
+    chat.screen.show(Notice("done again" if done else "there is nothing to redo"))
+
+
+@GROUP.register()
+async def clear(chat: Chat, _: str) -> None:
+    """Let the conversation begin anew; nothing is deleted, and /undo brings it back."""
+    await chat.session.clear()
+    chat.screen.show(Notice("the context is empty; /undo brings it back"))
+
+
+@GROUP.register()
+async def history(chat: Chat, _: str) -> None:
+    """Show how long the conversation is: turns and messages."""
+    shown = [entry.message for entry in await chat.session.shown()]
+    # In co-cli every request counts as a turn of the user's, also one that carries tool results only.
+    every = isinstance(chat.session.policy.fold, FoldMiddle)
+    turns = sum(message.role != "assistant" if every else message.is_prompt for message in shown)
+    chat.screen.show(Notice(f"{turns:,} turns, {len(shown):,} messages; {len(chat.session):,} are in the log"))
+
+
+@GROUP.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
+async def context(chat: Chat, what: str) -> None:
+    """Show where the window went: each part, what could be freed, and when the next fold is due.
+
+    With `clear`, empty the context, as /clear does.
+    """
+    if what == "clear":
+        await clear(chat, "")
+        return
+    if what:
+        raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
+    contents = await chat.session.contents(budget=chat.budget)
+    chat.screen.show(Table(("PART", "TOKENS", "SHARE"), list(_parts(contents)), title=f"{chat.model}"))
+    chat.screen.show(Told("\n".join(f"- {line}" for line in _facts(chat, contents))))
+
+
+@GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-20:]])
+async def pin(chat: Chat, number: str) -> None:
+    """Keep message N whole, whatever is folded; without N, the newest prompt. /unpin lets it go."""
+    position = _position(chat, number)
+    await chat.session.pin(position)
+    chat.screen.show(Notice(f"message {position} stays whole"))
+
+
+@GROUP.register("N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.facts.pins)])
+async def unpin(chat: Chat, number: str) -> None:
+    """Let a pinned message go when it has to."""
+    position = _position(chat, number)
+    await chat.session.unpin(position)
+    chat.screen.show(Notice(f"message {position} is not pinned any more"))
+
+
+@GROUP.register()
+async def receipts(chat: Chat, _: str) -> None:
+    """Show what every compaction did: what was folded, what it cost, why, and how to undo it."""
+    found = await chat.session.receipts()
+    if not found:
+        chat.screen.show(Notice("nothing was compacted yet"))
+    for number, receipt in enumerate(found, start=1):
+        chat.screen.show(Told(f"**{number}.** {_listed(receipt)}"))
+
+
+def _told(event: CompactionCompleted, did: str = "were") -> str:
+    before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
+    return (
+        f"{event.messages_removed or 0:,} messages {did} compacted: {before:,} → {after:,} tokens"
+        f" ({before - after:,} freed), by {event.by_model or 'rule'}"
+    )
+
+
+def _listed(receipt: ChangeReceipt) -> str:
+    return "  \n".join(str(receipt).replace("session.undo()", "/undo").splitlines())
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _parts(contents: Contents) -> Iterable[tuple[str, ...]]:
+    parts = ("system", "tools", "pins", "ledger", "summary", "turns")
+    rows = [(name, getattr(contents, name)) for name in parts]
+    for name, tokens in [*((name, tokens) for name, tokens in rows if tokens), ("free", contents.free)]:
+        yield name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
+
+
+def _facts(chat: Chat, contents: Contents) -> Iterable[str]:
+    roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
+    yield f"{contents.messages:,} messages ({roles}), {contents.characters:,} characters"
+    yield f"{contents.total:,} of {contents.budget:,} tokens; a compaction could free up to {contents.reclaimable:,}"
+    if contents.line is not None:
+        when = "" if contents.turns_left is None else f", in about {contents.turns_left:,} turns at this pace"
+        line = contents.line
+        yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
+    if folds := len(chat.session.history.version.of(MAIN).folds):
+        yield f"{folds:,} folds stand; /receipts shows them"
+    if chat.status.cost is not None:
+        yield f"${chat.status.cost:.4f} since the program began"
+
+
+def _position(chat: Chat, number: str) -> int:
+    """Return the position that a number means; without one that of the newest prompt."""
+    prompts = chat.session.history.prompts
+    if not number and prompts:
+        return prompts[-1]
+    if not number.isdecimal():
+        raise SettingsError("/pin", "takes the number of a message; /rewind lists them")
+    return int(number)

@@ -1,0 +1,71 @@
+"""Slash commands: functions whose docstring is their help, found by name, alias or unique beginning."""
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import TypeAlias
+
+from holdfast.chat.chat import Chat
+from holdfast.errors import SettingsError
+
+Action: TypeAlias = Callable[[Chat, str], Awaitable[None]]
+Completes: TypeAlias = Callable[[Chat], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    name: str
+    run: Action
+    usage: str
+    """What stands behind the name."""
+    aliases: tuple[str, ...] = ()
+    completes: Completes | None = None
+    """What its argument may be."""
+
+    @property
+    def help(self) -> str:
+        """All that there is to say about it."""
+        return cleandoc(self.run.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """The first line of it."""
+        return self.help.split("\n", 1)[0]
+
+
+class Commands:
+    """All commands of a program."""
+
+    def __init__(self, *groups: "Commands") -> None:
+        self._commands = {command.name: command for group in groups for command in group}
+
+    def register(
+        self, usage: str = "", *, aliases: Sequence[str] = (), completes: Completes | None = None
+    ) -> Callable[[Action], Action]:
+        """Make a function a command of the same name; an underscore at its end is for Python's sake."""
+
+        def registered(run: Action) -> Action:
+            name = str(getattr(run, "__name__", "")).rstrip("_")
+            self._commands[name] = Command(name, run, usage, tuple(aliases), completes)
+            return run
+
+        return registered
+
+    def __iter__(self) -> Iterator[Command]:
+        return iter(sorted(self._commands.values(), key=lambda command: command.name))
+
+    def named(self, name: str) -> Command:
+        """Return a command by its name, an alias, or a beginning that only one has."""
+        for command in self:
+            if name == command.name or name in command.aliases:
+                return command
+        begun = [command for command in self if name and command.name.startswith(name)]
+        if len(begun) == 1:
+            return begun[0]
+        every = [known for command in self for known in (command.name, *command.aliases)]
+        near = [command.name for command in begun] or difflib.get_close_matches(name, every, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(f'/{one}' for one in near)}?" if near else "/help lists all"
+        raise SettingsError(f"/{name}", f"is no command; {hint}")

@@ -1,0 +1,136 @@
+"""Commands about conversations as a whole: begin, resume, rewind, fork, list, export."""
+
+from pathlib import Path
+
+from holdfast.app.build import checkpoints_folder
+from holdfast.chat.chat import Chat
+from holdfast.chat.commands.registry import Commands
+from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.chat.transcript import transcript
+from holdfast.errors import SettingsError
+from holdfast.session.checkpoints import EMPTY, Checkpoints
+from holdfast.session.session import now_ms
+from holdfast.session.transfer import outgoing
+from holdfast.stores.files import write_private
+from holdfast.stores.jsonl import export_lines
+
+GROUP = Commands()
+LISTED = 20
+SNIPPET_CHARS = 60
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+
+
+@GROUP.register()
+async def new(chat: Chat, _: str) -> None:
+    """Begin a new conversation; the old one is kept."""
+    old = chat.session.id
+    await chat.begin()
+    chat.screen.show(Notice(f"a new conversation; /resume {old} goes back"))
+
+
+@GROUP.register("[PREFIX]")
+async def sessions(chat: Chat, prefix: str) -> None:
+    """List conversations that are kept, the newest first."""
+    found = await chat.store.sessions(prefix=prefix, limit=LISTED)
+    if not found:
+        chat.screen.show(Notice("no conversations are kept yet"))
+        return
+    rows = [
+        ("→" if info.id == chat.session.id else "", info.id, age_of(info.updated_ms), info.name[:SNIPPET_CHARS])
+        for info in found
+    ]
+    chat.screen.show(Table(("", "ID", "AGE", "NAME"), rows))
+
+
+@GROUP.register("[ID]")
+async def resume(chat: Chat, session: str) -> None:
+    """Go on with another conversation, by the beginning of its id; without one, with the newest other one."""
+    if not session:
+        others = [info.id for info in await chat.store.sessions(limit=2) if info.id != chat.session.id]
+        if not others:
+            chat.screen.show(Notice("there is no other conversation"))
+            return
+        session = others[0]
+    await chat.begin(session)
+    chat.screen.show(Notice(f"{chat.session.id}: {len(chat.session):,} messages"))
+
+
+@GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-LISTED:]])
+async def rewind(chat: Chat, number: str) -> None:
+    """Go back to before prompt N, as if what followed had not been said; without N, list the prompts.
+
+    /undo takes it back.
+    """
+    if not number:
+        await _list_prompts(chat)
+        return
+    if not number.isdecimal() or int(number) not in chat.session.history.prompts:
+        raise SettingsError("/rewind", f"{number!r} is not the number of a prompt; /rewind lists them")
+    await chat.session.rewind(to=int(number))
+    chat.screen.show(Notice(f"back before message {number}; /undo takes it back"))
+
+
+@GROUP.register("[N]")
+async def fork(chat: Chat, number: str) -> None:
+    """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
+    if number and not number.isdecimal():
+        raise SettingsError("/fork", f"{number!r} is not the number of a message; /rewind lists them")
+    old = chat.session.id
+    await chat.adopt(await chat.session.fork(at=int(number) if number else None))
+    chat.screen.show(Notice(f"now in {chat.session.id}; /resume {old} goes back"))
+
+
+@GROUP.register("checkpoints", completes=lambda _: ("checkpoints",))
+async def session(chat: Chat, what: str) -> None:
+    """Show this conversation; with `checkpoints`, the summaries that were written to files."""
+    if what not in {"", "checkpoints"}:
+        raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
+    if not what:
+        chat.screen.show(
+            Notice(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
+        )
+        return
+    folder = checkpoints_folder(chat.settings, chat.session.id)
+    chat.screen.show(Told(EMPTY if folder is None else await Checkpoints(folder).listing()))
+
+
+@GROUP.register("[FILE]")
+async def export(chat: Chat, file: str) -> None:
+    """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
+    events = await chat.session.events()
+    text = transcript(events)
+    if not file:
+        chat.screen.show(Told(text))
+        return
+    path = _free(file)
+    if path.suffix == ".jsonl":
+        records = [record async for record in outgoing(chat.store, chat.session.id)]
+        write_private(path, export_lines(chat.session.id, "", records))
+    else:
+        write_private(path, [text])
+    chat.screen.show(Notice(f"wrote {path}"))
+
+
+def _free(file: str) -> Path:
+    path = Path(file).expanduser()
+    if path.exists():
+        raise SettingsError("/export", f"{path} is already there; choose another name")
+    return path
+
+
+async def _list_prompts(chat: Chat) -> None:
+    prompts = [entry for entry in await chat.session.shown() if entry.message.is_prompt and entry.position is not None]
+    rows = [(str(entry.position), " ".join(entry.message.text.split())[:SNIPPET_CHARS]) for entry in prompts[-LISTED:]]
+    if rows:
+        chat.screen.show(Table(("MESSAGE", "PROMPT"), rows))
+    else:
+        chat.screen.show(Notice("nothing was said yet"))
+
+
+def age_of(updated_ms: int) -> str:
+    """Return how long ago something was, in the largest unit."""
+    age = max(0, now_ms() - updated_ms)
+    for size, unit in ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min")):
+        if age >= size:
+            return f"{age // size:,} {unit}"
+    return "now"

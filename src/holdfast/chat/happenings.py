@@ -1,0 +1,100 @@
+"""What happens in a conversation, as values: whoever shows it, a terminal, a pipe or a program, is told the same."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+Level: TypeAlias = Literal["info", "warning", "error"]
+Outcome: TypeAlias = Literal["done", "interrupted", "failed"]
+Consent: TypeAlias = Literal["yes", "always", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """A piece of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegan:
+    """The model uses a tool."""
+
+    id: str
+    tool: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A tool has answered."""
+
+    id: str
+    tool: str
+    result: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The turn is over; what it cost, as the provider told."""
+
+    outcome: Outcome
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the person should know."""
+
+    text: str
+    level: Level = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a command answers, in Markdown."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a command answers, in columns."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    title: str = ""
+
+
+Happening: TypeAlias = Words | Thoughts | CallBegan | CallEnded | TurnEnded | Notice | Told | Table
+
+
+class Screen(Protocol):
+    """Where a conversation is shown, and where the person is asked."""
+
+    def show(self, happening: Happening) -> None:
+        """Show what happened."""
+        ...
+
+    def busy(self, what: str) -> None:
+        """Say what is being waited for; an empty text when that is over."""
+        ...
+
+    def consent(self, question: str, *, has_always: bool = False) -> Awaitable[Consent]:
+        """Ask whether something may be done: once, from now on, or not."""
+        ...
+
+    def edited(self, question: str, text: str) -> Awaitable[str | None]:
+        """Return a text as the person left it; None if it is refused."""
+        ...

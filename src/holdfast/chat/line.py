@@ -1,0 +1,189 @@
+"""The line a person types on: history, completion, several lines, and questions that do not disturb what stands there.
+
+Enter says it; Alt-Enter begins a new line. While a question is open, one key answers it, and what had been
+typed comes back afterwards. Ctrl-C is handed to whoever can stop something; if nobody can, it empties the line, which
+the history keeps. Ctrl-D on an empty line leaves.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.styles import Style
+
+from holdfast.stores.files import make_private
+
+MARK = "› "
+STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
+Suggest = Callable[[str], Iterable[tuple[str, str]]]
+"""Returns what may stand in place of the last word of a line, and what that means."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """Something that is asked in between."""
+
+    text: str
+    answers: Mapping[str, str]
+    """By key; empty where a text is edited."""
+    answer: "asyncio.Future[str | None]"
+    typed: Document
+    """What stood on the line before."""
+
+
+class _Suggestions(Completer):
+    def __init__(self, suggest: Suggest) -> None:
+        self._suggest = suggest
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        del complete_event
+        text = document.text_before_cursor
+        if "\n" not in text:
+            last = text.rpartition(" ")[2]
+            for word, meaning in self._suggest(text):
+                yield Completion(word, start_position=-len(last), display_meta=meaning)
+
+
+class Line:
+    """Reads what a person types."""
+
+    def __init__(
+        self,
+        *,
+        history: Path,
+        suggest: Suggest,
+        above: Callable[[], str],
+        below: Callable[[], str],
+        stop: Callable[[], bool],
+        has_colour: bool,
+    ) -> None:
+        """`above` and `below` are shown around the line; `stop` stops what runs, and says whether anything did."""
+        make_private(history)
+        self._above = above
+        self._stop = stop
+        self._question: _Question | None = None
+        self._asking = asyncio.Lock()
+        self._session: PromptSession[str] = PromptSession(
+            message=self._message,
+            bottom_toolbar=below,
+            history=FileHistory(history),
+            completer=_Suggestions(suggest),
+            complete_while_typing=True,
+            key_bindings=self._bindings(),
+            multiline=True,
+            prompt_continuation="  ",
+            erase_when_done=True,
+            style=STYLE,
+            color_depth=None if has_colour else ColorDepth.DEPTH_1_BIT,
+            refresh_interval=0.5,
+        )
+
+    async def read(self) -> str | None:
+        """Return the next thing that was typed; None when the person leaves."""
+        try:
+            return await self._session.prompt_async()
+        except EOFError:
+            return None
+
+    def refresh(self) -> None:
+        """Draw again what stands around the line."""
+        self._session.app.invalidate()
+
+    def leave(self) -> None:
+        """End the reading."""
+        if self._session.app.is_running:
+            self._session.app.exit(exception=EOFError)
+
+    async def ask(self, question: str, answers: Mapping[str, str]) -> str | None:
+        """Return the answer whose key was pressed; None if the question was dismissed."""
+        return await self._answered(question, answers, "")
+
+    async def edit(self, question: str, text: str) -> str | None:
+        """Return a text as it was left; None if that was dismissed."""
+        return await self._answered(question, {}, text)
+
+    async def _answered(self, question: str, answers: Mapping[str, str], text: str) -> str | None:
+        async with self._asking:
+            buffer = self._session.default_buffer
+            self._question = asked = _Question(
+                question, answers, asyncio.get_running_loop().create_future(), buffer.document
+            )
+            buffer.document = Document(text)
+            self.refresh()
+            try:
+                return await asked.answer
+            finally:
+                self._question = None
+                buffer.document = asked.typed
+                self.refresh()
+
+    def _message(self) -> StyleAndTextTuples:
+        above = self._above()
+        shown: StyleAndTextTuples = [("", f"{above}\n")] if above else []
+        if self._question is not None:
+            keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
+            hint = keys or "Enter keeps it, Ctrl-C refuses"
+            shown.append(("class:asked", f"{self._question.text}\n{hint}\n"))
+        return [*shown, ("class:mark", MARK)]
+
+    def _settle(self, answer: str | None) -> None:
+        if self._question is not None and not self._question.answer.done():
+            self._question.answer.set_result(answer)
+
+    def _bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
+        has_keys = Condition(lambda: self._question is not None and bool(self._question.answers))
+
+        @bindings.add("<any>", filter=has_keys)
+        def _pressed(event: KeyPressEvent) -> None:
+            if self._question is not None and event.data.lower() in self._question.answers:
+                self._settle(self._question.answers[event.data.lower()])
+
+        # What is typed before the terminal is ours arrives with another key for the end of a line.
+        @bindings.add("enter")
+        @bindings.add("c-j")
+        def _said(event: KeyPressEvent) -> None:
+            self._say(event)
+
+        @bindings.add("escape", "enter")
+        def _broken(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @bindings.add("c-c")
+        def _stopped(event: KeyPressEvent) -> None:
+            self._stopped(event)
+
+        @bindings.add("c-d")
+        def _left(event: KeyPressEvent) -> None:
+            if self._question is not None:
+                self._settle(None)
+            elif not event.current_buffer.text:
+                event.app.exit(exception=EOFError)
+
+        return bindings
+
+    def _say(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if self._question is not None:
+            if not self._question.answers:
+                self._settle(buffer.text)
+        elif buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
+            buffer.complete_state = None
+        elif buffer.text.strip():
+            buffer.validate_and_handle()
+
+    def _stopped(self, event: KeyPressEvent) -> None:
+        if self._question is not None:
+            self._settle(None)
+        elif not self._stop() and event.current_buffer.text:
+            event.current_buffer.append_to_history()
+            event.current_buffer.reset()

@@ -1,0 +1,98 @@
+"""The loop of a conversation in a terminal: what is typed, in order, until the person leaves.
+
+The line stays open while a turn runs: what is said meanwhile waits its turn.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from holdfast.chat.chat import Chat
+from holdfast.chat.happenings import Notice
+from holdfast.chat.taking import take
+from holdfast.chat.terminal import Terminal
+
+
+async def converse(chat: Chat, terminal: Terminal, prompt: str | None = None) -> None:
+    """Talk until the person leaves; `prompt` is what was said on the command line."""
+    talk = _Talk(chat, terminal)
+    if prompt:
+        talk.add(prompt)
+    with patch_stdout(raw=True):
+        warming = asyncio.create_task(chat.warm_up())
+        try:
+            await talk.run()
+        finally:
+            warming.cancel()
+            with suppress(asyncio.CancelledError):
+                await warming
+
+
+class _Talk:
+    """What was typed and what is being done about it."""
+
+    def __init__(self, chat: Chat, terminal: Terminal) -> None:
+        self._chat = chat
+        self._terminal = terminal
+        self._waiting: deque[str] = deque()
+        self._more = asyncio.Event()
+        self._is_working = False
+        terminal.attach(chat)
+        terminal.stop = self._stop
+
+    def add(self, line: str) -> None:
+        """Take something that was typed."""
+        self._waiting.append(line)
+        self._told()
+        self._more.set()
+
+    async def run(self) -> None:
+        """Read and answer until the person leaves."""
+        worker = asyncio.create_task(self._work())
+        try:
+            while not self._chat.is_over and (line := await self._terminal.line.read()) is not None:
+                self.add(line)
+        finally:
+            self._chat.is_over = True
+            self._more.set()
+            # A turn ends by itself when it is stopped; anything else that is being done is given up.
+            if not self._chat.interrupt():
+                worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
+            for line in self._waiting:
+                self._terminal.show(Notice(f"not sent, but in the history of what you typed: {line:.80}", "warning"))
+
+    async def _work(self) -> None:
+        """Take what was typed, one after the other."""
+        while not self._chat.is_over:
+            await self._more.wait()
+            while self._waiting and not self._chat.is_over:
+                line = self._waiting.popleft()
+                self._is_working = True
+                self._told()
+                self._terminal.said(line)
+                try:
+                    await take(self._chat, line)
+                finally:
+                    self._is_working = False
+            self._more.clear()
+        self._terminal.line.leave()
+
+    def _told(self) -> None:
+        self._terminal.queued = len(self._waiting) if self._is_working else max(0, len(self._waiting) - 1)
+
+    def _stop(self) -> bool:
+        """Stop the turn, or the compaction; what waited behind a turn that was stopped comes back to the line."""
+        if self._chat.interrupt():
+            return True
+        if self._chat.status.is_compacting:
+            asyncio.get_running_loop().create_task(self._cancel())
+            return True
+        return False
+
+    async def _cancel(self) -> None:
+        if await self._chat.session.cancel_compaction():
+            self._terminal.show(Notice("compaction cancelled", "warning"))

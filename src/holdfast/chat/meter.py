@@ -1,0 +1,32 @@
+"""The line that says how full the context is."""
+
+from holdfast.chat.chat import Status
+from holdfast.session.compactor import COMPACTING
+
+CALIBRATED = {"reported": "", "counted": "", "calibrated": "≈", "estimated": "~"}
+"""How sure a number is: the provider's own or its vocabulary's, corrected by its reports, or a guess."""
+
+
+def meter(status: Status, *, busy: str = "", queued: int = 0, width: int = 80) -> str:
+    """Return the status on one line, the most important first, as far as it fits."""
+    share = status.tokens / max(1, status.budget)
+    mark = CALIBRATED.get(status.provenance, "~") if status.tokens else ""
+    parts = [f"{mark}{status.tokens:,}/{status.budget:,} tokens ({share:.0%})"]
+    if busy or status.is_compacting:
+        parts.insert(0, busy or COMPACTING)
+    if queued:
+        parts.append(f"{queued} queued")
+    parts.append(status.model)
+    if status.folds:
+        parts.append(f"{status.folds} {'fold' if status.folds == 1 else 'folds'}")
+    if status.provenance:
+        parts.append(status.provenance)
+    if status.cost is not None:
+        parts.append(f"${status.cost:.4f}")
+    line = ""
+    for part in parts:
+        longer = f"{line} · {part}" if line else part
+        if len(longer) > width:
+            break
+        line = longer
+    return line or parts[0][: max(0, width)]

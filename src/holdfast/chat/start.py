@@ -1,0 +1,98 @@
+"""The beginning of a chat: where it is shown, which conversation it goes on with, and how it ends."""
+
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from holdfast.app.build import policy_from
+from holdfast.app.settings import Settings
+from holdfast.chat.chat import Chat
+from holdfast.chat.happenings import Notice, Outcome, Screen
+from holdfast.chat.plain import JsonScreen, PlainScreen
+from holdfast.chat.taking import answer_lines, take
+from holdfast.errors import SettingsError
+
+EXIT_CODES: dict[Outcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
+HISTORY = "prompts"
+RESUMES = "recent_text"
+"""How a policy restores that goes on with the newest conversation by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the command line asks for."""
+
+    prompt: str | None = None
+    is_once: bool = False
+    """Answer once and leave."""
+    is_json: bool = False
+    session: str | None = None
+    """The conversation to go on with, by the beginning of its id."""
+    is_resumed: bool = False
+    """Go on with the newest one."""
+
+
+async def start(settings: Settings, wish: Wish) -> int:
+    """Run a chat, and return the exit code."""
+    if not wish.is_once and not wish.is_json and has_terminal():
+        return await _in_terminal(settings, wish)
+    screen = JsonScreen() if wish.is_json else PlainScreen()
+    async with _begun(settings, screen, wish) as chat:
+        if not wish.is_once:
+            return EXIT_CODES[await answer_lines(chat, wish.prompt)]
+        given = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+        prompt = "\n\n".join(text for text in (wish.prompt or "", given) if text)
+        if not prompt:
+            raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
+        return EXIT_CODES[await take(chat, prompt)]
+
+
+async def _in_terminal(settings: Settings, wish: Wish) -> int:
+    from holdfast.chat.loop import converse  # noqa: PLC0415 - a tenth of a second, for people only
+    from holdfast.chat.terminal import Terminal  # noqa: PLC0415 - as above
+
+    terminal = Terminal(settings.places.data_folder / HISTORY, has_colour=has_colour(settings))
+    async with _begun(settings, terminal, wish) as chat:
+        terminal.show(Notice(welcome(chat)))
+        await converse(chat, terminal, wish.prompt)
+        if len(chat.session):
+            terminal.show(Notice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
+    return 0
+
+
+@asynccontextmanager
+async def _begun(settings: Settings, screen: Screen, wish: Wish) -> AsyncGenerator[Chat]:
+    """Yield a chat in the conversation that was wished for."""
+    chat = Chat(settings, screen, folder=Path.cwd())
+    try:
+        if wish.session or wish.is_resumed:
+            await chat.begin(wish.session, is_newest=wish.is_resumed)
+        else:
+            is_newest = policy_from(settings).restore == RESUMES and not wish.is_once
+            await chat.begin(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
+        for told in (*map(str, settings.problems), *settings.notes):
+            screen.show(Notice(told, "warning"))
+        yield chat
+    finally:
+        await chat.close()
+
+
+def welcome(chat: Chat) -> str:
+    """Return the first line: who answers, in which conversation, and where to find help."""
+    many = len(chat.session)
+    where = f"{chat.session.id}, {many:,} messages so far" if many else "a new conversation"
+    return f"holdfast {version('holdfast')} · {chat.status.model} · {where}\n/help lists the commands, Ctrl-D leaves"
+
+
+def has_terminal() -> bool:
+    """Return whether a person sits at both ends, with a terminal that can move its cursor."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", ""}
+
+
+def has_colour(settings: Settings) -> bool:
+    """Return whether to use colours."""
+    return settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))

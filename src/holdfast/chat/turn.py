@@ -1,0 +1,66 @@
+"""One turn of the agent, told as it happens."""
+
+import json
+from collections.abc import AsyncGenerator
+
+from pydantic_ai import Agent, AgentRunResultEvent
+from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.messages import (
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+)
+from pydantic_ai.usage import RunUsage, UsageLimits
+
+from holdfast.chat.happenings import CallBegan, CallEnded, Happening, Notice, Thoughts, TurnEnded, Words
+
+SUCCESS = "success"
+
+
+async def happenings(agent: Agent[object, str], prompt: str | None, max_steps: int | None) -> AsyncGenerator[Happening]:
+    """Yield what happens while the agent answers; ends with the turn."""
+    # One step to close with, and one for a model that calls a tool in it all the same.
+    limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
+    try:
+        async with agent.run_stream_events(prompt, usage_limits=limits) as events:
+            async for event in events:
+                if isinstance(event, AgentRunResultEvent):
+                    yield _ended(event.result.usage)
+                elif (happening := _told(event)) is not None:
+                    yield happening
+    except UsageLimitExceeded:
+        yield Notice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")
+        yield TurnEnded("failed")
+
+
+def _told(event: object) -> Happening | None:
+    """Return what an event of the run says to the person, if anything."""
+    match event:
+        case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return Words(text) if text else None
+        case PartStartEvent(part=ThinkingPart(content=text)):
+            return Thoughts(text) if text else None
+        case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str() as text)):
+            return Thoughts(text) if text else None
+        case FunctionToolCallEvent(part=call):
+            return CallBegan(call.tool_call_id, call.tool_name, _shown(call.args))
+        case FunctionToolResultEvent(part=result):
+            is_error = result.outcome != SUCCESS
+            return CallEnded(result.tool_call_id, result.tool_name, _shown(result.content), is_error=is_error)
+        case _:
+            return None
+
+
+def _ended(usage: RunUsage) -> TurnEnded:
+    return TurnEnded("done", usage.input_tokens, usage.cache_read_tokens, usage.output_tokens, usage.requests)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

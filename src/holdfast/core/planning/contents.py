@@ -1,0 +1,111 @@
+"""What a conversation is made of now, what of it could be freed, and how near the next fold is.
+
+Read-only, for people: the same numbers that a plan is made of, in an order in which one can see where a window went.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.ledger.rendering import FRAME
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.steps import Line, Outlook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Tokens are as the provider counts them, as far as its reports have taught us."""
+
+    budget: int
+    """The most that may be sent."""
+    system: int = 0
+    tools: int = 0
+    pins: int = 0
+    ledger: int = 0
+    summary: int = 0
+    """What stands for folded messages, the ledger taken off."""
+    turns: int = 0
+    """What was said and still stands."""
+    reclaimable: int = 0
+    """What a compaction could free at most."""
+    messages: int = 0
+    roles: Mapping[str, int]
+    characters: int = 0
+    prompts: int = 0
+    """How many things the user said are among them."""
+    line: Line | None = None
+    """Where the policy acts next."""
+    turns_left: int | None = None
+    """About how many turns it takes to get there, at the pace so far; None where nobody can say."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.system + self.tools + self.pins + self.ledger + self.summary + self.turns
+
+    @property
+    def free(self) -> int:
+        """What the budget leaves."""
+        return max(0, self.budget - self.total)
+
+
+def contents_of(outlook: Outlook, policy: Policy) -> Contents:
+    """Return what would be sent if nothing were done about it."""
+    situation, shown = outlook.situation, outlook.shown
+    sizes: Tally[str] = Tally()
+    for index, (entry, size) in enumerate(zip(shown.entries, shown.sizes(), strict=True)):
+        ledger = _ledger_tokens(entry, outlook)
+        sizes["ledger"] += ledger
+        sizes[_kind(entry, outlook)] += size - ledger
+        if entry.position is None or (index != shown.newest_prompt and entry.position not in situation.pins):
+            sizes["free"] += size if entry.message.role != "system" else 0
+    line = policy.fold.line(outlook) if policy.fold else None
+    prompts = sum(entry.message.is_prompt and entry.position is not None for entry in shown.entries)
+
+    def billed(tokens: int) -> int:
+        return -int(-tokens * situation.calibration.factor // 1)
+
+    return Contents(
+        budget=situation.budget.tokens,
+        system=billed(situation.system_tokens + sizes["system"]),
+        tools=billed(situation.tools_tokens),
+        pins=billed(sizes["pins"]),
+        ledger=billed(sizes["ledger"]),
+        summary=billed(sizes["summary"]),
+        turns=billed(sizes["turns"]),
+        reclaimable=billed(sizes["free"]),
+        messages=len(shown),
+        roles=Tally(entry.message.role for entry in shown.entries),
+        characters=sum(_characters(entry) for entry in shown.entries),
+        prompts=prompts,
+        line=line,
+        turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),
+    )
+
+
+def _kind(entry: Entry, outlook: Outlook) -> str:
+    if entry.message.role == "system":
+        return "system"
+    if entry.position is None:
+        return "summary"
+    return "pins" if entry.position in outlook.situation.pins else "turns"
+
+
+def _ledger_tokens(entry: Entry, outlook: Outlook) -> int:
+    """Return what of a replacement is the ledger: it stands last."""
+    text = entry.message.text if entry.position is None else ""
+    return outlook.situation.counter.count(text[text.index(FRAME) :]) if FRAME in text else 0
+
+
+def _characters(entry: Entry) -> int:
+    message = entry.message
+    return len(message.text) + sum(len(result.text) for result in message.results)
+
+
+def _turns_left(line: Line | None, prompts: int, standing: int) -> int | None:
+    """Return how many turns like those so far reach the line; what stands for older ones does not grow."""
+    grown = 0 if line is None else line.held - (standing if line.unit == "tokens" else 0)
+    if line is None or not prompts or grown <= 0:
+        return None
+    return max(0, int((line.limit - line.held) * prompts / grown))

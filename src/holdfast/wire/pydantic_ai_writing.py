@@ -1,0 +1,204 @@
+"""Parts of pydantic-ai's requests and responses, written: the part each was read from, changed only where edited.
+
+What is made up here is as short as pydantic-ai lets it be: it fills in the rest when it reads it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from holdfast.core.conversation.json_values import parsed
+from holdfast.core.conversation.messages import (
+    Content,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from holdfast.wire.media import image_source
+from holdfast.wire.pieces import Piece
+from holdfast.wire.pydantic_ai_reading import is_hidden, result_content
+from holdfast.wire.reading import Place, is_list, is_mapping
+
+MADE_UP = {"pydantic_ai_synthesized_tool_return": True}
+"""How pydantic-ai itself marks a result that no tool gave."""
+
+
+def written_request(message: Message) -> Mapping[str, Any]:
+    """Return what is said to the model as JSON."""
+    native: Mapping[str, Any] = message.native or {"kind": "request"}
+    hidden = [part for part in native.get("parts", ()) if is_hidden(part)]
+    return {**native, "parts": [*_request_parts(message), *hidden]}
+
+
+def written_response(message: Message) -> Mapping[str, Any]:
+    """Return what the model said as JSON."""
+    native: Mapping[str, Any] = message.native or {"kind": "response"}
+    return {**native, "parts": [_response_part(part) for part in message.parts]}
+
+
+# What is said to the model.
+
+
+def _request_parts(message: Message) -> Iterator[Mapping[str, Any]]:
+    """Yield parts, the pieces of one prompt together."""
+    parent: Mapping[str, Any] | None = None
+    items: list[Any] = []
+    for part in message.parts:
+        if isinstance(part.native, Piece):
+            if parent is not None and part.native.part is not parent:
+                yield _prompt(parent, items)
+                items = []
+            parent = part.native.part
+            items += _items(part, part.native)
+        elif parent is not None and part.native is None and isinstance(part, Text):
+            # A word in the place of a piece, such as an image that was elided.
+            items.append(part.text)
+        else:
+            if parent is not None:
+                yield _prompt(parent, items)
+                parent, items = None, []
+            yield _request_part(part, message)
+    if parent is not None:
+        yield _prompt(parent, items)
+
+
+def _prompt(parent: Mapping[str, Any], items: list[Any]) -> Mapping[str, Any]:
+    was = parent["content"]
+    is_same = len(was) == len(items) and all(new is old for new, old in zip(items, was, strict=True))
+    return parent if is_same else {**parent, "content": items}
+
+
+def _items(part: Part, piece: Piece) -> Iterable[Any]:
+    if not isinstance(part, Text) or not part.is_edited:
+        return piece.items
+    spoken = piece.items[piece.spoken]
+    said = {**spoken, "content": part.text} if is_mapping(spoken) else part.text
+    return (*piece.items[: piece.spoken], said, *piece.items[piece.spoken + 1 :])
+
+
+def _request_part(part: Part, message: Message) -> Mapping[str, Any]:
+    if isinstance(part, ToolResult):
+        return _result(part)
+    if isinstance(part, Text):
+        return _text(part, message)
+    if is_mapping(part.native) and "part_kind" in part.native:
+        return part.native
+    if isinstance(part, Media):
+        return {"part_kind": "user-prompt", "content": [_media(part)]}
+    return {"part_kind": "user-prompt", "content": part.text if isinstance(part, Opaque | Thinking) else ""}
+
+
+def _text(part: Text, message: Message) -> Mapping[str, Any]:
+    if is_mapping(part.native):
+        return _rewritten(part, part.native) if part.is_edited else part.native
+    if message.role == "system":
+        return {"part_kind": "system-prompt", "content": part.text}
+    if part.trust == "summary" and message.native is None:
+        return {"part_kind": "compaction", "content": part.text}
+    return {"part_kind": "user-prompt", "content": part.text}
+
+
+def _rewritten(part: Text, native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part with other words; what a provider has under its own name for it does not hold any more."""
+    unnamed = {**native, "id": None} if native.get("id") else native
+    return {**unnamed, ("transcript" if native.get("part_kind") == "speech" else "content"): part.text}
+
+
+def _result(result: ToolResult) -> Mapping[str, Any]:
+    part = result.native if is_mapping(result.native) and "part_kind" in result.native else None
+    if part is None:
+        return _new_result(result)
+    if not result.is_edited:
+        return part
+    edited = {**part, "tool_call_id": result.call_id}
+    return edited if _says_the_same(result, part) else {**edited, "content": _content(result, part)}
+
+
+def _new_result(result: ToolResult) -> Mapping[str, Any]:
+    made: dict[str, Any] = {
+        "part_kind": "tool-return",
+        "tool_name": (result.answers.name if result.answers else "") or "tool",
+        "tool_call_id": result.call_id,
+        "content": _content(result, {}),
+    }
+    if result.answers is not None and result.is_error:
+        return {**made, "outcome": "interrupted", "metadata": MADE_UP}
+    return {**made, "outcome": "failed"} if result.is_error else made
+
+
+def _says_the_same(result: ToolResult, part: Mapping[str, Any]) -> bool:
+    is_edited = any(isinstance(item, Text) and item.is_edited for item in result.content)
+    return not is_edited and len(result.content) == len(result_content(part, Place("result")))
+
+
+def _content(result: ToolResult, part: Mapping[str, Any]) -> Any:
+    items = [_content_item(item) for item in result.content]
+    if len(items) == 1 and not is_list(part.get("content")):
+        return items[0]
+    if all(isinstance(item, str) for item in items):
+        return "\n".join(items)
+    return items
+
+
+def _content_item(item: Content) -> Any:
+    if isinstance(item, Media):
+        return _media(item)
+    if isinstance(item, Text) and (item.is_edited or item.native is None):
+        return item.text
+    return item.native if item.native is not None else item.text
+
+
+def _media(media: Media) -> Any:
+    """Return a file as an item of a prompt or a result."""
+    if is_mapping(media.native) and "kind" in media.native:
+        return media.native
+    source = image_source(media)
+    if source is None:
+        return f"[{media.kind} not carried over]"
+    kind, data = source
+    if kind == "url":
+        return {"kind": "image-url", "url": data}
+    return {"kind": "binary", "media_type": kind, "data": data.replace("+", "-").replace("/", "_")}
+
+
+# What the model says.
+
+
+def _response_part(part: Part) -> Mapping[str, Any]:
+    native = part.native if is_mapping(part.native) and "part_kind" in part.native else None
+    if isinstance(part, ToolCall):
+        return _call(part, native)
+    if isinstance(part, Text):
+        if native is None:
+            return {"part_kind": "text", "content": part.text}
+        return _rewritten(part, native) if part.is_edited else native
+    if native is not None:
+        return native
+    if isinstance(part, Thinking):
+        return {"part_kind": "thinking", "content": part.text}
+    words = (
+        part.text if isinstance(part, Opaque) else f"[{part.kind} not carried over]" if isinstance(part, Media) else ""
+    )
+    return {"part_kind": "text", "content": words}
+
+
+def _call(call: ToolCall, native: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if native is not None and not call.is_edited:
+        return native
+    part = {**native, "id": None} if native and native.get("id") else native or {"part_kind": "tool-call"}
+    edited = {**part, "tool_name": call.name or "tool", "tool_call_id": call.id}
+    was = native.get("args") if native else ""
+    return {**edited, "args": call.arguments if isinstance(was, str) else arguments_of(call.arguments)}
+
+
+def arguments_of(text: str) -> Any:
+    """Return arguments as an object where they are one, else as they are: pydantic-ai takes both."""
+    try:
+        value = parsed(text)
+    except ValueError:
+        return text
+    return value if is_mapping(value) else text

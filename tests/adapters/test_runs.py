@@ -1,0 +1,551 @@
+"""However a run is driven, stopped or nested, its session holds what was said, and the next run can begin."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from pydantic_ai import (
+    Agent,
+    AgentRunResultEvent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelResponse,
+    RunContext,
+    TextPart,
+    ToolCallPart,
+    UsageLimits,
+)
+from pydantic_ai.capabilities import Capability, Hooks, ProcessHistory
+from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.messages import (
+    CompactionPart,
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.tools import Tool
+
+from holdfast import Session, validate
+from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
+from holdfast.core.history import events as log
+from holdfast.testing.agents import ScriptedAgentModel, tool_call
+
+
+def kinds(messages: list[ModelMessage]) -> list[list[str]]:
+    return [[part.part_kind for part in message.parts] for message in messages]
+
+
+async def kept(governed: Holdfast, conversation_id: str | None = None) -> list[ModelMessage]:
+    return model_messages(await (await governed.open(conversation_id)).messages())
+
+
+async def counted(session: Session, kind: type[log.Event]) -> int:
+    return sum(isinstance(event, kind) for event in await session.events())
+
+
+def fine(_messages: list[ModelMessage]) -> str:
+    return "fine"
+
+
+def twice(number: int) -> int:
+    """Return a number twice."""
+    return 2 * number
+
+
+# Ways to drive a run.
+
+
+async def by_run(agent: Agent[None, str], text: str) -> str:
+    return (await agent.run(text)).output
+
+
+async def by_stream(agent: Agent[None, str], text: str) -> str:
+    async with agent.run_stream(text) as stream:
+        return await stream.get_output()
+
+
+async def by_events(agent: Agent[None, str], text: str) -> str:
+    async with agent.run_stream_events(text) as events:
+        results = [event.result.output async for event in events if isinstance(event, AgentRunResultEvent)]
+    return results[0]
+
+
+async def by_nodes(agent: Agent[None, str], text: str) -> str:
+    async with agent.iter(text) as run:
+        async for _ in run:
+            pass
+    assert run.result is not None
+    return run.result.output
+
+
+@pytest.mark.parametrize("drive", [by_run, by_stream, by_events, by_nodes])
+async def test_every_way_to_drive_a_run_is_governed_and_recorded(
+    drive: Callable[[Agent[None, str], str], Any],
+) -> None:
+    replies = [tool_call("twice", "a", number=2), "four", tool_call("twice", "b", number=4), "eight"]
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(replies)
+    agent = Agent(model, tools=[twice], capabilities=[governed])
+
+    outputs = [await drive(agent, "Twice two?"), await drive(agent, "And again?")]
+
+    assert [output.strip() for output in outputs] == ["four", "eight"]
+    assert kinds(await kept(governed)) == [["user-prompt"], ["tool-call"], ["tool-return"], ["text"]] * 2
+    assert model.prompts == ["Twice two?", "And again?"]
+    session = await governed.open()
+    assert await counted(session, log.RequestPrepared) == 4
+    assert await counted(session, log.Rewound) == 0
+
+
+def test_a_synchronous_run_is_governed_too() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    agent = Agent(model, capabilities=[governed])
+
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        agent.run_sync("one")
+        agent.run_sync("two")
+        asyncio.set_event_loop(None)
+
+    assert model.prompts == ["one", "two"]
+
+
+async def test_structured_output_leaves_a_history_that_can_be_gone_on_with() -> None:
+    governed = Holdfast(session="c1")
+    model = ScriptedAgentModel([tool_call("final_result", f"f{n}", response=n) for n in range(2)])
+    agent = Agent(model, output_type=int, capabilities=[governed])
+
+    outputs = [(await agent.run(f"Number {n}?")).output for n in range(2)]
+
+    assert outputs == [0, 1]
+    assert kinds(await kept(governed)) == [["user-prompt"], ["tool-call"], ["tool-return"]] * 2
+    assert validate(native_messages(model.requests[-1]), "pydantic-ai") == []
+
+
+# Deferred tools.
+
+
+async def test_calls_that_wait_for_approval_are_gone_on_with_by_conversation_alone() -> None:
+    governed = Holdfast(session="c1")
+    model = ScriptedAgentModel([tool_call("erase", "e1", path="a"), "erased", "fine"])
+    agent = Agent(
+        model,
+        output_type=[str, DeferredToolRequests],
+        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True)],
+        capabilities=[governed],
+    )
+
+    asked = (await agent.run("Erase a.")).output
+    assert isinstance(asked, DeferredToolRequests)
+    answer = await agent.run(deferred_tool_results=DeferredToolResults(approvals={"e1": True}))
+    await agent.run("Thanks.")
+
+    assert answer.output == "erased"
+    assert kinds(await kept(governed)) == [
+        ["user-prompt"], ["tool-call"], ["tool-return"], ["text"], ["user-prompt"], ["text"],
+    ]  # fmt: skip
+    assert await counted(await governed.open(), log.TurnInterrupted) == 0
+
+
+async def test_whoever_talks_on_instead_of_approving_gets_an_answer() -> None:
+    governed = Holdfast(session="c1")
+    model = ScriptedAgentModel([tool_call("erase", "e1", path="a"), "As you wish."])
+    agent = Agent(
+        model,
+        output_type=[str, DeferredToolRequests],
+        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True)],
+        capabilities=[governed],
+    )
+    await agent.run("Erase a.")
+
+    result = await agent.run("Rather not.")
+
+    assert result.output == "As you wish."
+    (part,) = model.requests[-1][2].parts[:1]
+    assert isinstance(part, ToolReturnPart)
+    assert (part.tool_call_id, part.content) == ("e1", "Interrupted by user.")
+
+
+# Runs inside runs.
+
+
+@pytest.mark.parametrize("session", [None, "c1"])
+async def test_agents_inside_agents_have_sessions_of_their_own(session: str | None) -> None:
+    governed = Holdfast(session=session)
+    helper_model = ScriptedAgentModel(lambda messages: f"helped: {messages[-1].parts[-1].content}")  # type: ignore[union-attr]
+    helper = Agent(helper_model, capabilities=[governed])
+    calls = ModelResponse(parts=[ToolCallPart("delegate", {"task": f"task {n}"}, f"d{n}") for n in range(3)])
+    model = ScriptedAgentModel([calls, "all done", "fine"])
+    agent = Agent(model, capabilities=[governed])
+
+    @agent.tool_plain
+    async def delegate(task: str) -> str:
+        return (await helper.run(task)).output
+
+    await agent.run("Do three things.", conversation_id="c1")
+    last = governed.last
+    await agent.run("And?", conversation_id="c1")
+
+    main = await kept(governed, "c1")
+    assert kinds(main) == [
+        ["user-prompt"], ["tool-call"] * 3, ["tool-return"] * 3, ["text"], ["user-prompt"], ["text"],
+    ]  # fmt: skip
+    assert [part.content for part in main[2].parts] == [f"helped: task {n}" for n in range(3)]  # type: ignore[union-attr]
+    assert [len(request) for request in helper_model.requests] == [1, 1, 1]
+    others = [one for name, one in governed.sessions.items() if name != "c1"]
+    assert [len(one) for one in others] == [2, 2, 2]
+    assert last is not None
+    assert len(last.messages) == 3
+    assert governed.session is await governed.open("c1")
+
+
+async def test_an_agent_inside_itself_with_the_same_conversation_does_not_disturb_it() -> None:
+    governed = Holdfast()
+    model = ScriptedAgentModel([tool_call("again", "a"), "inner", "outer"])
+    agent = Agent(model, capabilities=[governed])
+
+    @agent.tool
+    async def again(ctx: RunContext[Any]) -> str:
+        return (await agent.run("Inside.", conversation_id=ctx.conversation_id)).output
+
+    result = await agent.run("Outside.", conversation_id="c1")
+
+    assert result.output == "outer"
+    assert kinds(await kept(governed, "c1")) == [["user-prompt"], ["tool-call"], ["tool-return"], ["text"]]
+    assert kinds(model.requests[1]) == [["user-prompt"]]
+
+
+async def test_many_conversations_at_once_stay_apart() -> None:
+    governed = Holdfast(budget=1_000)
+    model = ScriptedAgentModel(lambda messages: f"re: {messages[-1].parts[-1].content} " + "word " * 40)  # type: ignore[union-attr]
+    agent = Agent(model, capabilities=[governed])
+
+    async def talk(name: str) -> list[ModelMessage]:
+        for number in range(8):
+            result = await agent.run(f"{name} {number}", conversation_id=name)
+        return result.all_messages()  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    names = ["ann", "bob", "cleo"]
+    histories = await asyncio.gather(*map(talk, names))
+
+    for name, history in zip(names, histories, strict=True):
+        assert await kept(governed, name) == history
+        assert [part.content for m in history[::2] for part in m.parts] == [f"{name} {n}" for n in range(8)]  # type: ignore[union-attr]
+    for request in model.requests:
+        assert sum(name in str(request) for name in names) == 1
+
+
+async def test_two_runs_of_one_conversation_at_once_each_get_what_they_asked() -> None:
+    governed = Holdfast()
+    model = ScriptedAgentModel(lambda messages: f"re: {messages[-1].parts[-1].content}")  # type: ignore[union-attr]
+    agent = Agent(model, capabilities=[governed])
+
+    results = await asyncio.gather(*(agent.run(f"prompt {n}", conversation_id="c1") for n in range(4)))
+
+    assert [result.output for result in results] == [f"re: prompt {n}" for n in range(4)]
+
+
+# Runs that are stopped.
+
+
+class Slow:
+    """A model that says a few words and then waits to be stopped, and a tool that does."""
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+        self.model = FunctionModel(self._whole, stream_function=self._streamed)
+
+    async def stop(self) -> None:
+        self.waits.set()
+        await asyncio.Event().wait()
+
+    async def _whole(self, _messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        await self.stop()
+        raise AssertionError
+
+    async def _streamed(
+        self, _messages: list[ModelMessage], _info: AgentInfo
+    ) -> AsyncGenerator[str | dict[int, DeltaToolCall]]:
+        yield "I was about "
+        yield "to say "
+        await self.stop()
+
+
+async def stopped(task: asyncio.Task[Any], slow: Slow) -> None:
+    await slow.waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_run_that_is_stopped_while_the_model_thinks_keeps_the_prompt() -> None:
+    slow, governed = Slow(), Holdfast(session="c1")
+    agent = Agent(ScriptedAgentModel(["fine"]), capabilities=[governed])
+
+    await stopped(asyncio.create_task(agent.run("one", model=slow.model)), slow)
+    result = await agent.run("two")
+
+    assert result.output == "fine"
+    assert kinds(await kept(governed)) == [["user-prompt"], ["user-prompt"], ["text"]]
+
+
+async def test_a_stream_that_is_stopped_keeps_what_was_said_so_far() -> None:
+    slow, governed = Slow(), Holdfast(session="c1")
+    model = ScriptedAgentModel(["fine"])
+    agent = Agent(model, capabilities=[governed])
+
+    async def listen() -> None:
+        async with agent.run_stream_events("one", model=slow.model) as events:
+            async for _ in events:
+                pass
+
+    await stopped(asyncio.create_task(listen()), slow)
+    await agent.run("two")
+
+    assert kinds(model.requests[0]) == [["user-prompt"], ["text"], ["user-prompt"]]
+    assert model.requests[0][1].parts == [TextPart("I was about to say ")]
+
+
+@pytest.mark.parametrize("drive", [by_run, by_events, by_nodes])
+async def test_a_run_that_is_stopped_in_a_tool_leaves_a_history_that_can_be_gone_on_with(
+    drive: Callable[[Agent[None, str], str], Any],
+) -> None:
+    slow, governed = Slow(), Holdfast(session="c1")
+    both = ModelResponse(parts=[ToolCallPart("wait", {}, "w"), ToolCallPart("twice", {"number": 2}, "t")])
+    model = ScriptedAgentModel([both, "fine"])
+    agent = Agent(model, tools=[twice], capabilities=[governed])
+
+    @agent.tool_plain
+    async def wait() -> str:
+        await slow.stop()
+        raise AssertionError
+
+    await stopped(asyncio.create_task(drive(agent, "one")), slow)
+    session = await governed.open()
+    left = len(session)
+    await drive(agent, "two")
+
+    assert left in {2, 3}
+    returns = {part.tool_call_id for m in model.requests[1] for part in m.parts if isinstance(part, ToolReturnPart)}
+    assert returns == {"w", "t"}
+    assert validate(native_messages(model.requests[1]), "pydantic-ai") == []
+
+
+async def test_a_process_that_died_in_a_tool_call_is_gone_on_with() -> None:
+    async with Session.open("c1") as session:
+        asked = ModelRequest(parts=[UserPromptPart("Look.")])
+        called = ModelResponse(parts=[ToolCallPart("look", {}, "l")])
+        await session.record(native_messages([asked, called]), format="pydantic-ai")
+        model = ScriptedAgentModel(["fine"])
+
+        result = await Agent(model, capabilities=[Holdfast(session=session)]).run("Still there?")
+
+    assert result.output == "fine"
+    assert kinds(model.requests[0]) == [["user-prompt"], ["tool-call"], ["tool-return", "user-prompt"]]
+    assert model.requests[0][2].parts[0].content == "Interrupted by user."  # type: ignore[union-attr]
+
+
+async def test_whoever_leaves_a_loop_over_nodes_leaves_what_was_said() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call("twice", "a", number=2), "fine"])
+    agent = Agent(model, tools=[twice], capabilities=[governed])
+
+    async with agent.iter("one") as run:
+        async for node in run:
+            if Agent.is_call_tools_node(node):
+                break
+    await agent.run("two")
+
+    assert kinds(model.requests[-1])[:2] == [["user-prompt"], ["tool-call"]]
+    assert validate(native_messages(model.requests[-1]), "pydantic-ai") == []
+
+
+async def test_a_limit_that_stops_a_run_leaves_a_history_that_can_be_gone_on_with() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call("twice", "a", number=2), "fine"])
+    agent = Agent(model, tools=[twice], capabilities=[governed])
+
+    with pytest.raises(UsageLimitExceeded):
+        await agent.run("one", usage_limits=UsageLimits(request_limit=1))
+    result = await agent.run("two")
+
+    assert result.output == "fine"
+    assert validate(native_messages(model.requests[-1]), "pydantic-ai") == []
+
+
+async def test_a_tool_that_raises_ends_the_run_and_the_next_one_goes_on() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call("fail", "a"), "fine"])
+    agent = Agent(model, capabilities=[governed])
+
+    @agent.tool_plain
+    def fail() -> str:
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        await agent.run("one")
+    result = await agent.run("two")
+
+    assert result.output == "fine"
+    assert validate(native_messages(model.requests[-1]), "pydantic-ai") == []
+
+
+# Beside other capabilities.
+
+
+async def test_what_other_capabilities_put_into_a_request_reaches_the_model() -> None:
+    async def remind(_ctx: RunContext[Any], request_context: ModelRequestContext) -> ModelRequestContext:
+        note = ModelRequest(parts=[UserPromptPart("[It is late.]")])
+        request_context.messages = [*request_context.messages, note]
+        return request_context
+
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    agent = Agent(model, capabilities=[Hooks(before_model_request=remind), governed])
+
+    await agent.run("one")
+    result = await agent.run("two")
+
+    assert model.prompts == ["one", "two", "[It is late.]"]
+    assert await kept(governed) == result.all_messages()
+
+
+async def test_a_processor_that_shortens_the_history_is_obeyed() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    newest: ProcessHistory[Any] = ProcessHistory(lambda messages: messages[-3:])
+    agent = Agent(model, capabilities=[governed, newest])
+
+    for text in ("one", "two", "three", "four"):
+        result = await agent.run(text)
+
+    assert model.prompts == ["three", "four"]
+    assert await kept(governed) == result.all_messages()  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert len(await governed.open()) > 8
+
+
+async def test_a_capability_that_is_given_to_a_run_takes_the_place_of_the_agents() -> None:
+    usual, special = Holdfast(session="usual"), Holdfast(session="special")
+    agent = Agent(ScriptedAgentModel(fine), capabilities=[usual])
+
+    await agent.run("one")
+    await agent.run("two", capabilities=[special])
+
+    assert [len(await kept(one)) for one in (usual, special)] == [2, 2]
+
+
+async def test_an_answer_that_another_capability_changes_is_recorded_as_it_was_left() -> None:
+    async def shout(
+        _ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        del request_context
+        return ModelResponse(parts=[TextPart(str(response.text).upper())])
+
+    governed = Holdfast(session="c1")
+    agent = Agent(ScriptedAgentModel(fine), capabilities=[Hooks(after_model_request=shout), governed])
+
+    await agent.run("one")
+
+    assert (await kept(governed))[1].parts == [TextPart("FINE")]
+
+
+# Text that changes from run to run.
+
+
+async def test_system_text_that_is_made_anew_goes_out_as_it_is_now_and_costs_no_history() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    agent = Agent(model, capabilities=[governed], system_prompt="Be brief.")
+    runs = iter(range(9))
+
+    @agent.system_prompt(dynamic=True)
+    def clock() -> str:
+        return f"It is {next(runs)} o'clock."
+
+    for text in ("one", "two", "three"):
+        await agent.run(text)
+
+    session = await governed.open()
+    assert [part.content for part in model.requests[-1][0].parts] == ["Be brief.", "It is 2 o'clock.", "one"]  # type: ignore[union-attr]
+    assert model.prompts == ["one", "two", "three"]
+    assert await counted(session, log.Rewound) == 0
+    assert len(session) == 7
+    assert "It is 2 o'clock." in session.history.facts.system
+
+
+async def test_instructions_that_change_cost_no_history() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    agent = Agent(model, capabilities=[governed])
+    runs = iter(range(9))
+
+    @agent.instructions
+    def clock() -> str:
+        return f"It is {next(runs)} o'clock."
+
+    for text in ("one", "two"):
+        await agent.run(text)
+
+    session = await governed.open()
+    assert model.asked[-1].instructions == "It is 1 o'clock."
+    assert await counted(session, log.Rewound) == 0
+    assert len(session) == 4
+
+
+# What is in force.
+
+
+def after(opening: ModelResponse) -> ScriptedAgentModel:
+    """Return a model that begins with a call, and then talks until there is a fold."""
+    return ScriptedAgentModel([opening, *["word " * 150] * 20])
+
+
+async def test_tools_that_were_found_before_a_fold_are_still_there_after_it() -> None:
+    governed, model = Holdfast(session="c1", budget=1_500), after(tool_call("search_tools", "s", queries=["weather"]))
+    agent = Agent(model, capabilities=[governed], tools=[twice])
+
+    @agent.tool_plain(defer_loading=True)
+    def get_weather(city: str) -> str:
+        """Tell the weather of a city."""
+        return f"rain in {city}"
+
+    @agent.tool_plain(defer_loading=True)
+    def play_music(title: str) -> str:
+        """Play a song."""
+        return f"la la {title}"
+
+    for number in range(12):
+        await agent.run(f"prompt {number}")
+
+    assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
+    assert "search_tools" not in str(model.requests[-1])
+    assert model.asked[-1].model_request_parameters.revealed_tool_names == {"get_weather"}
+
+
+async def test_a_capability_that_was_loaded_before_a_fold_is_still_loaded_after_it() -> None:
+    weather = Capability[Any](
+        id="weather", instructions="Always name the wind.", tools=[twice], description="Weather.", defer_loading=True
+    )
+    governed, model = Holdfast(session="c1", budget=1_500), after(tool_call("load_capability", "l", id="weather"))
+    agent = Agent(model, capabilities=[governed, weather])
+
+    for number in range(12):
+        await agent.run(f"prompt {number}")
+
+    assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
+    assert "Always name the wind." in str(model.requests[-1])
+    assert model.asked[-1].model_request_parameters.revealed_tool_names == {"twice"}
+    assert len((await governed.open()).history.facts.pins) == 1
+
+
+async def test_instructions_that_were_changed_before_a_fold_are_still_changed_after_it() -> None:
+    governed, model = Holdfast(session="c1", budget=1_500), ScriptedAgentModel(lambda _: "word " * 150)
+    agent = Agent(model, capabilities=[governed])
+    speeds = iter(["slow", "slow", *["fast"] * 20])
+
+    @agent.instructions(name="speed", on_change="append")
+    def speed() -> InstructionPart:
+        return InstructionPart(f"Be {next(speeds)}.", name="speed", on_change="append", dynamic=True)
+
+    for number in range(12):
+        await agent.run(f"prompt {number}")
+
+    assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
+    assert "Be fast." in str([*model.requests[-1], model.asked[-1].instructions])

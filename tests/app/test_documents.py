@@ -1,0 +1,54 @@
+"""The page about settings says what is true."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.sources import load
+from holdfast.cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who stands in a project of his."""
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path
+
+
+def test_the_tables_are_those_of_the_declarations() -> None:
+    expected = runpy.run_path(str(ROOT / "scripts" / "settings_reference.py"))["reference"]()
+
+    assert expected in PAGE, "run scripts/settings_reference.py"
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_an_example_of_a_file_can_be_used(text: str, home: Path) -> None:
+    (home / ".config" / "holdfast").mkdir(parents=True)
+    (home / ".config" / "holdfast" / "holdfast.toml").write_text(text, encoding="utf-8")
+
+    found = load()
+
+    assert (found.problems, found.notes) == ((), ())
+
+
+def test_what_the_commands_answer_is_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks("console"):
+        said = ""
+        for line in block.splitlines():
+            if line.startswith("$ holdfast "):
+                main(line.removeprefix("$ holdfast ").split())
+                captured = capsys.readouterr()
+                said += f"{line}\n{captured.out}{captured.err}"
+        assert said == block

@@ -1,0 +1,181 @@
+"""A model behind real HTTP, and a person at a real pseudo-terminal."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pexpect
+import pyte
+import pytest
+
+from holdfast.testing.chat import Json
+from holdfast.testing.endpoint import Endpoint, Piece, Received, spoken
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+TIMEOUT_SECONDS = 120
+
+
+def messages_of(request: Received) -> list[Json]:
+    return cast("list[Json]", request.body["messages"])
+
+
+class Served:
+    """A model that answers from a script; without one it says what it was asked."""
+
+    def __init__(self) -> None:
+        self.script: deque[Sequence[Piece]] = deque()
+        self.answer: Callable[[str], str] = lambda prompt: f"you said: {prompt}"
+        self._endpoint = Endpoint(self._reply)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._is_up = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._is_up.wait(TIMEOUT_SECONDS)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join(TIMEOUT_SECONDS)
+
+    @property
+    def model(self) -> str:
+        return f"{self._endpoint.url}#served"
+
+    @property
+    def asked(self) -> list[list[Json]]:
+        """The messages of each request."""
+        return [messages_of(request) for request in self._endpoint.requests]
+
+    @property
+    def prompts(self) -> list[str]:
+        """The last thing each request says."""
+        return [str(messages[-1]["content"]) for messages in self.asked]
+
+    def _reply(self, request: Received) -> Sequence[Piece]:
+        if self.script:
+            return self.script.popleft()
+        messages = messages_of(request)
+        return spoken(self.answer(str(messages[-1]["content"])), input_tokens=len(str(messages)) // 4)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._done = asyncio.Event()
+        async with self._endpoint:
+            self._is_up.set()
+            await self._done.wait()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    model = Served()
+    model.start()
+    yield model
+    model.stop()
+
+
+class Person:
+    """Somebody who types, and sees what a terminal shows."""
+
+    def __init__(self, arguments: Sequence[str], env: dict[str, str], folder: Path, rows: int, columns: int) -> None:
+        self.screen = pyte.HistoryScreen(columns, rows, history=5_000)
+        self._stream = pyte.ByteStream(self.screen)
+        self._child = pexpect.spawn(
+            HOLDFAST, list(arguments), env=env, cwd=str(folder), dimensions=(rows, columns), timeout=TIMEOUT_SECONDS
+        )
+        self._child.delaybeforesend = None
+
+    def types(self, text: str) -> None:
+        self._child.send(text)
+
+    def says(self, text: str) -> None:
+        self._child.send(text + "\r")
+
+    def sees(self, *texts: str) -> None:
+        """Wait until all of some texts are on the screen or above it."""
+        self._until(lambda: all(text in self.text for text in texts), f"{texts} to be seen")
+
+    def waits(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something is true elsewhere."""
+        self._until(condition, what)
+
+    def leaves(self) -> int:
+        """Wait for the end, and return the exit code."""
+        while True:
+            try:
+                self._feed(self._child.read_nonblocking(65_536, timeout=TIMEOUT_SECONDS))
+            except pexpect.EOF:
+                self._child.close()
+                return -1 if self._child.exitstatus is None else self._child.exitstatus
+
+    def kills(self) -> None:
+        self._child.kill(9)
+        self.leaves()
+
+    @property
+    def text(self) -> str:
+        """All that was shown, line by line."""
+        above = [
+            "".join(line[column].data for column in range(self.screen.columns)) for line in self.screen.history.top
+        ]
+        return "\n".join(line.rstrip() for line in [*above, *self.screen.display])
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited for {what}; the screen is:\n{self.text}")
+            try:
+                self._feed(self._child.read_nonblocking(65_536, timeout=0.1))
+            except pexpect.TIMEOUT:
+                continue
+            except pexpect.EOF:
+                raise AssertionError(f"it ended before {what}; the screen was:\n{self.text}") from None
+
+    def _feed(self, data: bytes) -> None:
+        # A terminal answers where its cursor is; prompt_toolkit asks.
+        for _ in range(data.count(b"\x1b[6n")):
+            self._child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        self._stream.feed(data)
+
+    def close(self) -> None:
+        self._child.close(force=True)
+
+
+Sit = Callable[..., Person]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """The environment of a person with an empty home."""
+    ours = ("HOLDFAST_", "XDG_", "COLUMNS", "LINES", "NO_COLOR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {**kept, "HOLDFAST_HOME": str(tmp_path / "home"), "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+def sit(tmp_path: Path, env: dict[str, str], served: Served) -> Iterator[Sit]:
+    """Sit down at a chat with the served model."""
+    people: list[Person] = []
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def down(*arguments: str, rows: int = 24, columns: int = 80, **more: str) -> Person:
+        model = () if any(argument == "--model" for argument in arguments) else ("--model", served.model)
+        person = Person(["chat", *model, *arguments], {**env, **more}, folder, rows, columns)
+        people.append(person)
+        return person
+
+    yield down
+    for person in people:
+        person.close()

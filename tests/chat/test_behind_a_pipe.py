@@ -1,0 +1,114 @@
+"""The chat without a terminal: answers for pipes, events for programs."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.endpoint import called, replied, spoken
+from tests.chat.conftest import HOLDFAST, TIMEOUT_SECONDS, Served
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+def ran(served: Served, env: dict[str, str], folder: Path, *arguments: str, said: str = "") -> tuple[int, str, str]:
+    """Run the chat to its end, and return the exit code and what it wrote."""
+    command = [HOLDFAST, "chat", "--model", served.model, *arguments]
+    done = subprocess.run(
+        command, input=said, env=env, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_question_on_standard_input_is_answered_once(served: Served, env: dict[str, str], folder: Path) -> None:
+    assert ran(served, env, folder, "-p", said="What is a tide?\n") == (0, "you said: What is a tide?\n", "")
+    assert served.prompts == ["What is a tide?"]
+
+
+def test_a_question_and_what_it_is_about_go_together(served: Served, env: dict[str, str], folder: Path) -> None:
+    ran(served, env, folder, "-p", "Summarise", "this:", said="a long report")
+
+    assert served.prompts == ["Summarise this:\n\na long report"]
+
+
+def test_a_program_gets_events(served: Served, env: dict[str, str], folder: Path) -> None:
+    (folder / "notes.txt").write_text("the tide turns at four")
+    served.script += [called(("read_file", {"path": "notes.txt"})), spoken("At ", "four.")]
+
+    code, out, _ = ran(served, env, folder, "-p", "When?", "--json")
+
+    events = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [event["event"] for event in events] == ["tool_call", "tool_result", "text", "text", "turn_end"]
+    assert events[1]["result"] == "the tide turns at four"
+    assert events[-1]["outcome"] == "done"
+
+
+def test_lines_are_turns_of_one_conversation(served: Served, env: dict[str, str], folder: Path) -> None:
+    code, out, err = ran(served, env, folder, said="one\n\n/history\ntwo\n")
+
+    assert (code, out) == (0, "you said: one\nyou said: two\n")
+    assert "1 turns, 2 messages" in err
+    assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["one", "two"]
+
+
+def test_a_conversation_is_resumed_by_the_beginning_of_its_id(
+    served: Served, env: dict[str, str], folder: Path
+) -> None:
+    ran(served, env, folder, "-p", "first")
+
+    code, _, _ = ran(served, env, folder, "--resume", "-p", said="second")
+
+    assert code == 0
+    assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["first", "second"]
+
+
+def test_a_failure_is_an_exit_code_and_a_line(served: Served, env: dict[str, str], folder: Path) -> None:
+    served.script.append(replied(401, {"error": {"message": "Incorrect API key provided: sk-abcdefghijklmnop"}}))
+
+    code, out, err = ran(served, env, folder, "-p", "hello")
+
+    assert (code, out) == (1, "")
+    assert "Incorrect API key provided" in err
+    assert "sk-abcdefghijklmnop" not in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--resume", "nothing"], "session 'nothing' is not known"),
+        (["--resume"], "session 'the newest' is not known"),
+        (["--preset", "nope"], "nope"),
+        (["--tools", "fly"], "fly"),
+        (["--system", "missing.txt"], "missing.txt"),
+        (["--store", "oracle://x"], "oracle"),
+        (["-p"], "prompt: is empty"),
+    ],
+)
+def test_a_users_mistake_is_told_in_a_line(
+    served: Served, env: dict[str, str], folder: Path, arguments: list[str], told: str
+) -> None:
+    _, out, err = ran(served, env, folder, *arguments)
+
+    assert told in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_no_provider_is_reached_and_no_account_is_needed_to_be_told_so(env: dict[str, str], folder: Path) -> None:
+    command = [HOLDFAST, "chat", "--model", "openai:gpt-5", "-p", "hello"]
+    bare = {name: value for name, value in env.items() if "API_KEY" not in name}
+
+    done = subprocess.run(
+        command, env=bare, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+    )
+
+    assert done.returncode == 1
+    assert "OPENAI_API_KEY" in done.stderr
+    assert "Traceback" not in done.stderr

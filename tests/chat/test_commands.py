@@ -1,0 +1,276 @@
+"""The slash commands."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import Session
+from holdfast.chat.commands.every import COMMANDS
+from holdfast.session.checkpoints import EMPTY
+from holdfast.stores.memory import MemoryStore
+from tests.chat.room import entered, said, told
+
+NAMED = [
+    "help",
+    "compact",
+    "preview",
+    "undo",
+    "redo",
+    "clear",
+    "new",
+    "history",
+    "context",
+    "config",
+    "model",
+    "preset",
+    "sessions",
+    "resume",
+    "rewind",
+    "fork",
+    "session",
+    "pin",
+    "receipts",
+    "export",
+    "quit",
+]
+
+
+def test_every_command_is_there_and_says_what_it_does() -> None:
+    there = {command.name: command.summary for command in COMMANDS}
+
+    assert {name for name in NAMED if there.get(name)} == set(NAMED)
+
+
+async def test_an_unknown_command_suggests_the_nearest(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    assert await told(chat, room, "/compcat") == "/compcat: is no command; did you mean /compact?"
+    assert await told(chat, room, "/xyzzy") == "/xyzzy: is no command; /help lists all"
+    assert (
+        await told(chat, room, "/re")
+        == "/re: is no command; did you mean /receipts or /redo or /resume or /retry or /rewind?"
+    )
+    assert (await told(chat, room, "/his")).startswith("0 turns")
+
+
+async def test_help_is_the_docstring(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    every = await told(chat, room, "/help")
+    assert (
+        "/compact [FOCUS] | Replace older messages by a summary, now; FOCUS is what it is to be about above all."
+        in every
+    )
+    assert await told(chat, room, "/help undo") == (
+        "**/undo **\n\nTake back the last change of context: a compaction, a clear, a rewind."
+    )
+
+
+@pytest.mark.seed("A-8", "A-37")
+async def test_clear_empties_the_context_and_undo_brings_it_back(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 2)
+
+    assert await told(chat, room, "/clear") == "the context is empty; /undo brings it back"
+    assert await told(chat, room, "/history") == "0 turns, 0 messages; 4 are in the log"
+    assert await told(chat, room, "/undo") == "undone; /redo brings it back"
+    assert await told(chat, room, "/history") == "2 turns, 4 messages; 4 are in the log"
+    assert await told(chat, room, "/redo") == "done again"
+    assert await told(chat, room, "/redo") == "there is nothing to redo"
+
+
+@pytest.mark.seed("D-21")
+async def test_context_clear_clears_the_context(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 2)
+
+    await told(chat, room, "/context clear")
+
+    assert await chat.session.shown() == []
+
+
+@pytest.mark.seed("A-38")
+async def test_history_counts_turns_as_the_preset_does(tmp_path: Path) -> None:
+    call = {"part_kind": "tool-call", "tool_name": "look", "args": "{}", "tool_call_id": "c1"}
+    back = {"part_kind": "tool-return", "tool_name": "look", "content": "seen", "tool_call_id": "c1"}
+    loop = [{"kind": "response", "parts": [call]}, {"kind": "request", "parts": [back]}]
+    counts: list[str] = []
+
+    for preset in ("default", "co-cli"):
+        chat, room = await entered(tmp_path, flags={"preset": preset})
+        await said(chat, 1)
+        await chat.session.record(loop, format="pydantic-ai")
+        counts.append(await told(chat, room, "/history"))
+
+    assert counts == ["1 turns, 4 messages; 4 are in the log", "2 turns, 4 messages; 4 are in the log"]
+
+
+@pytest.mark.seed("D-20")
+async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000"})
+    await said(chat, 3)
+
+    shown = await told(chat, room, "/context")
+
+    assert "PART | TOKENS | SHARE" in shown
+    assert "6 messages (3 assistant, 3 user), 900 characters" in shown
+    assert "next fold at " in shown
+    assert "turns at this pace" in shown
+
+
+@pytest.mark.seed("C-4")
+async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await said(chat, 12)
+
+    preview = await told(chat, room, "/preview")
+    done = await told(chat, room, "/compact the tides")
+    receipts = await told(chat, room, "/receipts")
+
+    assert "would be compacted" in preview
+    assert "messages were compacted" in done
+    assert "freed), by rule" in done
+    assert room.was_busy == ["Compacting conversation history", ""]
+    assert "undo with /undo" in receipts
+
+
+async def test_compact_on_nothing_says_so(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    assert "nothing" in await told(chat, room, "/compact")
+    assert await told(chat, room, "/receipts") == "nothing was compacted yet"
+
+
+async def test_rewind_lists_prompts_and_goes_back_to_one(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    assert await told(chat, room, "/rewind") == "nothing was said yet"
+    await said(chat, 3)
+
+    listed = await told(chat, room, "/rewind")
+    assert [line.split(" why")[0] for line in listed.splitlines()] == [
+        "MESSAGE | PROMPT", "0 | question 0", "2 | question 1", "4 | question 2",
+    ]  # fmt: skip
+    assert "is not the number of a prompt" in await told(chat, room, "/rewind 1")
+    assert await told(chat, room, "/rewind 2") == "back before message 2; /undo takes it back"
+    assert len(await chat.session.shown()) == 2
+
+
+async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 2)
+    first = chat.session.id
+
+    assert (await told(chat, room, "/fork 2")).endswith(f"/resume {first} goes back")
+    assert chat.session.id != first
+    assert len(await chat.session.shown()) == 2
+    assert await told(chat, room, f"/resume {first}") == f"{first}: 4 messages"
+    assert "is not known" in await told(chat, room, "/resume nothing")
+
+
+async def test_new_begins_another_conversation_and_sessions_lists_them(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    assert await told(chat, room, "/sessions") == "no conversations are kept yet"
+    await said(chat, 1)
+    first = chat.session.id
+
+    assert await told(chat, room, "/new") == f"a new conversation; /resume {first} goes back"
+    assert chat.session.id != first
+    assert f" | {first} | now | " in await told(chat, room, "/sessions")
+    assert await told(chat, room, "/resume") == f"{first}: 2 messages"
+
+
+@pytest.mark.seed("C-43")
+async def test_session_checkpoints_says_when_there_are_none(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    assert await told(chat, room, "/session checkpoints") == EMPTY
+
+
+async def test_pins_stay_whole(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 2)
+
+    assert await told(chat, room, "/pin") == "message 2 stays whole"
+    assert await told(chat, room, "/pin 0") == "message 0 stays whole"
+    assert chat.session.history.facts.pins == {0, 2}
+    assert await told(chat, room, "/unpin 2") == "message 2 is not pinned any more"
+    assert "takes the number of a message" in await told(chat, room, "/pin x")
+
+
+@pytest.mark.seed("D-22", "D-7")
+async def test_config_changes_a_setting_at_once_and_says_where_values_come_from(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"preset": "cowagent"})
+
+    assert "max_context_tokens | 50,000 | preset cowagent" in await told(chat, room, "/config agent_max_context_tokens")
+    assert (await told(chat, room, "/config agent_max_context_tokens 80000")).startswith("max_context_tokens = 80,000")
+    assert (await told(chat, room, "/config agent_max_context_turns 30")).startswith("max_context_turns = 30")
+    fold = chat.session.policy.fold
+    assert (getattr(fold, "max_tokens", 0), getattr(fold, "max_turns", 0)) == (80_000, 30)
+    assert "changed in this session" in await told(chat, room, "/config max_context_turns")
+    assert await told(chat, room, "/config max_steps many") == (
+        "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not 'many'"
+    )
+
+
+async def test_config_keeps_a_setting_on_request(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    shown = await told(chat, room, "/config max_steps 7 --save")
+
+    assert shown.startswith("max_steps = 7, kept in ")
+    assert (tmp_path / "holdfast.toml").read_text() == "max_steps = 7\n"
+
+
+@pytest.mark.seed("C-52")
+async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_first(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, "no", "yes", flags={"summarization_model": "none"})
+    await said(chat, 40, words=150)
+
+    refused = await told(chat, room, "/model gpt-4")
+    switched = await told(chat, room, "/model gpt-4")
+
+    assert refused == "gpt-5 goes on answering"
+    assert room.asked[0].endswith("Compact first, and switch?")
+    assert switched == "gpt-4 answers from now on"
+    assert (await chat.session.contents(budget=chat.budget)).total < chat.budget.tokens
+
+
+async def test_a_preset_takes_effect_at_once(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    assert await told(chat, room, "/preset") == "default; there are: default, co-cli, inkeep, copilot, cowagent"
+    assert (await told(chat, room, "/preset co-cli")).startswith("preset co-cli from now on")
+    assert chat.session.policy.name == "co-cli"
+    assert "is not known" in await told(chat, room, "/preset nope")
+
+
+async def test_export_writes_markdown_or_a_log_and_overwrites_nothing(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 1)
+
+    assert await told(chat, room, f"/export {tmp_path}/talk.md") == f"wrote {tmp_path}/talk.md"
+    assert (tmp_path / "talk.md").read_text().startswith("**user**\n\nquestion 0 why")
+    assert "already there" in await told(chat, room, f"/export {tmp_path}/talk.md")
+    assert await told(chat, room, f"/export {tmp_path}/talk.jsonl") == f"wrote {tmp_path}/talk.jsonl"
+    assert "holdfast.export" in (tmp_path / "talk.jsonl").read_text().splitlines()[0]
+    assert (await told(chat, room, "/export")).startswith("**user**")
+
+
+async def test_quit_leaves(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    await told(chat, room, "/q")
+
+    assert chat.is_over
+
+
+async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
+    store = MemoryStore()
+    chat, room = await entered(tmp_path, store=store)
+    async with Session.open("other", store=store) as other:
+        await other.record([{"role": "user", "content": "hello"}])
+
+    shown = await told(chat, room, "/resume other")
+
+    assert shown == "session: 'other' holds openai-chat messages; the chat goes on with sessions of its own only"
+    assert len(chat.session) == 0

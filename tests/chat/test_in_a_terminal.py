@@ -1,0 +1,172 @@
+"""The chat as a person has it, in a real pseudo-terminal, with a model behind real HTTP."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.endpoint import called, replied, said_chunk, spoken, streamed
+from holdfast.wire.validate.provider import validate
+from tests.chat.conftest import Served, Sit
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+EMPTY = "Exceeded maximum"
+
+
+def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served) -> None:
+    served.script.append(spoken("Tabs are **not** spaces.\n\n", "Split on both."))
+    person = sit()
+
+    person.sees("/help lists the commands", "0/")
+    person.says("Why does the parser fail?")
+    person.sees("› Why does the parser fail?", "Tabs are not spaces.", "Split on both.", "tokens")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+    assert "kept; go on with: holdfast chat --resume" in person.text
+    assert served.prompts == ["Why does the parser fail?"]
+
+
+@pytest.mark.seed("A-32", "A-33", "A-34", "A-35", "A-36", "A-7")
+def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(sit: Sit, served: Served) -> None:
+    served.script.append(spoken("Once upon", None))
+    person = sit()
+
+    person.says("Tell me a story.")
+    person.sees("Once upon")
+    person.types(CTRL_C)
+    person.sees("Interrupted by user.")
+    person.says("Never mind.")
+    person.sees("you said: Never mind.")
+
+    assert validate(served.asked[-1], "openai") == []
+    assert "Tell me a story." in str(served.asked[-1])
+
+
+def test_what_is_typed_during_an_answer_waits_its_turn(sit: Sit, served: Served) -> None:
+    served.script.append(spoken("thinking about it", None))
+    person = sit()
+
+    person.says("first")
+    person.sees("thinking about it")
+    person.says("second")
+    person.sees("1 queued")
+    person.types("half a thi")
+    person.types(CTRL_C)
+    person.sees("you said: second", "› half a thi")
+    person.says("rd")
+    person.sees("you said: half a third")
+
+
+def test_a_killed_chat_resumes_with_its_turn_mended(sit: Sit, served: Served) -> None:
+    served.script += [called(("run_command", {"command": "sleep 600"}))]
+    person = sit("--tools", "run")
+    person.says("Run it.")
+    person.sees("Run: sleep 600")
+    person.kills()
+
+    again = sit("--resume", "--tools", "run")
+    again.sees("messages so far")
+    again.says("What happened?")
+    again.sees("you said: What happened?")
+
+    assert validate(served.asked[-1], "openai") == []
+
+
+def test_a_command_is_run_only_when_the_person_agrees(sit: Sit, served: Served) -> None:
+    served.script += [
+        called(("run_command", {"command": "echo from-the-shell"})),
+        spoken("It printed something."),
+        called(("run_command", {"command": "touch forbidden"})),
+        spoken("Then not."),
+    ]
+    person = sit("--tools", "read,run")
+
+    person.says("Print.")
+    person.sees("Run: echo from-the-shell", "[y] yes")
+    person.types("y")
+    person.sees("✓ from-the-shell", "It printed something.")
+    person.says("Touch.")
+    person.sees("Run: touch forbidden")
+    person.types("n")
+    person.sees("Then not.")
+
+    assert "the user did not allow this command" in str(served.asked[-1])
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (replied(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}}), "key"),
+        (replied(404, {"error": {"message": "The model does not exist"}}), "check the model's name"),
+        (streamed(said_chunk("half an ans"), is_cut=True), "/retry asks again"),
+        (spoken(""), EMPTY),
+    ],
+    ids=["wrong key", "unknown model", "cut in mid-stream", "an empty answer"],
+)
+def test_a_failure_is_told_and_the_conversation_goes_on(
+    sit: Sit, served: Served, reply: list[bytes], told: str
+) -> None:
+    served.script += [reply, reply] if told == EMPTY else [reply]
+    person = sit()
+
+    person.says("hello")
+    person.sees(told, "Nothing is lost")
+    person.says("/retry")
+    # An empty answer was asked for once more by pydantic-ai itself, in words of its own.
+    person.sees("you said: Please return text" if told == EMPTY else "you said: hello")
+
+
+def test_a_large_paste_becomes_an_attachment_that_the_model_reads(sit: Sit, served: Served) -> None:
+    served.script += [
+        called(("read_file", {"path": "paste-1.txt", "start_line": 900, "lines": 2})),
+        spoken("Line 901 it is."),
+    ]
+    person = sit("--budget", "4000")
+    person.sees("/help lists the commands", "›")
+    paste = "".join(f"line {number} of the log\r" for number in range(1, 3_001))
+
+    person.types(f"\x1b[200~{paste}\x1b[201~")
+    person.says("")
+    person.sees("… 2,988 more lines", "too much for a budget", "[y] yes")
+    person.types("y")
+    person.sees("Line 901 it is.")
+
+    assert "line 900 of the log\\nline 901 of the log" in str(served.asked[-1])
+
+
+@pytest.mark.parametrize("columns", [20, 40, 200])
+def test_a_terminal_of_any_width_will_do(sit: Sit, columns: int) -> None:
+    person = sit(columns=columns, rows=12, NO_COLOR="1")
+
+    person.says("hello")
+    person.sees("you said:", "hello")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+
+
+def test_a_long_conversation_folds_and_goes_on(sit: Sit, served: Served) -> None:
+    served.answer = lambda prompt: f"answer to {prompt[:11]}: " + "because of the tide. " * 20
+    person = sit("--budget", "1500", "--tools", "none")
+
+    for number in range(25):
+        person.says(f"question {number}? " + "Why is that so? " * 8)
+        person.sees(f"answer to question {number}")
+    person.says("/receipts")
+    person.sees("compacted (threshold)")
+    person.says("/history")
+    person.sees("are in the log")
+
+    turns = [messages for messages in served.asked if str(messages[-1]["content"]).startswith("question")]
+    assert len(turns) == 25
+    assert max(len(str(messages)) for messages in turns) < 9_000
+    assert all(validate(messages, "openai") == [] for messages in turns)
+
+
+def test_settings_with_a_typo_are_named_and_the_chat_begins(sit: Sit, env: dict[str, str]) -> None:
+    home = Path(env["HOLDFAST_HOME"])
+    home.mkdir(parents=True)
+    (home / "holdfast.toml").write_text('max_stepps = 3\npreset = "default"\n')
+    person = sit(columns=200)
+
+    person.sees("holdfast.toml:1", "max_steps", "/help lists the commands")

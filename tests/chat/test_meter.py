@@ -1,0 +1,24 @@
+"""The line that says how full the context is."""
+
+import pytest
+
+from holdfast.chat.chat import Status
+from holdfast.chat.meter import meter
+
+STATUS = Status(model="gpt-5", budget=100_000, tokens=12_345, provenance="calibrated", cost=0.0421, folds=2)
+
+
+def test_the_meter_says_tokens_share_model_folds_provenance_and_cost() -> None:
+    assert meter(STATUS, width=100) == "≈12,345/100,000 tokens (12%) · gpt-5 · 2 folds · calibrated · $0.0421"
+
+
+@pytest.mark.seed("C-51")
+def test_the_meter_says_that_history_is_being_compacted() -> None:
+    status = Status(model="gpt-5", budget=1_000, is_compacting=True)
+
+    assert meter(status, width=100).startswith("Compacting conversation history · 0/1,000 tokens (0%)")
+
+
+@pytest.mark.parametrize("width", range(80))
+def test_the_meter_fits_any_width(width: int) -> None:
+    assert len(meter(STATUS, busy="starting the embedded model", queued=3, width=width)) <= width

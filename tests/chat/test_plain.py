@@ -1,0 +1,68 @@
+"""Screens for pipes and programs."""
+
+import json
+
+import pytest
+
+from holdfast.chat.happenings import CallBegan, CallEnded, Happening, Notice, Table, Thoughts, Told, TurnEnded, Words
+from holdfast.chat.plain import JsonScreen, PlainScreen
+
+HAPPENINGS: list[Happening] = [
+    Thoughts("hm"),
+    Words("one "),
+    CallBegan("c1", "read_file", '{"path": "x"}'),
+    CallEnded("c1", "read_file", "text\nof it"),
+    CallEnded("c2", "run", "no", is_error=True),
+    Words("two"),
+    TurnEnded("done", 10, 5, 2, 1),
+    Notice("look out", "warning"),
+    Notice("by the way"),
+    Told("**said**"),
+    Table(("A", "B"), [("1", "long"), ("22", "x")], title="T"),
+]
+
+
+def test_the_answer_goes_to_standard_output_and_the_rest_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = PlainScreen()
+
+    for happening in HAPPENINGS:
+        screen.show(happening)
+
+    shown = capsys.readouterr()
+    assert shown.out == "one \ntwo\n**said**\nT\nA   B\n1   long\n22  x\n"
+    assert shown.err == ('· read_file {"path": "x"}\n  text of it\n  failed: no\nwarning: look out\nby the way\n')
+
+
+def test_a_program_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = JsonScreen()
+
+    for happening in HAPPENINGS:
+        screen.show(happening)
+    screen.busy("starting")
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == {"event": "text", "text": "one "}
+    assert lines[6] == {
+        "event": "turn_end", "outcome": "done",
+        "input_tokens": 10, "cached_tokens": 5, "output_tokens": 2, "requests": 1,
+    }  # fmt: skip
+    assert [line["event"] for line in lines] == [
+        "thinking", "text", "tool_call", "tool_result", "tool_result", "text", "turn_end", "notice", "notice", "answer",
+        "table", "busy",
+    ]  # fmt: skip
+
+
+async def test_nobody_can_be_asked_behind_a_pipe_so_nothing_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = PlainScreen()
+
+    assert await screen.consent("Run: rm -rf /") == "no"
+    assert await screen.edited("This summary", "text") is None
+    assert capsys.readouterr().err == (
+        "not allowed, because nobody can be asked: Run: rm -rf /\nrefused, because nobody can be asked: This summary\n"
+    )
+
+
+def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    PlainScreen().show(Words("\x1b]0;title\x07\x1b[2Jgone\x9b31m\r"))
+
+    assert capsys.readouterr().out == "\ufffd]0;title\ufffd\ufffd[2Jgone\ufffd31m\ufffd"

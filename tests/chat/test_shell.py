@@ -1,0 +1,112 @@
+"""Running commands for a model."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.chat.happenings import Consent
+from holdfast.chat.shell import MAX_OUTPUT_BYTES, REFUSED, Shell, is_allowed
+
+
+class Person:
+    """Answers questions, and remembers them."""
+
+    def __init__(self, *answers: Consent) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def __call__(self, command: str) -> Consent:
+        self.asked.append(command)
+        return self.answers.pop(0)
+
+
+def is_running(pid_file: Path) -> bool:
+    """Return whether a process does anything: one that has ended and is not reaped yet has no words any more."""
+    try:
+        return bool(Path(f"/proc/{pid_file.read_text().strip()}/cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        return False
+
+
+async def test_a_command_is_asked_about_every_time(tmp_path: Path) -> None:
+    person = Person("yes", "no")
+    shell = Shell(tmp_path, person)
+
+    assert await shell.run_command("echo one") == "one"
+    assert await shell.run_command("echo one") == REFUSED
+    assert person.asked == ["echo one", "echo one"]
+
+
+async def test_always_is_about_the_same_command_only(tmp_path: Path) -> None:
+    person = Person("always", "no")
+    shell = Shell(tmp_path, person)
+
+    assert await shell.run_command("echo one") == "one"
+    assert await shell.run_command("echo one") == "one"
+    assert await shell.run_command("echo two") == REFUSED
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git status; rm -rf x", "git status && rm x", "git status | sh", "git status > x", "git status `rm x`",
+        "git status $(rm x)", "git status\nrm x", "git push", "gitx status", "FOO=1 git status", "git status 'x",
+    ],
+)  # fmt: skip
+def test_what_could_hide_another_command_is_not_allowed_by_its_beginning(command: str) -> None:
+    assert not is_allowed(command, [["git", "status"]])
+
+
+def test_a_plain_command_is_allowed_by_its_beginning() -> None:
+    assert is_allowed("git status --short src", [["git", "status"]])
+    assert not is_allowed("git status", [[]])
+
+
+async def test_a_command_fails_in_words(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, Person("yes", "yes", "yes"))
+
+    assert await shell.run_command("echo oops >&2; exit 3") == "oops\n[exit code 3]"
+    assert await shell.run_command("true") == "[no output]"
+    assert await shell.run_command("cat") == "[no output]"
+    assert await shell.run_command("  ") == "there is no command"
+
+
+async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, Person("yes"))
+
+    said = await shell.run_command("echo begun; sleep 600 & echo $! > child; wait", timeout_seconds=1)
+
+    assert said == "begun\n[stopped after 1 s]"
+    assert not is_running(tmp_path / "child")
+
+
+async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, Person("yes"))
+    turn = asyncio.create_task(shell.run_command("echo $$ > pid; sleep 600"))
+    while not is_running(tmp_path / "pid"):  # noqa: ASYNC110 - another process tells it by a file
+        await asyncio.sleep(0.01)
+
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+
+    assert not is_running(tmp_path / "pid")
+
+
+async def test_a_command_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("PLAIN", "plain")
+    shell = Shell(tmp_path, Person("yes"))
+
+    assert await shell.run_command("echo $PLAIN-$OPENAI_API_KEY-") == "plain--"
+
+
+async def test_an_output_that_is_too_long_is_cut_in_the_middle(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, Person("yes"))
+
+    said = await shell.run_command("echo first; yes | head -c 5000000; echo last")
+
+    assert said.startswith("first\n")
+    assert said.endswith("last")
+    assert len(said) < 2 * MAX_OUTPUT_BYTES

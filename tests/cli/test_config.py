@@ -1,0 +1,183 @@
+"""The commands about settings, run as people run them."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.declarations import DECLARATIONS
+from holdfast.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder and a project to stand in."""
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    return {
+        line.split("  ")[0]: [cell.strip() for cell in line.split("  ") if cell.strip()] for line in out.splitlines()
+    }
+
+
+def test_every_setting_is_shown_with_its_value_and_source(
+    home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_COLOUR", "never")
+    home.mkdir()
+    (home / "holdfast.toml").write_text("preset = 'cowagent'\n\nmax_context_turns = 30\n")
+
+    code, out, problems = run(capsys, "config")
+
+    table = rows(out)
+    assert (code, problems) == (0, "")
+    assert [*table] == ["SETTING", *DECLARATIONS]
+    assert table["max_context_turns"] == ["max_context_turns", "30", f"{home}/holdfast.toml:3"]
+    assert table["max_steps"] == ["max_steps", "15", "preset cowagent"]
+    assert table["colour"] == ["colour", "never", "$HOLDFAST_COLOUR"]
+    assert table["compression_threshold"] == ["compression_threshold", "–", "no effect with preset cowagent"]
+
+
+def test_programs_get_every_setting_as_json(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "config", "--json")
+
+    listed = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert [*listed] == [*DECLARATIONS]
+    assert listed["max_steps"] == {
+        "name": "max_steps",
+        "value": 50,
+        "text": "50",
+        "source": {"kind": "preset", "name": "default", "line": None, "text": "preset default"},
+        "help": "How many steps an agent may take in a turn; 0 is any number",
+        "note": "",
+        "also": ["agent_max_steps"],
+        "variables": ["HOLDFAST_MAX_STEPS"],
+    }
+    assert (listed["tools"]["value"], listed["system"]["value"], listed["mcp"]["value"]) == (["read"], None, {})
+
+
+def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
+    home.mkdir()
+    (home / "holdfast.toml").write_text("[mcp.web]\nurl = 'https://x'\nheaders.Authorization = 'Bearer abcdefgh1234'\n")
+
+    steps = run(capsys, "config", "agent_max_steps")
+    servers = run(capsys, "config", "mcp")
+
+    assert steps[:2] == (
+        0,
+        "max_steps = 50\n  from preset default\n  How many steps an agent may take in a turn; 0 is any number\n"
+        "  takes a whole number from 1 to 1,000,000, or 0 for none\n  also agent_max_steps, $HOLDFAST_MAX_STEPS\n",
+    )
+    assert f"  web: https://x  ({home}/holdfast.toml:1)\n" in servers[1]
+    assert "abcdefgh1234" not in "".join(servers[1:])
+    assert json.loads(run(capsys, "config", "max_steps", "--json")[1])["value"] == 50
+
+
+def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured) -> None:
+    assert run(capsys, "config", "max_steps", "30") == (0, f"max_steps = 30, kept in {home}/holdfast.toml\n", "")
+    assert run(capsys, "config", "max_steps", "40", "--project")[0] == 0
+    assert tomllib.loads((home / "holdfast.toml").read_text()) == {"max_steps": 30}
+    assert tomllib.loads(Path("holdfast.toml").read_text()) == {"max_steps": 40}
+
+    code, out, problems = run(capsys, "config", "max_steps", "50", "--user")
+    assert (code, out) == (0, f"max_steps = 40, kept in {home}/holdfast.toml\n")
+    assert problems.endswith("holdfast.toml:1 counts more than this file, so max_steps stays 40\n")
+    run(capsys, "config", "max_steps", "--unset", "--project")
+    assert run(capsys, "config", "max_steps", "--unset")[1] == f"max_steps = 50, forgotten in {home}/holdfast.toml\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["config", "max_stepz"], "max_stepz: is not a setting; did you mean 'max_steps'?"),
+        (["config", "max_steps", "many"], "max_steps: must be a whole number"),
+        (["config", "--preset", "x"], "left out: --preset: 'x' is not known"),
+        (["models", "--preset", "x"], "--preset: 'x' is not known; choose one of: default, co-cli"),
+        (["models", "no-such-model"], "models: no model's name has 'no-such-model' in it"),
+        (["config", "--unset"], ": is not a setting"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(arguments: list[str], problem: str, capsys: Captured) -> None:
+    code, _, problems = run(capsys, *arguments)
+
+    assert code in {1, 2}
+    assert any(line.startswith(f"holdfast: {problem}") for line in problems.splitlines())
+
+
+def test_a_file_with_a_typo_is_shown_around_and_named(home: Path, capsys: Captured) -> None:
+    home.mkdir()
+    (home / "holdfast.toml").write_text("modle = 'x'\nmax_steps = 3\n")
+
+    code, out, problems = run(capsys, "config")
+
+    assert code == 1
+    assert rows(out)["max_steps"][1] == "3"
+    assert problems == f"holdfast: left out: {home}/holdfast.toml:1: modle: is not a setting; did you mean 'model'?\n"
+    assert run(capsys, "sessions") == (
+        2,
+        "",
+        f"holdfast: {home}/holdfast.toml:1: modle: is not a setting; did you mean 'model'?\n",
+    )
+
+
+def test_the_store_of_other_commands_is_a_setting_too(home: Path, capsys: Captured) -> None:
+    home.mkdir()
+    (home / "holdfast.toml").write_text("store = 'sqlite:///gone.db'")
+
+    assert run(capsys, "sessions") == (
+        2,
+        "",
+        f"holdfast: {home}/gone.db: there is no such file; check {home}/holdfast.toml:1\n",
+    )
+    assert run(capsys, "sessions", "--store", "memory://") == (0, "", "holdfast: no sessions\n")
+
+
+@pytest.mark.seed("B-13")
+def test_models_are_listed_with_their_lines(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "models", "gpt-4o-mini", "--preset", "inkeep")
+    listed = json.loads(run(capsys, "models", "embedded", "--preset", "copilot", "--json")[1])
+
+    table = rows(out)
+    assert code == 0
+    assert table["MODEL"] == ["MODEL", "WINDOW", "OUTPUT", "COMPRESSED AT", "WITHIN A RUN AT"]
+    assert table["gpt-4o-mini"] == ["gpt-4o-mini", "128,000", "16,384", "64,000", "106,240"]
+    assert [(one["name"], one["max_input_tokens"]) for one in listed] == [("embedded", 8_192)]
+    assert listed[0]["lines"] == [
+        {"what": "summary begun", "at": 4_915, "unit": "tokens"},
+        {"what": "waited for", "at": 5_836, "unit": "tokens"},
+        {"what": "truncated", "at": 5_836, "unit": "tokens"},
+    ]
+
+
+def test_every_model_that_is_known_is_listed(home: Path, capsys: Captured) -> None:
+    home.mkdir()
+    (home / "holdfast.toml").write_text("[models.mine]\nwindow = 1000\n")
+
+    for preset in ("default", "co-cli", "inkeep", "copilot", "cowagent"):
+        code, out, _ = run(capsys, "models", "--preset", preset)
+        assert (code, len(out.splitlines()) > 2_800) == (0, True)
+        assert [line.split()[0] for line in out.splitlines()[1:3]] == ["embedded", "mine"]
+
+
+def test_holdfast_alone_says_what_it_is_and_what_to_try(home: Path, capsys: Captured) -> None:
+    code, out, problems = run(capsys)
+
+    assert (code, problems) == (0, "")
+    assert out.startswith("Holdfast: long conversations that fit, and lose nothing.\n")
+    assert f"Conversations are kept in sqlite:///{home}/chats.db.\n" in out
+    assert sum(line.startswith("  holdfast ") for line in out.splitlines()) == 3
+    assert not home.exists()

@@ -1,0 +1,29 @@
+"""The command line starts without what it does not need."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+VENDORS = ("pydantic_ai", "pydantic", "openai", "anthropic", "httpx", "psycopg", "xllamacpp", "splintr", "rich", "mcp")
+SCRIPT = """
+import sys
+from holdfast.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+sys.stderr.write(" ".join(name for name in {vendors!r} if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("command", ["", "--help", "config", "models gpt-4o-mini", "sessions", "doctor"])
+def test_no_vendors_library_is_loaded_before_it_is_needed(command: str, tmp_path: Path) -> None:
+    environ = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path)}
+    program = [sys.executable, "-c", SCRIPT.format(vendors=VENDORS), *command.split()]
+
+    done = subprocess.run(program, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert [line for line in done.stderr.splitlines() if not line.startswith("holdfast: ")] == []

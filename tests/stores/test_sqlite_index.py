@@ -1,0 +1,203 @@
+"""What was said is found at any moment, though it is taken into the index a little later."""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Generator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.base import Indexed
+from holdfast.stores.packing import packed, written
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite_index import MAX_NOTED_CHARS, MAX_NOTES
+from holdfast.stores.sqlite_schema import MIGRATIONS, POSITION_BITS
+from holdfast.testing.store_contract import NOW, said
+
+SECRET = "correcthorsebatterystaple"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "chats" / "chats.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    yield store
+    await store.close()
+
+
+async def say(store: SqliteStore, text: str, position: int, session: str = "s") -> None:
+    await store.append(session, [said(text)], after=position, time_ms=NOW, index=[Indexed(position, text)])
+
+
+async def found(store: SqliteStore, words: str, session: str | None = "s") -> list[int]:
+    """Return the positions of all messages with a word, in the order of the log."""
+    return sorted(hit.position for hit in await store.search(words, session=session, limit=10_000))
+
+
+def notes(path: Path) -> int:
+    """Return how many messages wait to be taken into the index."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT count(*) FROM noted").fetchone()[0]
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Write to a file, as another process would, for as long as this lasts."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+async def test_every_message_is_found_as_soon_as_it_is_recorded(store: SqliteStore) -> None:
+    for position in range(5):
+        await say(store, f"word{position} common", position)
+
+        assert await found(store, f"word{position}") == [position]
+        assert await found(store, "common") == list(range(position + 1))
+
+
+async def test_what_is_to_be_found_does_not_pile_up(store: SqliteStore, path: Path) -> None:
+    for position in range(3 * MAX_NOTES):
+        await say(store, f"word{position} common", position)
+        await store.length("s")
+        assert notes(path) < MAX_NOTES
+
+    assert await found(store, "common") == list(range(3 * MAX_NOTES))
+    assert notes(path) == 0
+
+
+@pytest.mark.parametrize(
+    "texts", [["many"] * MAX_NOTES, ["large " * MAX_NOTED_CHARS]], ids=["many at once", "a large one"]
+)
+async def test_what_is_much_is_taken_in_at_once(store: SqliteStore, path: Path, texts: list[str]) -> None:
+    index = [Indexed(position, text) for position, text in enumerate(texts)]
+
+    await store.append("s", [said(text) for text in texts], after=0, time_ms=NOW, index=index)
+
+    assert notes(path) == 0
+    assert await found(store, texts[0][:5]) == list(range(len(texts)))
+
+
+async def test_what_was_left_by_a_process_that_was_killed_is_found_and_does_not_pile_up_either(path: Path) -> None:
+    # A store that is never closed is as good as killed.
+    left = [SqliteStore(path) for _ in range(3)]
+    for number, store in enumerate(left):
+        for position in range(number * 30, (number + 1) * 30):
+            await say(store, f"word{position} common", position)
+        await store.length("s")
+
+    assert notes(path) < MAX_NOTES
+    assert await found(SqliteStore(path), "common") == list(range(90))
+
+
+async def test_a_store_that_is_closed_has_taken_in_everything(store: SqliteStore, path: Path) -> None:
+    await say(store, "findme", 0)
+    assert notes(path) == 1
+
+    await store.close()
+
+    assert notes(path) == 0
+    assert await found(store, "findme") == [0]
+
+
+async def test_a_search_waits_for_no_other_process_and_misses_nothing(store: SqliteStore, path: Path) -> None:
+    await say(store, "alpha beta", 0)
+    await found(store, "alpha")
+    await say(store, "alpha gamma", 1)
+    await say(store, "nothing of the kind", 2)
+
+    with locked(path):
+        assert [hit.position for hit in await store.search("gamma alpha", session="s", limit=1)] == [1]
+        assert await found(store, "alpha") == [0, 1]
+        assert await found(store, "alpha", session=None) == [0, 1]
+        assert await found(store, "alpha", session="nobody") == []
+        await store.close()
+
+    assert notes(path) == 2
+    assert await found(store, "alpha") == [0, 1]
+    assert notes(path) == 0
+
+
+async def test_a_full_disk_hides_nothing(path: Path) -> None:
+    store = SqliteStore(path, max_bytes=1_000_000)
+    for position in range(MAX_NOTES - 1):
+        await say(store, f"common {os.urandom(400).hex()}", position)
+    for size in (100_000, 4_000):
+        with suppress(StoreUnavailableError):
+            for _ in range(20):
+                await store.put_blob(os.urandom(size))
+
+    assert await found(store, "common") == list(range(MAX_NOTES - 1))
+    assert notes(path) == MAX_NOTES - 1
+    await store.close()
+
+
+async def test_what_is_indexed_again_takes_the_place_of_what_was_found_there(store: SqliteStore) -> None:
+    await say(store, "old", 0)
+    await found(store, "old")
+
+    await store.append("s", [said("x")], after=1, time_ms=NOW, index=[Indexed(0, "new")])
+
+    assert (await found(store, "old"), await found(store, "new")) == ([], [0])
+
+
+async def test_halves_of_surrogate_pairs_part_words_and_hurt_nobody(store: SqliteStore) -> None:
+    await store.append("s", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "left\ud800right \udfff")])
+
+    assert (await found(store, "left"), await found(store, "right"), await found(store, "leftright")) == ([0], [0], [])
+
+
+@pytest.mark.parametrize("how", ["delete", "rewrite", "search, delete", "search, rewrite"])
+async def test_nothing_is_left_in_the_file_of_what_was_taken_out(store: SqliteStore, path: Path, how: str) -> None:
+    for position in range(20):
+        await say(store, f"{SECRET} and {'other words ' * 100}", position)
+        await say(store, f"what {SECRET[:7]} said", position, "t")
+    if how.startswith("search"):
+        await found(store, SECRET)
+
+    if how.endswith("delete"):
+        await store.delete("s")
+    else:
+        index = [Indexed(position, "gone") for position in range(20)]
+        records = {position: said("gone") for position in range(20)}
+        await store.rewrite("s", records, tombstone=said("told"), after=20, time_ms=NOW, index=index)
+
+    files = b"".join(file.read_bytes() for file in path.parent.iterdir())
+    assert SECRET.encode() not in files
+    assert await found(store, SECRET, session=None) == []
+    assert await found(store, SECRET[:7], session="t") == list(range(20))
+
+
+def first_made(path: Path, texts: list[str]) -> None:
+    """Write a file with one session as it was written before anything was noted."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in MIGRATIONS[0]:
+            connection.execute(statement)
+        insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES ('s', ?, ?, ?)"
+        connection.execute(insert, (len(texts), NOW, NOW))
+        for position, text in enumerate(texts):
+            row_id = (1 << POSITION_BITS) | position
+            connection.execute("INSERT INTO events VALUES (?, ?, ?)", (row_id, NOW, packed(written(said(text)))))
+            connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, text))
+            connection.execute("INSERT INTO indexed VALUES (?, ?)", (row_id, packed(text.encode())))
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+
+
+async def test_a_file_of_the_first_make_opens_and_everything_in_it_is_found(store: SqliteStore, path: Path) -> None:
+    first_made(path, ["alpha beta", "beta " + "gamma " * 50])
+
+    assert [stored.record for stored in await store.read("s")] == [said("alpha beta"), said("beta " + "gamma " * 50)]
+    assert (await found(store, "beta"), await found(store, "gamma")) == ([0, 1], [1])
+    await say(store, "beta delta", 2)
+    assert (await found(store, "beta"), await found(store, "delta")) == ([0, 1, 2], [2])
+    await store.delete("s")
+    assert await found(store, "beta", session=None) == []

@@ -1,0 +1,114 @@
+"""A thread of its own does one thing after another, tells what comes of it, and keeps nobody waiting at the end."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.thread import WorkThread
+
+NAME = "holdfast-test"
+LEFT_OPEN = """
+import asyncio, sys
+from holdfast.stores.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    print(await store.append("s", [{"n": 1}], after=0, time_ms=1))
+
+asyncio.run(main())
+"""
+
+
+async def test_what_is_asked_at_once_is_done_in_its_order_and_one_after_another() -> None:
+    thread, done = WorkThread(NAME), list[tuple[int, str]]()
+
+    def note(number: int) -> int:
+        done.append((number, threading.current_thread().name))
+        return -number
+
+    results = await asyncio.gather(*(thread.run(lambda n=number: note(n)) for number in range(20)))
+
+    assert results == [-number for number in range(20)]
+    assert done == [(number, NAME) for number in range(20)]
+
+
+async def test_what_an_action_raises_is_raised_where_it_is_awaited_and_the_thread_goes_on() -> None:
+    thread = WorkThread(NAME)
+
+    with pytest.raises(ZeroDivisionError):
+        await thread.run(lambda: 1 // 0)
+    thread.begin(lambda: 1 // 0)
+
+    assert await thread.run(lambda: 1) == 1
+
+
+async def test_what_is_given_up_before_its_turn_is_not_done() -> None:
+    thread, gate, done = WorkThread(NAME), threading.Event(), list[str]()
+    first = asyncio.ensure_future(thread.run(gate.wait))
+    second = asyncio.ensure_future(thread.run(lambda: done.append("second")))
+    await asyncio.sleep(0)
+
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    gate.set()
+
+    assert await first is True
+    assert await thread.run(lambda: done) == []
+
+
+async def test_what_is_given_up_while_it_is_done_is_done_to_its_end() -> None:
+    thread, began, gate, done = WorkThread(NAME), threading.Event(), threading.Event(), list[str]()
+
+    def act() -> None:
+        began.set()
+        gate.wait()
+        done.append("done")
+
+    task = asyncio.ensure_future(thread.run(act))
+    await asyncio.to_thread(began.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gate.set()
+
+    assert await thread.run(lambda: done) == ["done"]
+
+
+def test_an_event_loop_that_is_gone_does_not_stop_the_thread() -> None:
+    thread, began, gate = WorkThread(NAME), threading.Event(), threading.Event()
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(thread.run(lambda: (began.set(), gate.wait())))
+        await asyncio.to_thread(began.wait)
+        task.cancel()
+
+    asyncio.run(leave())
+    gate.set()
+
+    assert asyncio.run(thread.run(lambda: 1)) == 1
+
+
+def test_the_thread_ends_with_its_owner() -> None:
+    owner = WorkThread(NAME)
+    thread = asyncio.run(owner.run(threading.current_thread))
+    assert thread.is_alive()
+
+    del owner
+    gc.collect()
+    thread.join(timeout=30)
+
+    assert not thread.is_alive()
+
+
+def test_a_program_that_never_closes_its_store_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", LEFT_OPEN, str(tmp_path / "chats.db")]
+
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("1\n", "")

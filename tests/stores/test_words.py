@@ -1,0 +1,30 @@
+"""A text is found by its words, identifiers also by their parts, and by pairs of characters where no spaces are."""
+
+import pytest
+
+from holdfast.stores.words import body_of, words_of
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the parser reads 12 totals", ["the", "parser", "reads", "12", "totals"]),
+        ("The END", ["the", "end"]),
+        ("src/report/totals.py", ["src", "report", "totals", "py"]),
+        ("parseTotals", ["parsetotals", "parse", "totals"]),
+        ("JSONParser2", ["jsonparser2", "json", "parser", "2"]),
+        ("snake_case, kebab-case", ["snake", "case", "kebab", "case"]),
+        ("abc123", ["abc123"]),
+        ("A1", ["a1", "a", "1"]),
+        ("x" * 100, ["x" * 64]),
+        ("X" * 100, ["x" * 64]),
+        ("Отчёт готов", ["отчёт", "готов"]),
+        ("会议纪要 ok", ["会议", "议纪", "纪要", "ok"]),
+        ("日", ["日"]),
+        ("left\ud800right", ["left", "right"]),
+        (" \t\n\0_", []),
+    ],
+)
+def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+    assert body_of(text) == " ".join(words)

@@ -1,0 +1,289 @@
+"""Requests and responses of pydantic-ai go out as they came, and what is edited or made up is still pydantic-ai's."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.messages import (
+    CompactionPart,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from holdfast import (
+    HoldfastError,
+    MalformedInputError,
+    Media,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    convert,
+    govern,
+    validate,
+)
+from holdfast.core.conversation.clip import clip_arguments, clip_outputs
+from holdfast.core.conversation.elide import elide_media
+from holdfast.core.conversation.mend import mend
+from holdfast.core.conversation.messages import Message, user
+from holdfast.core.conversation.view import Entry
+from holdfast.testing.request_histories import BYTES, PICTURE, request_histories
+from holdfast.testing.requests import answer, call, prompt, request, response, result, told
+from holdfast.wire.formats import format_named
+from holdfast.wire.pydantic_ai import elements
+
+WIRE = format_named("pydantic-ai")
+LONG = "x" * 900
+MARK = {"kind": "cache-point", "ttl": "5m"}
+
+
+def read(native: Any) -> Message:
+    return WIRE.decode(native, 0)
+
+
+def loaded(*natives: Any) -> list[ModelMessage]:
+    return ModelMessagesTypeAdapter.validate_python(natives)
+
+
+def test_a_response_is_read_into_parts_with_trust_labels_and_goes_out_as_it_came() -> None:
+    native = response(
+        {"content": "hm", "signature": "c2ln", "provider_name": "p", "part_kind": "thinking"},
+        answer("Looking."),
+        call("a", args={"path": "a.py"}),
+        call("b", args='{"n": 1}'),
+        call("c"),
+        {"tool_name": "web", "args": {"q": 1}, "tool_call_id": "n1", "part_kind": "builtin-tool-call"},
+        {"tool_name": "web", "content": {"r": 1}, "tool_call_id": "n1", "part_kind": "builtin-tool-return"},
+        {"content": BYTES, "part_kind": "file"},
+    )
+
+    message = read(native)
+
+    assert message == Message(
+        "assistant",
+        (
+            Thinking("hm", "c2ln"),
+            Text("Looking.", "model"),
+            ToolCall("a", "run", '{"path": "a.py"}'),
+            ToolCall("b", "run", '{"n": 1}'),
+            ToolCall("c", "run", "{}"),
+            Opaque("builtin-tool-call", '{"tool_name": "web", "args": {"q": 1}}', "model"),
+            Opaque("builtin-tool-return", '{"tool_name": "web", "content": {"r": 1}}', "tool"),
+            Media("image", "model", 1_600),
+        ),
+    )
+    assert WIRE.encode(message) is native
+
+
+def test_a_request_is_read_into_results_and_pieces_of_the_prompt() -> None:
+    noted = {"content": "noted", "metadata": {"a": 1}, "kind": "text-content"}
+    native = request(
+        result("a", {"lines": [1]}),
+        result("b", ["see", PICTURE]),
+        {"content": "n must be a number", "tool_name": "run", "tool_call_id": "c", "part_kind": "retry-prompt"},
+        prompt([MARK, "look", MARK, noted, PICTURE]),
+        {"content": "no", "retry": {"cause": "model_retry"}, "part_kind": "retry-feedback"},
+        {"tools_added": ["look"], "part_kind": "tool-availability-delta"},
+    )
+
+    message = read(native)
+
+    assert message == Message(
+        "user",
+        (
+            ToolResult("a", (Text('{"lines": [1]}', "tool"),)),
+            ToolResult("b", (Text("see", "tool"), Media("image", "tool", 1_600))),
+            ToolResult("c", (Text("n must be a number", "tool"),), is_error=True),
+            Text("look", "user"),
+            Text("noted", "user"),
+            Media("image", "user", 1_600),
+            Text("no", "system"),
+        ),
+    )
+    assert message.extras == '[{"tools_added": ["look"], "part_kind": "tool-availability-delta"}]'
+    assert WIRE.encode(message) is native
+
+
+@pytest.mark.parametrize(
+    ("part", "is_prompt"),
+    [
+        (prompt("hello"), True),
+        (prompt([PICTURE]), True),
+        ({"content": "no", "retry": {"cause": "model_retry"}, "part_kind": "retry-feedback"}, False),
+        ({"content": "What happened.", "part_kind": "compaction"}, False),
+        ({"content": "Now only.", "scope": "request", "part_kind": "system-prompt"}, False),
+        ({"tools_added": ["look"], "part_kind": "tool-availability-delta"}, False),
+        ({"rays": 3, "part_kind": "hologram"}, True),
+    ],
+)
+def test_only_what_a_person_may_have_said_makes_a_request_a_prompt(part: Any, is_prompt: bool) -> None:  # noqa: FBT001
+    message = read(request(part))
+
+    assert (message.role, message.is_prompt) == ("user", is_prompt)
+
+
+def test_a_request_that_opens_with_system_text_is_two_elements() -> None:
+    natives = [
+        request(told("Be brief."), told("Be kind."), prompt("hello")),
+        response(answer("hi")),
+        request(told("!")),
+    ]
+
+    found, places = elements(natives)
+
+    assert places == [0, 0, 1, 2]
+    assert [read(native).role for native in found] == ["system", "user", "assistant", "system"]
+    assert found == [
+        request(told("Be brief."), told("Be kind.")), request(prompt("hello")), *natives[1:],
+    ]  # fmt: skip
+
+
+def test_system_text_before_a_prompt_outlives_it() -> None:
+    middle = [one for n in range(30) for one in (response(answer(f"{n} " * 200)), request(prompt(f"and {n}?")))]
+    history = [request(told("Be brief."), prompt("hello " * 200)), *middle]
+
+    sent = govern(history, format="pydantic-ai", budget=1_000, pins=[1])
+
+    assert sent.messages[0] == request(told("Be brief."))
+    assert history[1] in sent.messages
+    assert not any("hello" in str(message) for message in sent.messages[2:])
+    assert validate(sent.messages, "pydantic-ai") == []
+
+
+def test_clipping_a_result_changes_its_content_and_nothing_else() -> None:
+    native = request(result("a", LONG, metadata={"k": 1}, outcome="failed"), prompt("so?"))
+
+    edited = WIRE.encode(clip_outputs(read(native), 200))
+
+    assert {**edited["parts"][0], "content": LONG} == native["parts"][0]  # type: ignore[index]
+    assert len(edited["parts"][0]["content"]) <= 200
+    assert edited["parts"][1] is native["parts"][1]  # type: ignore[index]
+
+
+def test_an_object_that_is_clipped_becomes_its_clipped_json() -> None:
+    native = request(result("a", {"lines": [LONG]}))
+
+    edited = WIRE.encode(clip_outputs(read(native), 200))
+
+    (part,) = edited["parts"]
+    assert part["content"].startswith('{"lines": ["xxx')
+    assert isinstance(loaded(request(prompt("?")), response(call("a")), edited)[-1], ModelRequest)
+
+
+def test_what_pydantic_ai_reads_again_keeps_its_shape() -> None:
+    found = {"discovered_tools": [{"name": f"tool_{n}", "description": LONG} for n in range(5)]}
+    native = request(result("a", found, "search_tools", tool_kind="tool-search"))
+
+    assert WIRE.encode(clip_outputs(read(native), 200)) is native
+
+
+def test_renaming_a_result_leaves_what_it_says() -> None:
+    native = request(result("a", {"lines": [1]}), {"tools_added": ["look"], "part_kind": "tool-availability-delta"})
+    message = read(native)
+
+    edited = WIRE.encode(message.with_parts((message.results[0].renamed("b"),)))
+
+    assert edited["parts"] == [{**native["parts"][0], "tool_call_id": "b"}, native["parts"][1]]  # type: ignore[index]
+
+
+def test_eliding_an_image_leaves_the_prompt_one_part() -> None:
+    native = request(prompt(["look", MARK, PICTURE, "well?"]), result("a", ["see", PICTURE]))
+
+    edited = WIRE.encode(elide_media(read(native)))
+
+    assert edited["parts"] == [prompt(["look", MARK, "[image elided]", "well?"]), result("a", "see\n[image elided]")]
+
+
+def test_clipping_arguments_keeps_them_as_they_were_written() -> None:
+    native = response(call("a", args={"t": LONG, "n": 1}), {**call("b", args=f'{{"t": "{LONG}"}}'), "id": "fc_1"})
+
+    edited = WIRE.encode(clip_arguments(read(native), 200))
+
+    assert edited["parts"][0]["args"]["n"] == 1
+    assert len(edited["parts"][0]["args"]["t"]) <= 200
+    assert isinstance(edited["parts"][1]["args"], str)
+    assert edited["parts"][1]["id"] is None
+
+
+def test_a_call_that_nobody_answered_is_answered_as_pydantic_ai_would() -> None:
+    history = [
+        request(prompt("go")),
+        response(call("a"), call("b", "look")),
+        request(result("b")),
+        request(prompt("so?")),
+    ]
+    entries = [Entry(WIRE.decode(native, index), index) for index, native in enumerate(history)]
+
+    sent = [WIRE.encode(entry.message) for entry in mend(entries, batching=WIRE.batching).entries]
+
+    assert validate(sent, "pydantic-ai") == []
+    (kept, made) = loaded(*sent)[2].parts
+    assert isinstance(kept, ToolReturnPart)
+    assert isinstance(made, ToolReturnPart)
+    assert (made.tool_name, made.tool_call_id, made.content, made.outcome) == (
+        "run", "a", "Interrupted by user.", "interrupted",
+    )  # fmt: skip
+
+
+def test_what_is_made_up_is_short_and_valid() -> None:
+    made = [Message("system", (Text("Be.", "system"),)), user("What happened.", trust="summary"), user("go")]
+    made.append(Message("assistant", (Text("fine", "model"),)))
+
+    natives = [WIRE.encode(message) for message in made]
+
+    first, second, third, fourth = loaded(*natives)
+    assert isinstance(first, ModelRequest)
+    assert isinstance(first.parts[0], SystemPromptPart)
+    assert isinstance(second.parts[0], CompactionPart)
+    assert isinstance(third.parts[0], UserPromptPart)
+    assert isinstance(fourth, ModelResponse)
+    assert [part.content for message in (first, second, third) for part in message.parts] == [  # type: ignore[union-attr]
+        "Be.", "What happened.", "go",
+    ]  # fmt: skip
+    assert fourth.parts == [TextPart("fine")]
+
+
+@pytest.mark.parametrize(
+    ("native", "problem"),
+    [
+        (7, "messages[0]: must be an object, not int"),
+        ({"role": "user", "content": "x"}, "messages[0].kind: null is no kind of message"),
+        ({"kind": "request", "parts": "x"}, "messages[0].parts: must be a list of parts"),
+        (request({"content": "x"}), "messages[0].parts[0].part_kind: must be a string, not null"),
+        (request(prompt(7)), "messages[0].parts[0].content: must be a string or a list, not a number"),
+        (request(prompt([7])), "messages[0].parts[0].content[0]: must be a string or an object with a kind"),
+        (response({"content": 7, "part_kind": "text"}), "messages[0].parts[0].content: must be a string, not a number"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) -> None:
+    with pytest.raises(MalformedInputError) as error:
+        read(native)
+
+    assert str(error.value).startswith(problem)
+
+
+@given(request_histories(), st.sampled_from([300, 1_500, 100_000]))
+def test_whatever_is_sent_pydantic_ai_can_read(messages: list[Any], budget: int) -> None:
+    try:
+        sent = govern(messages, format="pydantic-ai", budget=budget, interrupted=True).messages
+    except HoldfastError:
+        return
+
+    assert len(loaded(*sent)) == len(sent)
+
+
+@given(request_histories(), st.sampled_from(["anthropic", "gemini", "openai-chat"]))
+def test_what_comes_back_from_another_format_pydantic_ai_can_read(messages: list[Any], other: str) -> None:
+    there = convert(messages, source="pydantic-ai", target=other)
+
+    back = convert(there.messages, source=other, target="pydantic-ai", system=there.system)
+
+    assert len(loaded(*back.messages)) == len(back.messages)
