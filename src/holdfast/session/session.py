@@ -13,28 +13,24 @@ from typing import TypeAlias, get_args
 
 from holdfast.core.history import events as log
 from holdfast.core.history.sync import difference
-from holdfast.core.planning.change import brought_back
-from holdfast.core.planning.completion import measured
 from holdfast.core.planning.contents import Contents, contents_of
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, NothingToCompactError, SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.fetching import fetching
+from holdfast.session.folding import Folder
 from holdfast.session.given import read_messages
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.known import name_of, recorded
-from holdfast.session.manual import ManualCompaction
 from holdfast.session.meter import Meter
 from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
-from holdfast.session.pressure import relieved, switched
-from holdfast.session.reading import Reader
 from holdfast.session.request import PreparedRequest
 from holdfast.session.retention import prune
 from holdfast.stores.base import Store
@@ -50,7 +46,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Session(Reader):
+class Session(Folder):
     """One conversation in a store."""
 
     def __init__(
@@ -75,9 +71,8 @@ class Session(Reader):
         compactor = Compactor(keeper, self.policy, compaction)
         self._meter = Meter(self.store)
         self._preparer = Preparer(keeper, compactor, self._meter, self.policy)
-        super().__init__(keeper, compactor, self._preparer)
+        super().__init__(keeper, compactor, self._preparer, self.policy)
         self._ladder = Ladder(self._preparer, self._meter)
-        self._manual = ManualCompaction(self._keeper, self._compactor, self._preparer, self.policy)
 
     @classmethod
     def open(
@@ -212,43 +207,6 @@ class Session(Reader):
     # What becomes of it.
 
     @fetching
-    async def compact(
-        self,
-        *,
-        focus: str = "",
-        trigger: log.Trigger = "manual",
-        budget: int | Budget | None = None,
-        scope: str = log.MAIN,
-    ) -> log.CompactionCompleted:
-        """Fold what the policy would fold, now; `focus` is what the summary is to be about above all.
-
-        Waits for the summary, and raises by name why there is none; then nothing has changed.
-        """
-        return await self._manual.compact(Wanted(budget=budget, model=self.model, scope=scope), trigger, focus)
-
-    @fetching
-    async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
-        """Take the last compaction back and make it anew from the original, with other words about what matters."""
-        if not self.history.version.of(log.MAIN).folds:
-            raise NothingToCompactError(len(self.history))
-        if not self.history.is_last_change_a_fold:
-            raise MalformedInputError("recompact", "the last change of context is no compaction; undo that first")
-        await self.undo()
-        try:
-            return await self.compact(focus=focus, budget=budget)
-        except BaseException:
-            await self.redo()
-            raise
-
-    @fetching
-    async def bring_back(self, positions: Sequence[int]) -> None:
-        """Show chosen messages of the last compaction again, whole, behind its summary."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            event = brought_back(self.history.context(), positions)
-            await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
-
-    @fetching
     async def contents(self, *, budget: int | Budget | None = None) -> Contents:
         """Return what the conversation is made of now, what could be freed, and how near the next fold is."""
         async with self._keeper.turn:
@@ -258,28 +216,6 @@ class Session(Reader):
             situation = replace(situation, calibration=calibration)
             return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
 
-    @fetching
-    async def preview(
-        self, *, draft: bool = False, focus: str = "", budget: int | Budget | None = None
-    ) -> log.CompactionCompleted:
-        """Return what a compaction would do now, and do nothing.
-
-        By rule, which is free; with `draft=True` the model is asked for the summary that would count, which is not.
-        """
-        wanted = Wanted(budget=budget, model=self.model)
-        if draft:
-            return await self._manual.draft(wanted, focus)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            return self._manual.preview(wanted)
-
-    @fetching
-    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
-        """Let another model answer from now on; what is too long for it is compacted first, and that is returned."""
-        done = await switched(self._keeper, self._manual, self._preparer, Wanted(model=model, budget=budget))
-        self.model = model
-        return done
-
     async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
         """Go by another policy, and with other writers, from now on; what was folded stays as it is."""
         async with self._keeper.turn:
@@ -288,20 +224,11 @@ class Session(Reader):
                 part.follow(self.policy)
             self._compactor.how = compaction or self._compactor.how
 
-    @fetching
-    async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
-        """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
-        return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
-
     async def note(self, event: Noted) -> None:
         """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""
         if not isinstance(event, get_args(Noted)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
         await self._changed(event)
-
-    async def cancel_compaction(self) -> bool:
-        """Give up the summary that is being written here, and say whether there was one."""
-        return await self._compactor.cancel()
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
