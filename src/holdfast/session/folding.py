@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.core.history import events as log
-from holdfast.core.planning.change import ChangeReceipt, brought_back, receipts_of
+from holdfast.core.planning.change import brought_back
 from holdfast.core.planning.completion import measured
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
@@ -88,11 +88,6 @@ class Folder(Reader):
     async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
         return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
-
-    async def receipts(self) -> list[ChangeReceipt]:
-        """Return what every change of context did, the oldest first, compactions that came to nothing included."""
-        timed = await self._keeper.log.timed()
-        return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""
