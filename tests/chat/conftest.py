@@ -161,7 +161,10 @@ class Person:
         self._stream.feed(data)
 
     def close(self) -> None:
-        self._child.close(force=True)
+        if self._child.isalive():
+            self._child.kill(signal.SIGKILL)
+            self._child.wait()
+        self._child.close()
 
 
 Sit = Callable[..., Person]

@@ -222,16 +222,21 @@ async def test_config_keeps_a_setting_on_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.seed("C-52")
-async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_first(tmp_path: Path) -> None:
+async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     chat, room = await entered(tmp_path, "no", "yes", flags={"summarization_model": "none"})
     await said(chat, 40, words=150)
 
-    refused = await told(chat, room, "/model gpt-4")
-    switched = await told(chat, room, "/model gpt-4")
+    unknown = await told(chat, room, "/model nobody:knows")
+    refused = await told(chat, room, "/model openai:gpt-4")
+    switched = await told(chat, room, "/model openai:gpt-4")
 
+    assert unknown.startswith("nobody:knows: ")
     assert refused == "gpt-5 goes on answering"
     assert room.asked[0].endswith("Compact first, and switch?")
-    assert switched == "gpt-4 answers from now on"
+    assert switched == "openai:gpt-4 answers from now on"
     assert (await chat.session.contents(budget=chat.budget)).total < chat.budget.tokens
 
 
