@@ -12,6 +12,7 @@ HoldfastError
 │   ├── NoContextError             no request was prepared yet
 │   ├── CompactionFailedError      its summary could not be had, or is not good enough
 │   └── CompactionCancelledError   it was given up
+├── SessionClosedError         a session was used after it was closed; open it again
 ├── NotInMemoryError           messages were asked for that have stayed in the store
 ├── OvertakenError             another writer changed what a decision was based on; it is made again
 ├── ModelError                 a model could not be asked, or gave no answer; names the model
@@ -159,6 +160,14 @@ class NothingToCompactError(CompactionError):
     def __init__(self, messages: int) -> None:
         super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
         self.messages = messages
+
+
+class SessionClosedError(HoldfastError):
+    """The session was closed, and what it held open was given back. Open it again: everything is in its store."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session!r} was closed: open it again")
+        self.session = session
 
 
 class NotInMemoryError(HoldfastError):

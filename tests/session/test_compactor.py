@@ -289,6 +289,23 @@ async def test_an_abandoned_compaction_is_taken_over() -> None:
     assert [(fold.success, fold.is_cancelled) for fold in await ended(again)] == [(False, True), (True, False)]
 
 
+async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() -> None:
+    store = MemoryStore()
+    gone = await opened(store, summariser=FailingModel("hanging"))
+    await talked(gone, 10)
+    await gone.record([said("next?")])
+    await gone.prepare(BUDGET)
+    LIVE.clear()
+
+    again = await opened(store)
+
+    assert again.history.facts.running is None
+    assert [(fold.success, fold.error) for fold in await ended(again)] == [
+        (False, "whoever began it did not finish it")
+    ]
+    await gone.close()
+
+
 @pytest.mark.seed("A-30")
 async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked() -> None:
     cheap, primary = endless(), endless()
@@ -372,8 +389,8 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
     async def held(_: float) -> None:
         await gate.wait()
 
-    model = FailingModel("stubborn", text=SUMMARY, sleep=held)
-    session = await opened(summariser=model)
+    model, store = FailingModel("stubborn", text=SUMMARY, sleep=held), MemoryStore()
+    session = await opened(store, summariser=model)
     await talked(session, 10)
     await session.record([said("next?")])
     await session.prepare(BUDGET)
@@ -381,14 +398,14 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
 
     await session.close()
 
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(await opened(store))] == [(False, True)]
     gate.set()
     await until(lambda: not _LEFT_BEHIND)
 
 
 async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
-    model = endless()
-    session = await opened(summariser=model)
+    model, store = endless(), MemoryStore()
+    session = await opened(store, summariser=model)
     await talked(session, 10)
     await session.record([said("next?")])
     await session.prepare(BUDGET)
@@ -396,7 +413,7 @@ async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
     await session.close()
 
     assert model.asks == []
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(await opened(store))] == [(False, True)]
 
 
 @pytest.mark.seed("C-39")

@@ -57,7 +57,7 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
     await session.prepare(16_000)
 
     event = await session.compact(focus="letters")
-    await session.close()
+    await session._compactor.companions.close()
 
     assert seen == ["preCompact manual", "model", "postCompact manual"]
     assert len(notices) == 1

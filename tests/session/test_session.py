@@ -1,5 +1,6 @@
 """A session keeps what was said, sends what fits, and gives everything back."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import HoldfastError, MalformedInputError, SettingsError, validate
 from holdfast.core.history import events as log
-from holdfast.errors import NothingToCompactError
+from holdfast.errors import NothingToCompactError, SessionClosedError
 from holdfast.session.compactor import Compaction
 from holdfast.session.session import Session
 from holdfast.session.verify import requests_of
@@ -446,3 +447,48 @@ async def test_live_stored_and_replayed_are_one(moves: list[str]) -> None:
         assert await stored.events() == await session.events()
         assert stored.history.context().shown() == session.history.context().shown()
         assert all(proof.is_same for proof in requests_of(await stored.events()))
+
+
+async def test_a_session_that_was_closed_is_not_used_any_more_and_says_so() -> None:
+    store = MemoryStore()
+    session = await Session.open("gone", store=store)
+    await session.record([said("one"), answered("1")])
+    await session.close()
+
+    for attempt in (
+        session.record([said("two")]),
+        session.sync([said("one")]),
+        session.prepare(16_000),
+        session.compact(),
+        session.preview(),
+        session.recall(0),
+        session.shown(),
+        session.messages(),
+        session.events(),
+        session.receipts(),
+        session.clear(),
+        session.undo(),
+        session.fork(),
+        session.rename("two"),
+        session.catch_up(),
+    ):
+        with pytest.raises(SessionClosedError, match="session 'gone' was closed: open it again"):
+            await attempt
+    await session.close()
+    assert await session.cancel_compaction() is False
+    again = await Session.open("gone", store=store)
+    assert await again.recall(0, 2) == [said("one"), answered("1")]
+
+
+async def test_who_waits_for_a_turn_when_a_session_is_closed_does_not_get_it() -> None:
+    store = MemoryStore()
+    session = await Session.open("gone", store=store)
+    async with session._keeper.turn:
+        closing = asyncio.create_task(session.close())
+        recording = asyncio.create_task(session.record([said("late")]))
+        await asyncio.sleep(0)
+
+    await closing
+    with pytest.raises(SessionClosedError):
+        await recording
+    assert await store.length("gone") == 0

@@ -139,7 +139,7 @@ async def long_session(store: MemoryStore | SqliteStore, steps: int = 120) -> Se
 async def test_a_closed_session_is_opened_without_reading_its_past(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "chats.db")
     session = await long_session(store)
-    events = await session.events()
+    before, events = await session.prepare(4_000), await session.events()
     await session.close()
 
     again = await Session.open("long", store=store, model="gpt-5")
@@ -147,7 +147,7 @@ async def test_a_closed_session_is_opened_without_reading_its_past(tmp_path: Pat
 
     assert len(again) == len(session) == 480
     assert again.history.entries.unread > 300
-    assert request.messages == (await session.prepare(4_000)).messages
+    assert request.messages == before.messages
     assert (await again.events())[: len(events)] == events
     assert await again.recall(0, 480) == generated_session(480)
     assert again.history.entries.unread == 0
@@ -157,7 +157,7 @@ async def test_a_closed_session_is_opened_without_reading_its_past(tmp_path: Pat
 async def test_whatever_reaches_back_reads_what_it_needs() -> None:
     store = MemoryStore()
     session = await long_session(store)
-    await session.close()
+    await session._keeper.keep_shortcut()
     await session.record([said("and now?")])
 
     def reopened() -> Any:
@@ -186,7 +186,7 @@ async def test_whatever_reaches_back_reads_what_it_needs() -> None:
 async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
     store = MemoryStore()
     session = await long_session(store)
-    changes = 0
+    changes, events = 0, await session.events()
     await session.close()
 
     again = await Session.open("long", store=store, model="gpt-5")
@@ -194,7 +194,7 @@ async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
         changes += 1
 
     kinds = (log.CompactionCompleted, log.OutputsOffloaded)
-    assert changes == sum(isinstance(event, kinds) for event in await session.events()) > 8
+    assert changes == sum(isinstance(event, kinds) for event in events) > 8
     assert [entry.position for entry in await again.shown()] == list(range(480))
     assert not await again.undo()
 
@@ -204,6 +204,7 @@ async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, ha
     path = tmp_path / "chats.db"
     store = SqliteStore(path)
     session = await long_session(store, 30)
+    before = await session.shown()
     await session.close()
     await store.close()
     kept = sqlite3.connect(path)
@@ -221,7 +222,7 @@ async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, ha
     again = await Session.open("long", store=store, model="gpt-5")
 
     assert again.history.entries.unread == 0
-    assert await again.shown() == await session.shown()
+    assert await again.shown() == before
     await again.close()
     await store.close()
 

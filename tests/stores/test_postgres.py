@@ -130,19 +130,6 @@ async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: C
     await store.close()
 
 
-@pytest.mark.parametrize("name", ["half of a pair: \ud800", "a zero: \0"])
-async def test_a_name_that_cannot_be_written_is_refused_in_words(new_database: Callable[[], str], name: str) -> None:
-    store = PostgresStore(new_database())
-    await store.append("s", [said("x")], after=0, time_ms=NOW)
-
-    for attempt in (store.append(name, [said("x")], after=0, time_ms=NOW), store.rename("s", name), store.read(name)):
-        with pytest.raises(StoreUnavailableError, match=r"surrogates not allowed|cannot contain NUL"):
-            await attempt
-
-    assert [(info.id, info.name) for info in await store.sessions()] == [("s", "")]
-    await store.close()
-
-
 async def test_content_that_a_waiting_append_refers_to_outlives_the_session_that_brought_it(
     new_database: Callable[[], str],
 ) -> None:

@@ -130,19 +130,6 @@ async def test_a_store_that_is_closed_begins_anew_where_its_file_was_removed(pat
     await store.close()
 
 
-@pytest.mark.parametrize("name", ["half of a pair: \ud800", "\udfff"])
-async def test_a_name_that_cannot_be_written_is_refused_in_words(path: Path, name: str) -> None:
-    store = SqliteStore(path)
-    await store.append("s", [said("x")], after=0, time_ms=NOW)
-
-    for attempt in (store.append(name, [said("x")], after=0, time_ms=NOW), store.rename("s", name), store.read(name)):
-        with pytest.raises(StoreUnavailableError, match=r"it cannot keep this: .*surrogates not allowed; give another"):
-            await attempt
-
-    assert [(info.id, info.name) for info in await store.sessions()] == [("s", "")]
-    await store.close()
-
-
 async def test_what_was_deleted_is_nowhere_in_the_file(path: Path) -> None:
     store = SqliteStore(path)
     secret = "correcthorsebatterystaple"

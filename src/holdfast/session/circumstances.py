@@ -12,6 +12,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, model_named, prices_of
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import SettingsError
+from holdfast.session.given import json_text
 from holdfast.wire.formats import Format
 
 
@@ -59,11 +60,12 @@ def changes_beside(
 ) -> list[log.SystemChanged | log.ToolsChanged]:
     """Return what has changed of what travels outside the messages."""
     events: list[log.SystemChanged | log.ToolsChanged] = []
-    text = system if isinstance(system, str) else "" if system is None else written(system)
+    text = system if isinstance(system, str) else "" if system is None else json_text("system", system)
     if text != history.facts.system:
         events.append(log.SystemChanged(text=text))
     listed = tuple(dict(tool) for tool in tools or ())
     if listed != tuple(dict(tool) for tool in history.facts.tools):
+        json_text("tools", list(listed))
         events.append(log.ToolsChanged(tools=listed))
     return events
 

@@ -21,7 +21,15 @@ from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.errors import CompactionFailedError, HoldfastError, ModelAccessError, OvertakenError, StoreError
+from holdfast.errors import (
+    CompactionFailedError,
+    HoldfastError,
+    ModelAccessError,
+    OvertakenError,
+    SessionClosedError,
+    SettingsError,
+    StoreError,
+)
 from holdfast.models.base import Closes, Writer
 from holdfast.models.open import writer_for
 from holdfast.redaction import redacted
@@ -68,6 +76,13 @@ class Compaction(With):
     """Hears what is being waited for, and an empty text when that is over."""
     redact: bool = True
     """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
+
+    def __post_init__(self) -> None:
+        for name in ("automatic", "manual"):
+            writer: object = getattr(self, name)
+            if not (writer is None or isinstance(writer, str) or callable(getattr(writer, "write", None))):
+                problem = f"must be the name of a model, or a writer, not {writer!r:.60}"
+                raise SettingsError(f"compaction.{name}", problem)
 
 
 class Compactor:
@@ -292,7 +307,7 @@ class Compactor:
 
     async def _end(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:
         """Record how it went, if it is still ours to say."""
-        with suppress(StoreError):
+        with suppress(StoreError, SessionClosedError):
             while True:
                 with suppress(OvertakenError):
                     await self._told(run, event)

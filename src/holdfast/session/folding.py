@@ -11,6 +11,7 @@ from holdfast.errors import MalformedInputError, NothingToCompactError
 from holdfast.session.circumstances import Wanted
 from holdfast.session.compactor import Compactor
 from holdfast.session.fetching import fetching
+from holdfast.session.given import count, scope_named, words
 from holdfast.session.keeping import Keeper
 from holdfast.session.manual import ManualCompaction
 from holdfast.session.preparer import Preparer
@@ -38,7 +39,8 @@ class Folder(Reader):
 
         Waits for the summary, and raises by name why there is none; then nothing has changed.
         """
-        return await self._manual.compact(Wanted(budget=budget, model=self.model, scope=scope), trigger, focus)
+        wanted = Wanted(budget=budget, model=self.model, scope=scope_named(scope))
+        return await self._manual.compact(wanted, trigger, words("focus", focus))
 
     @fetching
     async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
@@ -70,7 +72,7 @@ class Folder(Reader):
 
         By rule, which is free; with `draft=True` the model is asked for the summary that would count, which is not.
         """
-        wanted = Wanted(budget=budget, model=self.model)
+        wanted, focus = Wanted(budget=budget, model=self.model), words("focus", focus)
         if draft:
             return await self._manual.draft(wanted, focus)
         async with self._keeper.turn:
@@ -87,7 +89,7 @@ class Folder(Reader):
     @fetching
     async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
-        return await relieved(self._manual, Wanted(model=self.model), limit_bytes)
+        return await relieved(self._manual, Wanted(model=self.model), count("limit_bytes", limit_bytes))
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""

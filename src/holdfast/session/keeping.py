@@ -20,6 +20,7 @@ from holdfast.errors import (
     NotInMemoryError,
     OvertakenError,
     SequenceConflictError,
+    SessionClosedError,
     StoreError,
     UnknownSessionError,
 )
@@ -41,6 +42,31 @@ FIRST_FETCH, BEFORE = 256, 16
 """How many messages are read around one that is missing; twice as many each time."""
 
 
+class Turn:
+    """Held by who reads and changes; never while waiting for anybody but the store, and by nobody after the end."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._lock = asyncio.Lock()
+        self.is_over = False
+        """Whether the session was closed."""
+
+    def check(self) -> None:
+        """Raise `SessionClosedError` where the session was closed."""
+        if self.is_over:
+            raise SessionClosedError(self._session)
+
+    async def __aenter__(self) -> None:
+        self.check()
+        await self._lock.acquire()
+        if self.is_over:
+            self._lock.release()
+        self.check()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Keeper:
     """Holds one history and writes its log."""
 
@@ -48,8 +74,7 @@ class Keeper:
         self.store = store
         self.session = session
         self.clock = clock
-        self.turn = asyncio.Lock()
-        """Held by who reads and changes; never while waiting for anybody but the store."""
+        self.turn = Turn(session)
         self._is_open = False
         self.begin_anew()
 
@@ -204,9 +229,10 @@ class Keeper:
         await other.write(lambda: ([*past, log.Forked(parent=self.session, at=stop)], words))
 
     async def close(self) -> None:
-        """Leave a shortcut for who comes next, where that is worth it."""
+        """Leave a shortcut for who comes next, where that is worth it, and let nobody go on; by who holds the turn."""
         if self.log.length - self._shortcut_at >= SNAPSHOT_AT_CLOSE:
             await self.keep_shortcut()
+        self.turn.is_over = True
 
     async def keep_shortcut(self) -> None:
         """Keep a shortcut to how everything stands; a cache, so that nothing is lost where that cannot be done."""

@@ -13,8 +13,9 @@ from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.refusals import refused, translated
 from holdfast.session.circumstances import Wanted
+from holdfast.session.given import Beside
 from holdfast.session.meter import LEAST_WINDOW, Meter
-from holdfast.session.preparer import Beside, Preparer
+from holdfast.session.preparer import Preparer
 from holdfast.session.request import PreparedRequest
 
 SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)

@@ -4,9 +4,8 @@ Where a policy waits for a summary, the wait is outside of the session's turn: w
 once, and the request that is made afterwards has it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.planning.completion import completed, told
@@ -18,6 +17,7 @@ from holdfast.errors import OvertakenError
 from holdfast.models.base import Prefix
 from holdfast.session.circumstances import Wanted, changes_beside, situation_of
 from holdfast.session.compactor import Compactor
+from holdfast.session.given import Beside
 from holdfast.session.keeping import Keeper
 from holdfast.session.meter import Meter
 from holdfast.session.prefix import Sent
@@ -27,9 +27,6 @@ from holdfast.wire.formats import format_named
 MAX_WAITS = 2
 """How often one request waits for a summary."""
 NO_FORMAT = "openai-chat"
-
-Beside: TypeAlias = tuple[object, Sequence[Mapping[str, object]] | None]
-"""System text and tools."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from holdfast.core.history import events as log
 from holdfast.core.planning.change import ChangeReceipt, receipts_of
 from holdfast.errors import MalformedInputError
 from holdfast.session.fetching import fetching
+from holdfast.session.given import position, scope_named
 from holdfast.session.travelling import Traveller
 
 
@@ -18,15 +19,17 @@ class Reader(Traveller):
         """Return what stands of the conversation for an agent, before anything is done to make it fit."""
         async with self._keeper.turn:
             await self._keeper.take_in()
-            return self.history.context(scope).shown()
+            return self.history.context(scope_named(scope)).shown()
 
     async def receipts(self) -> list[ChangeReceipt]:
         """Return what every change of context did, the oldest first, compactions that came to nothing included."""
+        self._keeper.turn.check()
         timed = await self._keeper.log.timed()
         return receipts_of((event for _, event in timed), (time_ms for time_ms, _ in timed))
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the log."""
+        self._keeper.turn.check()
         return await self._keeper.log.events()
 
     @fetching
@@ -35,14 +38,15 @@ class Reader(Traveller):
 
         Never what stands before a clear: that is forgotten.
         """
+        first = position("recall.start", start)
+        last = first + 1 if stop is None else position("recall.stop", stop)
         async with self._keeper.turn:
             await self._keeper.take_in()
-        last = start + 1 if stop is None else stop
         cleared = self.history.version.of(log.MAIN).cleared_at
-        if not cleared <= start < last <= len(self.history):
+        if not cleared <= first < last <= len(self.history):
             raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
-        self.history.entries.need(range(start, last))
-        return [self.history.entries.native(position) for position in range(start, last)]
+        self.history.entries.need(range(first, last))
+        return [self.history.entries.native(at) for at in range(first, last)]
 
     @fetching
     async def messages(self) -> list[Mapping[str, object]]:

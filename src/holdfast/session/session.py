@@ -6,6 +6,7 @@ counts; when another process has written meanwhile, the session takes that in an
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
@@ -19,13 +20,13 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.core.planning.restore import restoration
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
 from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
 from holdfast.session.fetching import fetching
 from holdfast.session.folding import Folder
-from holdfast.session.given import read_messages
+from holdfast.session.given import count, model_named, position, read_beside, read_messages, scope_named, shown, words
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.known import name_of, recorded
 from holdfast.session.meter import Meter
@@ -33,7 +34,7 @@ from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
 from holdfast.session.request import PreparedRequest
 from holdfast.session.retention import prune
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, session_named
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import Format, format_named
 
@@ -59,14 +60,14 @@ class Session(Folder):
         compaction: Compaction,
         clock: Clock,
     ) -> None:
-        if not session_id or not isinstance(session_id, str):
-            raise SettingsError("session", f"needs a name, not {session_id!r}")
-        self.id = session_id
+        self.id = session_named(session_id)
         self.policy = policy_of(policy)
-        self.model = model
+        self.model = model_named(model)
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
+        if not callable(clock):
+            raise SettingsError("clock", f"must be a function that returns milliseconds, not {shown(clock)}")
         keeper = Keeper(self.store, session_id, clock)
         compactor = Compactor(keeper, self.policy, compaction)
         self._meter = Meter(self.store)
@@ -90,7 +91,9 @@ class Session(Folder):
 
         `summariser` writes summaries: a pydantic-ai model by its name, or a writer; `compaction` says more about that.
         """
-        how = compaction or Compaction()
+        how = Compaction() if compaction is None else compaction
+        if not isinstance(how, Compaction):
+            raise SettingsError("compaction", f"must be a Compaction, not {shown(how)}")
         if summariser is not None:
             how = replace(how, automatic=summariser)
         return Opening(cls(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock))
@@ -104,7 +107,9 @@ class Session(Folder):
         return self._keeper.damage
 
     async def close(self) -> None:
-        """Give back what the session holds open; everything is already durable."""
+        """Give back what the session holds open; everything is already durable. Closing twice changes nothing."""
+        if self._keeper.turn.is_over:
+            return
         await self._compactor.close()
         async with self._keeper.turn:
             await self._keeper.close()
@@ -119,9 +124,14 @@ class Session(Folder):
 
     @fetching
     async def restore(self) -> None:
-        """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted."""
+        """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted.
+
+        A compaction that nobody is at any more is ended, as far as the log can be written to.
+        """
         async with self._keeper.turn:
             await self._keeper.take_in()
+            with suppress(StoreUnavailableError):
+                await self._compactor.tidy()
             if events := restoration(self.history.context(), self.policy):
                 await self._keeper.change(*events)
 
@@ -192,8 +202,8 @@ class Session(Folder):
         scope: str = log.MAIN,
     ) -> PreparedRequest:
         """Return the next request: valid for its provider, within its budget, and recorded."""
-        wanted = Wanted(budget=budget, model=model or self.model, scope=scope)
-        return await self._ladder.prepare(wanted, (system, tools))
+        wanted = Wanted(budget=budget, model=model_named(model) or self.model, scope=scope_named(scope))
+        return await self._ladder.prepare(wanted, read_beside(system, tools))
 
     @fetching
     async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> PreparedRequest:
@@ -202,7 +212,7 @@ class Session(Folder):
         `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as
         a rate limit, is raised as the error it is; so is one that no smaller request can help.
         """
-        return await self._ladder.climb(error, status, scope)
+        return await self._ladder.climb(error, None if status is None else count("status", status), scope_named(scope))
 
     # What becomes of it.
 
@@ -232,17 +242,19 @@ class Session(Folder):
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
-        await self.store.rename(self.id, name)
+        self._keeper.turn.check()
+        await self.store.rename(self.id, words("name", name))
 
     @fetching
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
         """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
+        stop = None if at is None else position("fork.at", at)
         async with self._keeper.turn:
             await self._keeper.take_in()
             other = self._other(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
             if await self.store.length(other.id):
                 raise SettingsError("session", f"{other.id!r} is already there; choose another name")
-            await self._keeper.copy_to(other._keeper, at)  # noqa: SLF001 - one session to another
+            await self._keeper.copy_to(other._keeper, stop)  # noqa: SLF001 - one session to another
             return other
 
     def beside(self, session_id: str) -> "Opening":

@@ -2,6 +2,9 @@
 
 A store keeps logs, one a session, and nothing that was acknowledged is ever lost.
 
+*Names.* A session's id is a text that every store can write down: not empty, without NUL and without half of a
+character. Another one is refused by name, whatever is asked about it.
+
 *Appending.* A log only grows. `append` takes the length the caller believes the log to have; if another writer
 was faster it raises `SequenceConflictError`, and nothing was written. All records of one call are written, or
 none. When it returns, they survive a killed process and a pulled plug (a memory store promises that only for
@@ -38,8 +41,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from holdfast.core.conversation.json_values import is_utf8
+from holdfast.errors import SettingsError
+
 Record: TypeAlias = Mapping[str, object]
 """A JSON object."""
+MOST_SHOWN = 60
+
+
+def session_named(session: object) -> str:
+    """Return the id of a session; one that not every store could write down is refused."""
+    if not isinstance(session, str) or not session:
+        raise SettingsError("session", f"needs a name, not {session!r:.{MOST_SHOWN}}")
+    return written_down("session", session)
+
+
+def written_down(setting: str, text: str) -> str:
+    """Return a text that every store can write down."""
+    if "\0" in text or not is_utf8(text):
+        problem = "holds a NUL or half of a character, which not every store can write down; choose another"
+        raise SettingsError(setting, f"{text!r:.{MOST_SHOWN}} {problem}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.words import words_of
 
@@ -41,6 +41,7 @@ class MemoryStore:
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
+        session_named(session)
         lines = [(time_ms, packed(written(record))) for record in records]
         log = self._logs.get(session)
         length = len(log.records) if log else 0
@@ -69,6 +70,7 @@ class MemoryStore:
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
+        session_named(session)
         lines = {position: packed(written(record)) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
@@ -81,6 +83,7 @@ class MemoryStore:
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
+        session_named(session)
         log = self._logs.get(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []
         return [
@@ -90,6 +93,7 @@ class MemoryStore:
 
     async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log."""
+        session_named(session)
         log = self._logs.get(session)
         there = sorted({position for position in positions if log and 0 <= position < len(log.records)})
         lines = [(position, *log.records[position]) for position in there] if log else []
@@ -97,6 +101,7 @@ class MemoryStore:
 
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
+        session_named(session)
         log = self._logs.get(session)
         return len(log.records) if log else 0
 
@@ -137,11 +142,14 @@ class MemoryStore:
 
     async def rename(self, session: str, name: str) -> None:
         """Give a session a name for people."""
+        session_named(session)
+        written_down("name", name)
         log = self._known(session)
         log.info = replace(log.info, name=name)
 
     async def delete(self, session: str) -> bool:
         """Delete a session, and say whether there was one."""
+        session_named(session)
         log = self._logs.pop(session, None)
         if log is None:
             return False
@@ -150,6 +158,7 @@ class MemoryStore:
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
+        session_named(session)
         log = self._logs.get(session)
         if log is None or len(log.records) != snapshot.length:
             return False
@@ -158,6 +167,7 @@ class MemoryStore:
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""
+        session_named(session)
         log = self._logs.get(session)
         return log.snapshot if log else None
 

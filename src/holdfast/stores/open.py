@@ -12,6 +12,8 @@ from holdfast.stores.sqlite import SqliteStore
 def open_store(url: str | Store) -> Store:
     """Return the store that a URL names: `memory://`, `sqlite:///file`, `sqlite:////absolute`, `postgresql://…`."""
     if not isinstance(url, str):
+        if not all(callable(getattr(url, name, None)) for name in ("append", "read", "length")):
+            raise SettingsError("store", f"must be the URL of a store, or a store, not {url!r:.60}")
         return url
     scheme, _, rest = url.partition("://")
     if scheme == "memory":

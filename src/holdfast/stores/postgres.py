@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.words import words_of
 
@@ -90,6 +90,7 @@ class PostgresStore:
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
+        session_named(session)
         lines = [packed(written(record)) for record in records]
         length = after + len(lines)
         async with self._cursor() as cursor:
@@ -111,6 +112,7 @@ class PostgresStore:
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
+        session_named(session)
         async with self._cursor() as cursor:
             number = await _grown(cursor, session, after=after, length=after + 1, time_ms=time_ms)
             await _put(cursor, number, [(number, after, time_ms, packed(written(tombstone)))], index, blobs)
@@ -125,6 +127,7 @@ class PostgresStore:
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
+        session_named(session)
         query = (
             "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
@@ -134,6 +137,7 @@ class PostgresStore:
 
     async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log."""
+        session_named(session)
         query = (
             "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position = ANY (%s) ORDER BY position"
@@ -143,6 +147,7 @@ class PostgresStore:
 
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
+        session_named(session)
         rows = await self._rows("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
         return rows[0][0] if rows else 0
 
@@ -188,11 +193,14 @@ class PostgresStore:
 
     async def rename(self, session: str, name: str) -> None:
         """Give a session a name for people."""
+        session_named(session)
+        written_down("name", name)
         if not await self._change("UPDATE holdfast.sessions SET name = %s WHERE id = %s", (name, session)):
             raise UnknownSessionError(session)
 
     async def delete(self, session: str) -> bool:
         """Delete a session, and say whether there was one."""
+        session_named(session)
         async with self._cursor() as cursor:
             await cursor.execute("SELECT number FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
             row = await cursor.fetchone()
@@ -206,6 +214,7 @@ class PostgresStore:
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
+        session_named(session)
         insert = (
             "INSERT INTO holdfast.snapshots (session, length, data) "
             "SELECT number, length, %s FROM holdfast.sessions WHERE id = %s AND length = %s FOR SHARE "
@@ -215,6 +224,7 @@ class PostgresStore:
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""
+        session_named(session)
         query = (
             "SELECT kept.length, data FROM holdfast.snapshots AS kept "
             "JOIN holdfast.sessions ON number = session WHERE id = %s"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import written
 from holdfast.stores.sqlite_database import Batch, Database
 from holdfast.stores.sqlite_schema import translated
@@ -40,6 +40,7 @@ class SqliteStore:
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
+        session_named(session)
         batch = Batch(session, after, time_ms, [written(record) for record in records], index, blobs)
         length = await self._run(lambda db: db.append(batch))
         if (database := self._database) and database.is_behind:
@@ -60,20 +61,24 @@ class SqliteStore:
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
+        session_named(session)
         batch = Batch(session, after, time_ms, [written(tombstone)], index, blobs)
         changed = {position: written(record) for position, record in records.items()}
         return await self._run(lambda db: db.rewrite(batch, changed, dropped))
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
+        session_named(session)
         return await self._run(lambda db: db.read(session, start, limit))
 
     async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log."""
+        session_named(session)
         return await self._run(lambda db: db.pick(session, positions))
 
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
+        session_named(session)
         return await self._run(lambda db: db.length(session))
 
     async def put_blob(self, content: bytes) -> str:
@@ -96,18 +101,23 @@ class SqliteStore:
 
     async def rename(self, session: str, name: str) -> None:
         """Give a session a name for people."""
+        session_named(session)
+        written_down("name", name)
         await self._run(lambda db: db.rename(session, name))
 
     async def delete(self, session: str) -> bool:
         """Delete a session, and say whether there was one."""
+        session_named(session)
         return await self._run(lambda db: db.delete(session))
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
+        session_named(session)
         return await self._run(lambda db: db.put_snapshot(session, snapshot))
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""
+        session_named(session)
         return await self._run(lambda db: db.get_snapshot(session))
 
     async def put_fact(self, key: str, value: Record) -> None:

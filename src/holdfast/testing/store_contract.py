@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
+from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, UnknownSessionError
 from holdfast.stores.base import Indexed, Record, Snapshot, Store, StoredRecord
 
 NOW = 1_700_000_000_000
@@ -43,6 +43,32 @@ class StoreContract:
         assert await store.read("nobody") == []
         assert await store.length("nobody") == 0
         assert await store.get_snapshot("nobody") is None
+
+    @pytest.mark.parametrize("name", ["", "a\0b", "half \ud800 of one"])
+    async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(self, store: Store, name: str) -> None:
+        for attempt in (
+            store.append(name, [said("a")], after=0, time_ms=NOW),
+            store.rewrite(name, {}, tombstone=said("a"), after=0, time_ms=NOW),
+            store.read(name),
+            store.pick(name, [0]),
+            store.length(name),
+            store.rename(name, "x"),
+            store.delete(name),
+            store.put_snapshot(name, Snapshot(0, b"")),
+            store.get_snapshot(name),
+        ):
+            with pytest.raises(SettingsError, match=r"^session: "):
+                await attempt
+        assert await store.sessions() == []
+
+    async def test_a_name_for_people_is_what_every_store_can_write_down(self, store: Store) -> None:
+        await store.append("s", [said("x")], after=0, time_ms=NOW)
+
+        for name in ("a\0b", "half \ud800 of one"):
+            with pytest.raises(SettingsError, match=r"^name: "):
+                await store.rename("s", name)
+
+        assert [(info.id, info.name) for info in await store.sessions()] == [("s", "")]
 
     async def test_records_come_back_to_the_letter(self, store: Store) -> None:
         odd: Record = {

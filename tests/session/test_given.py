@@ -1,0 +1,126 @@
+"""Whatever a caller hands over by mistake is answered with an error that names it and says what would do."""
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast import HoldfastError, MalformedInputError, Session, SettingsError
+from holdfast.session.compactor import Compaction
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, said
+
+Call = Callable[[Session, Any], Coroutine[Any, Any, Any]]
+TALK = [said("one"), answered("1"), said("two " * 200), answered("2 " * 200), said("three")]
+WRONG: list[Any] = [
+    None, True, 1, -1, 10**30, 1.5, float("nan"), "x", "", b"x", [], [1], {}, {"a": 1}, object(), (), {1},
+    "\ud800", "a\0b",
+]  # fmt: skip
+CALLS: dict[str, Call] = {
+    "recall": lambda session, value: session.recall(value),
+    "recall to": lambda session, value: session.recall(0, value),
+    "fork": lambda session, value: session.fork(value),
+    "fork at": lambda session, value: session.fork(at=value),
+    "prepare": lambda session, value: session.prepare(value),
+    "prepare for a model": lambda session, value: session.prepare(16_000, model=value),
+    "prepare with system text": lambda session, value: session.prepare(16_000, system=value),
+    "prepare with tools": lambda session, value: session.prepare(16_000, tools=value),
+    "prepare with a tool": lambda session, value: session.prepare(16_000, tools=[value]),
+    "prepare for a scope": lambda session, value: session.prepare(16_000, scope=value),
+    "shown": lambda session, value: session.shown(value),
+    "relieve": lambda session, value: session.relieve(value),
+    "compact with a focus": lambda session, value: session.compact(focus=value),
+    "compact by a trigger": lambda session, value: session.compact(trigger=value),
+    "compact to a budget": lambda session, value: session.compact(budget=value),
+    "compact a scope": lambda session, value: session.compact(scope=value),
+    "recompact": lambda session, value: session.recompact(focus=value),
+    "bring back": lambda session, value: session.bring_back(value),
+    "bring one back": lambda session, value: session.bring_back([value]),
+    "preview": lambda session, value: session.preview(focus=value, budget=value),
+    "contents": lambda session, value: session.contents(budget=value),
+    "switch the model": lambda session, value: session.switch_model(value),
+    "note": lambda session, value: session.note(value),
+    "rename": lambda session, value: session.rename(value),
+    "rewind": lambda session, value: session.rewind(to=value),
+    "pin": lambda session, value: session.pin(value),
+    "record": lambda session, value: session.record(value),
+    "record one": lambda session, value: session.record([value]),
+    "record for a scope": lambda session, value: session.record([said("x")], scope=value),
+    "record with a bill": lambda session, value: session.record([said("x")], usage=value),
+    "record in a format": lambda session, value: session.record([said("x")], format=value),
+    "sync": lambda session, value: session.sync(value),
+    "retry": lambda session, value: session.retry("x", status=value),
+    "retry for a scope": lambda session, value: session.retry("x", scope=value),
+    "follow": lambda session, value: session.follow(value),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_call_is_answered_or_refused_by_one_of_our_errors(call: Call) -> None:
+    for value in WRONG:
+        session = await Session.open("g", store=MemoryStore(), model="gpt-5")
+        await session.record(TALK)
+        await session.prepare(16_000)
+        with suppress(HoldfastError):
+            await call(session, value)
+        assert (await session.recall(0, 5), session.damage) == (TALK, [])
+
+
+SAID: list[tuple[str, Call, Any, str]] = [
+    ("recall", CALLS["recall"], "3", "recall.start: must be the position of a message, a whole number, not '3'"),
+    ("stop", CALLS["recall to"], 1.5, "recall.stop: must be the position of a message, a whole number, not 1.5"),
+    ("at", CALLS["fork at"], "x", "fork.at: must be the position of a message, a whole number, not 'x'"),
+    ("tools", CALLS["prepare with tools"], 5, "tools: must be a list of objects, not 5"),
+    ("a tool", CALLS["prepare with a tool"], "read", "tools[0]: must be an object, not 'read'"),
+    ("NaN", CALLS["prepare with a tool"], {"a": float("nan")}, "tools: holds lone surrogates, NaN or infinity; mend it "
+     "first"),
+    ("scope", CALLS["prepare for a scope"], [], "scope: must be the name of an agent's scope, such as 'main', not []"),
+    ("shown", CALLS["shown"], None, "scope: must be the name of an agent's scope, such as 'main', not None"),
+    ("bytes", CALLS["relieve"], "1 GB", "limit_bytes: must be a whole number from 0 on, not '1 GB'"),
+    ("focus", CALLS["compact with a focus"], 5, "focus: must be text, not 5"),
+    ("model", CALLS["prepare for a model"], 5, "model: must be the name of a model, not 5"),
+    ("status", CALLS["retry"], "400", "status: must be a whole number from 0 on, not '400'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "value", "told"), [case[1:] for case in SAID], ids=[case[0] for case in SAID])
+async def test_the_error_names_what_is_wrong_and_what_would_do(call: Call, value: object, told: str) -> None:
+    session = await Session.open("g", model="gpt-5")
+    await session.record(TALK)
+
+    with pytest.raises((MalformedInputError, SettingsError)) as refused:
+        await call(session, value)
+
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"store": 5}, "store: must be the URL of a store, or a store, not 5"),
+        ({"model": 5}, "model: must be the name of a model, not 5"),
+        ({"summariser": 5}, "compaction.automatic: must be the name of a model, or a writer, not 5"),
+        ({"compaction": "x"}, "compaction: must be a Compaction, not 'x'"),
+        ({"clock": 5}, "clock: must be a function that returns milliseconds, not 5"),
+    ],
+)
+def test_a_session_is_not_opened_with_what_cannot_work(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Session.open("g", **settings)
+
+    assert str(refused.value) == named
+
+
+@pytest.mark.parametrize("name", ["", None, 5, "a\0b", "\ud800"])
+async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(name: Any) -> None:
+    session = await Session.open("g")
+
+    for attempt in (lambda: Session.open(name), lambda: session.beside(name)):
+        with pytest.raises(SettingsError, match=r"^session: "):
+            attempt()
+
+
+def test_a_writer_that_cannot_write_is_refused_where_it_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"^compaction\.manual: "):
+        Compaction(manual=object())  # pyright: ignore[reportArgumentType]
