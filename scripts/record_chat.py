@@ -28,9 +28,6 @@ SAID = (
     "What does a harbour pilot do?",
     "What is a breakwater for?",
     "Name three kinds of sails.",
-    "What is a lighthouse?",
-    "What is a keel?",
-    "What is an anchor?",
     "What is the name of my boat?",
     "/context",
 )
