@@ -3,8 +3,9 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -100,6 +101,99 @@ async def test_a_database_that_goes_in_the_middle_of_an_append_leaves_the_log_as
     assert [stored.record for stored in await store.read("s")] == [record_of("a")]
     assert await store.append("s", [record_of("b")], after=1, time_ms=NOW) == 2
     await store.close()
+
+
+class Between:
+    """Stands between a client and its server, and cuts the line when a commit has arrived and nobody was told."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        server, _, self._behind = url.partition("?host=")
+        self.url = f"{server}?host={folder}"
+        self._path = folder / ".s.PGSQL.5432"
+        self.cuts = 0
+        """How many commits are still to be cut off."""
+        self.is_down = False
+        """Whether nobody is let through after that."""
+        self._lines: list[asyncio.Future[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_unix_server(self._connected, self._path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for line in self._lines:
+            line.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._lines.append(asyncio.ensure_future(self._let_through(reader, writer)))
+
+    async def _let_through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            if not self.is_down:
+                answers, orders = await asyncio.open_unix_connection(f"{self._behind}/.s.PGSQL.5432")
+                ends.append(orders)
+                cut = asyncio.Event()
+                ways = {
+                    asyncio.ensure_future(self._ordered(reader, orders, cut)),
+                    asyncio.ensure_future(self._answered(answers, writer, cut)),
+                }
+                _, others = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                for way in others:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            for end in ends:
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def _ordered(self, reader: asyncio.StreamReader, orders: asyncio.StreamWriter, cut: asyncio.Event) -> None:
+        while data := await reader.read(65_536):
+            if b"COMMIT" in data and self.cuts:
+                self.cuts -= 1
+                cut.set()
+            orders.write(data)
+
+    async def _answered(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: asyncio.Event) -> None:
+        while data := await answers.read(65_536):
+            if cut.is_set():
+                self.is_down = bool(self.cuts)
+                return
+            writer.write(data)
+
+
+async def test_an_append_that_arrived_is_acknowledged_where_only_its_acknowledgement_was_lost(
+    own_server: Any, tmp_path: Path
+) -> None:
+    async with Between(own_server.url, tmp_path) as line:
+        store = PostgresStore(line.url)
+        await store.append("s", [record_of("a")], after=0, time_ms=NOW)
+        line.cuts = 1
+
+        assert await store.append("s", [record_of("b")], after=1, time_ms=NOW) == 2
+
+        assert [stored.record for stored in await store.read("s")] == [record_of("a"), record_of("b")]
+        await store.close()
+
+
+async def test_what_is_said_again_after_an_outage_is_not_said_twice(own_server: Any, tmp_path: Path) -> None:
+    async with Between(own_server.url, tmp_path) as line:
+        session = await Session.open("s", store=line.url)
+        await session.record([said("one")])
+        line.cuts = 2
+        with pytest.raises(StoreUnavailableError, match=GONE):
+            await session.record([answered("1"), said("two")])
+        line.cuts, line.is_down = 0, False
+
+        await session.prepare(16_000)
+        assert await session.record([answered("1"), said("two")]) == range(1, 3)
+        assert await session.record([answered("1"), said("two")]) == range(3, 5), "later it is said again"
+
+        await session.close()
+    assert await texts(own_server.url) == ["one", "1", "two", "1", "two"]
 
 
 async def test_a_wrong_password_is_called_so_and_nobody_hears_it(own_server: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from random import random
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
@@ -22,6 +22,7 @@ from holdfast.errors import (
     SequenceConflictError,
     SessionClosedError,
     StoreError,
+    StoreUnavailableError,
     UnknownSessionError,
 )
 from holdfast.session.log import Log, checked_record, indexed
@@ -40,6 +41,13 @@ SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
 """How many records later another shortcut is worth its price: so many, and a twentieth of all; fewer at the end."""
 FIRST_FETCH, BEFORE = 256, 16
 """How many messages are read around one that is missing; twice as many each time."""
+
+
+class _Unsettled(NamedTuple):
+    """What was said when the store failed, and where it stands in the log if it arrived all the same."""
+
+    place: int
+    events: tuple[log.MessageAppended, ...]
 
 
 class Turn:
@@ -96,6 +104,7 @@ class Keeper:
         """What recorded messages go by when they are sent again, by position."""
         self._places: list[int] = []
         """Where in the log each message is."""
+        self._unsettled: _Unsettled | None = None
         self._shortcut_at = 0
         self._fetched = FIRST_FETCH
 
@@ -175,7 +184,12 @@ class Keeper:
     async def say(
         self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, is_decision: bool = False
     ) -> range:
-        """Record what was said, and return the positions."""
+        """Record what was said, and return the positions.
+
+        What is said again after the store failed may have arrived the first time; then it is not said twice.
+        """
+        if (known := await self._arrived(events)) is not None:
+            return known
         start = len(self.history)
 
         def change() -> tuple[Sequence[log.Event], Sequence[Indexed]]:
@@ -184,9 +198,29 @@ class Keeper:
             return events, indexed(enumerate(messages, start))
 
         if events:
-            await self.write(change, messages, is_decision=is_decision)
+            try:
+                await self.write(change, messages, is_decision=is_decision)
+            except (StoreUnavailableError, asyncio.CancelledError):
+                self._unsettled = _Unsettled(self.log.length, tuple(events))
+                raise
             if self.log.length - self._shortcut_at >= max(SNAPSHOT_EVERY, self.log.length // SNAPSHOT_SHARE):
                 await self.keep_shortcut()
+        return range(start, start + len(events))
+
+    async def _arrived(self, events: Sequence[log.MessageAppended]) -> range | None:
+        """Return where messages stand that are said again, if they arrived when nobody could say so."""
+        unsettled = self._unsettled
+        if unsettled is None or unsettled.events != tuple(events):
+            self._unsettled = None
+            return None
+        await self.take_in()
+        places, found = range(unsettled.place, unsettled.place + len(events)), list[log.Event]()
+        with suppress(MalformedInputError):
+            found = [event for _, event in await self.log.picked(places)]
+        self._unsettled = None
+        if found != list(events):
+            return None
+        start = self._places.index(unsettled.place)
         return range(start, start + len(events))
 
     async def write(self, change: Change, said: Sequence[Message] = (), *, is_decision: bool = False) -> None:

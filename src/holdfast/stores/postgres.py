@@ -1,7 +1,8 @@
 """A store shared by many machines: PostgreSQL, through psycopg.
 
-One connection at a time; when it is lost, the call that noticed says so and the next one connects anew.
-Needs the extra `holdfast[postgres]`.
+One connection at a time; when it is lost, the call that noticed says so and the next one connects anew. An append
+whose connection is lost may have arrived all the same, so it looks whether it has. Needs the extra
+`holdfast[postgres]`.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
+from holdfast.stores.postgres_schema import NAME, migrate, translated
 from holdfast.stores.words import words_of
 
 try:
@@ -19,56 +21,11 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise ImportError("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
 
-NAME = "postgresql"
 CONNECT_SECONDS = 10
-LOCK = 0x686F6C64
-"""One number for all: migrations of several machines wait for each other."""
 MAX_VECTOR_BYTES = 1_000_000
 """PostgreSQL indexes a little more of one text than this, and refuses the text if there is too much of it."""
 MAX_QUERY_WORDS = 1_000
 """PostgreSQL reads a query by recursion."""
-GONE = ("08", "57P", "53300")
-"""How the codes begin that say that a server is not there, is going, or lets nobody in."""
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE holdfast.sessions (
-        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        id TEXT NOT NULL UNIQUE,
-        name TEXT NOT NULL DEFAULT '',
-        length BIGINT NOT NULL DEFAULT 0,
-        created_ms BIGINT NOT NULL,
-        updated_ms BIGINT NOT NULL
-    );
-    CREATE INDEX sessions_by_change ON holdfast.sessions (updated_ms, id);
-    CREATE TABLE holdfast.events (
-        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
-        position BIGINT NOT NULL,
-        time_ms BIGINT NOT NULL,
-        data BYTEA NOT NULL,
-        PRIMARY KEY (session, position)
-    );
-    CREATE TABLE holdfast.blobs (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
-    CREATE TABLE holdfast.blob_uses (
-        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        PRIMARY KEY (session, digest)
-    );
-    CREATE INDEX blob_uses_by_digest ON holdfast.blob_uses (digest);
-    CREATE TABLE holdfast.snapshots (
-        session BIGINT PRIMARY KEY REFERENCES holdfast.sessions ON DELETE CASCADE,
-        length BIGINT NOT NULL,
-        data BYTEA NOT NULL
-    );
-    CREATE TABLE holdfast.facts (key TEXT PRIMARY KEY, value BYTEA NOT NULL);
-    CREATE TABLE holdfast.words (
-        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
-        position BIGINT NOT NULL,
-        body TSVECTOR NOT NULL,
-        PRIMARY KEY (session, position)
-    );
-    CREATE INDEX words_by_body ON holdfast.words USING GIN (body);
-    """,
-)
 
 
 class PostgresStore:
@@ -93,10 +50,14 @@ class PostgresStore:
         session_named(session)
         lines = [packed(written(record)) for record in records]
         length = after + len(lines)
-        async with self._cursor() as cursor:
-            number = await _grown(cursor, session, after=after, length=length, time_ms=time_ms)
-            rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
-            await _put(cursor, number, rows, index, blobs)
+        try:
+            async with self._cursor() as cursor:
+                number = await _grown(cursor, session, after=after, length=length, time_ms=time_ms)
+                rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
+                await _put(cursor, number, rows, index, blobs)
+        except StoreUnavailableError:
+            if not await self._has_arrived(session, after, [(time_ms, line) for line in lines]):
+                raise
         return length
 
     async def rewrite(
@@ -250,6 +211,18 @@ class PostgresStore:
         async with self._turn:
             await self._drop()
 
+    async def _has_arrived(self, session: str, after: int, sent: list[tuple[int, bytes]]) -> bool:
+        """Return whether records stand in a log where they were to stand; not where nobody can say."""
+        query = (
+            "SELECT time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
+            "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
+        )
+        try:
+            rows = await self._rows(query, (session, after, len(sent)))
+        except StoreUnavailableError:
+            return False
+        return bool(sent) and [(time_ms, bytes(data)) for time_ms, data in rows] == sent
+
     async def _rows(self, query: str, values: Sequence[object]) -> list[TupleRow]:
         async with self._cursor() as cursor:
             await cursor.execute(query.encode(), values, binary=True)
@@ -271,7 +244,7 @@ class PostgresStore:
             except psycopg.Error as error:
                 if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
                     await self._drop()
-                raise _translated(error) from error
+                raise translated(error) from error
             except (UnicodeError, OverflowError) as error:
                 raise StoreUnavailableError(NAME, f"it cannot keep this: {error}; give another") from error
 
@@ -281,7 +254,7 @@ class PostgresStore:
                 self.url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="holdfast"
             )
             try:
-                await _migrate(connection)
+                await migrate(connection)
             except BaseException:
                 await connection.close()
                 raise
@@ -364,36 +337,3 @@ async def _grown(
         actual = await cursor.fetchone()
         raise SequenceConflictError(session, expected=after, actual=actual[0] if actual else 0)
     return row[0]
-
-
-async def _migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
-    """Bring the tables up to date; of several that open a new database at once, one does it."""
-    async with connection.transaction(), connection.cursor() as cursor:
-        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
-        await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
-        await cursor.execute("SELECT version FROM holdfast.schema")
-        row = await cursor.fetchone()
-        version = row[0] if row else 0
-        if version > len(MIGRATIONS):
-            raise StoreUnavailableError(NAME, "the tables were made by a newer Holdfast; update Holdfast")
-        for migration in MIGRATIONS[version:]:
-            await cursor.execute(migration.encode())
-        if version < len(MIGRATIONS):
-            await cursor.execute("DELETE FROM holdfast.schema")
-            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(MIGRATIONS),))
-
-
-def _translated(error: "psycopg.Error") -> StoreUnavailableError:
-    """Return what the driver's complaint means for the caller; never with the password in it."""
-    state = error.sqlstate or ""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if state.startswith("28") or "password authentication failed" in first:
-        return StoreUnavailableError(NAME, "user or password is wrong; check the URL")
-    if state == "53100":
-        return StoreUnavailableError(NAME, "the disk of the server is full; make room and try again")
-    if state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
-        return StoreUnavailableError(NAME, "there is no such database; create it, or check the URL")
-    if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(GONE)):
-        return StoreUnavailableError(NAME, f"the server cannot be reached ({first}); try again when it is there")
-    return StoreUnavailableError(NAME, f"the server says: {first}")

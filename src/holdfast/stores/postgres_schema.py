@@ -1,0 +1,88 @@
+"""The tables in PostgreSQL, how they are brought up to date, and what the server's complaints mean."""
+
+from holdfast.errors import StoreUnavailableError
+
+try:
+    import psycopg
+    from psycopg.rows import TupleRow
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise ImportError("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+
+NAME = "postgresql"
+LOCK = 0x686F6C64
+"""One number for all: migrations of several machines wait for each other."""
+GONE = ("08", "57P", "53300")
+"""How the codes begin that say that a server is not there, is going, or lets nobody in."""
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE holdfast.sessions (
+        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL DEFAULT '',
+        length BIGINT NOT NULL DEFAULT 0,
+        created_ms BIGINT NOT NULL,
+        updated_ms BIGINT NOT NULL
+    );
+    CREATE INDEX sessions_by_change ON holdfast.sessions (updated_ms, id);
+    CREATE TABLE holdfast.events (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        position BIGINT NOT NULL,
+        time_ms BIGINT NOT NULL,
+        data BYTEA NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    CREATE TABLE holdfast.blobs (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
+    CREATE TABLE holdfast.blob_uses (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        PRIMARY KEY (session, digest)
+    );
+    CREATE INDEX blob_uses_by_digest ON holdfast.blob_uses (digest);
+    CREATE TABLE holdfast.snapshots (
+        session BIGINT PRIMARY KEY REFERENCES holdfast.sessions ON DELETE CASCADE,
+        length BIGINT NOT NULL,
+        data BYTEA NOT NULL
+    );
+    CREATE TABLE holdfast.facts (key TEXT PRIMARY KEY, value BYTEA NOT NULL);
+    CREATE TABLE holdfast.words (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        position BIGINT NOT NULL,
+        body TSVECTOR NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    CREATE INDEX words_by_body ON holdfast.words USING GIN (body);
+    """,
+)
+
+
+async def migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
+    """Bring the tables up to date; of several that open a new database at once, one does it."""
+    async with connection.transaction(), connection.cursor() as cursor:
+        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
+        await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
+        await cursor.execute("SELECT version FROM holdfast.schema")
+        row = await cursor.fetchone()
+        version = row[0] if row else 0
+        if version > len(MIGRATIONS):
+            raise StoreUnavailableError(NAME, "the tables were made by a newer Holdfast; update Holdfast")
+        for migration in MIGRATIONS[version:]:
+            await cursor.execute(migration.encode())
+        if version < len(MIGRATIONS):
+            await cursor.execute("DELETE FROM holdfast.schema")
+            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(MIGRATIONS),))
+
+
+def translated(error: "psycopg.Error") -> StoreUnavailableError:
+    """Return what the driver's complaint means for the caller; never with the password in it."""
+    state = error.sqlstate or ""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state.startswith("28") or "password authentication failed" in first:
+        return StoreUnavailableError(NAME, "user or password is wrong; check the URL")
+    if state == "53100":
+        return StoreUnavailableError(NAME, "the disk of the server is full; make room and try again")
+    if state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
+        return StoreUnavailableError(NAME, "there is no such database; create it, or check the URL")
+    if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(GONE)):
+        return StoreUnavailableError(NAME, f"the server cannot be reached ({first}); try again when it is there")
+    return StoreUnavailableError(NAME, f"the server says: {first}")
