@@ -15,10 +15,12 @@ from holdfast import (
     govern,
     validate,
 )
+from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.planning.policy import FloorSettings
 from holdfast.counters.vocabularies import counter_for
 from holdfast.testing.chat import answered, called, returned, said
 from holdfast.testing.sessions import generated_session
+from holdfast.wire.formats import format_named
 
 
 def use(call_id: str, **fields: Any) -> dict[str, Any]:
@@ -542,3 +544,21 @@ def test_siblings_of_one_request_do_not_lend_each_other_what_only_looks_equal() 
     sibling = anthropic(grown(True), previous=before)  # noqa: FBT003
 
     assert sibling.messages[1]["content"][0]["input"]["a"] is True
+
+
+def test_results_that_are_gathered_are_counted_with_the_images_they_bring() -> None:
+    call = {"functionCall": {"name": "run", "args": {"path": "src/a.py"}}}
+    image = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
+    messages: list[dict[str, Any]] = [
+        {"role": "model", "parts": [{"functionCall": {"id": "id_a", **call["functionCall"]}}, call]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "run", "response": {"output": ""}}}]},
+        {
+            "role": "user",
+            "parts": [{"functionResponse": {"name": "run", "response": {"output": ""}, "parts": [image]}}],
+        },
+    ]
+
+    request = govern(messages, budget=4_000, format="gemini-2", model="gpt-5", interrupted=True)
+
+    again = [format_named("gemini-2").decode(message, index) for index, message in enumerate(request.messages)]
+    assert request.tokens.total == total_tokens(again, counter_for("gpt-5"))

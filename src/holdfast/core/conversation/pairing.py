@@ -4,6 +4,7 @@ import operator
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.core.conversation.batching import Batching, id_by_name, plain_stem
@@ -254,7 +255,10 @@ class Pairing:
             yield home
         else:
             self.repairs.append(Repair(home.position, "gathered the results of one batch before anything else"))
-            yield home.saying(home.message.with_parts(parts))
+            # What its results bring along beside their texts is counted where they are now.
+            sources = dict.fromkeys([where, *(one.where for one in found)])
+            extras = "".join(self._entries[source].message.extras for source in sources)
+            yield home.saying(replace(home.message.with_parts(parts), extras=extras))
 
     def _leftovers(self, index: int, entry: Entry) -> Iterator[Entry]:
         """Yield what a message with results says besides them."""
