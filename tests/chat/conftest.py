@@ -3,12 +3,12 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -126,9 +126,11 @@ class Person:
 
     def has_child(self, command: str) -> bool:
         """Return whether the program has started a command that still runs."""
-        listing = ["ps", "-A", "-o", "args="]
-        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-        return any(line.strip() == command for line in listed.splitlines())
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if path.read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode() == command:
+                    return True
+        return False
 
     def kills(self) -> None:
         self._child.kill(9)
