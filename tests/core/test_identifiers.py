@@ -22,6 +22,13 @@ from holdfast.core.history.identifiers import argument_text, distinct_identifier
         ("请修改src/a.py里的parseConfig，然后运行", ["src/a.py", "parseConfig"]),
         ("in Übersicht/datei_1.md steht „fooBar“", ["Übersicht/datei_1.md", "fooBar"]),
         ("nothing to see here", []),
+        ("run 550e8400-e29b-41d4-a716-446655440000 failed", ["550e8400-e29b-41d4-a716-446655440000"]),
+        ("fixes ABC-123 and CVE-2024-31497 in UTF-8", ["ABC-123", "CVE-2024-31497"]),
+        ("ask api.eu-1.example.com, not db01.internal.", ["api.eu-1.example.com", "db01.internal"]),
+        ("first.last+tag@mail.example.co.uk wrote", ["first.last+tag@mail.example.co.uk"]),
+        ("from v2.10 to 3.11.7-rc.1 on 192.168.0.12", ["v2.10", "3.11.7-rc.1", "192.168.0.12"]),
+        ("it took 3.14 s, or 0.95 of it", []),
+        ("self.history.facts and config.example.py", ["history.facts", "example.py"]),
     ],
 )
 def test_identifiers_are_read_off_by_rule(text: str, found: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The names a conversation turns on: paths, ids, hashes, addresses, long numbers, names in code.
+"""The names a conversation turns on: paths, ids, hashes, addresses, tickets, versions, long numbers, names in code.
 
 They are what a summary loses first and an agent needs again verbatim. Read off by rule, from the values of
 a call's arguments and not from their JSON, where escapes make up names that nobody used. No name crosses a
@@ -14,9 +14,18 @@ from holdfast.core.conversation.json_values import Json, parsed
 
 # Scripts that are written without spaces end a run: 请看src/a.py names src/a.py.
 _RUN = r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}"
+# Dotted names in code are everywhere, so a host is one by its ending; no ending here is that of a file.
+_TLD = (
+    r"com|org|net|io|dev|ai|app|cloud|co|info|biz|gov|edu|mil|int|local|internal|lan|test|example|invalid|localhost"
+    r"|eu|us|uk|de|fr|es|it|nl|be|ch|at|se|no|dk|fi|pl|cz|pt|ie|ca|au|nz|jp|cn|in|br|mx|za|kr|ru|tr|me|tv"
+)
 _PATTERN = (
     r"(?P<mail>[\w.+-]+@[\w-]+\.[\w.-]+\w)"
     r"|(?P<path>(?:~?/|\.{1,2}/|[\w@.-]+/)[\w@.+-]+(?:/[\w@.+-]+)*)"
+    r"|(?P<uuid>\b[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b)"
+    r"|(?P<version>\b(?:v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3})(?:[-+](?:[A-Za-z]+[.-]?\d*|\d+)[\w.]*)?\b)"
+    rf"|(?P<host>\b(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_TLD})\b(?![\w-]|\.\w))"
+    r"|(?P<ticket>\b(?!UTF-|SHA-|AES-|ISO-|GPT-)[A-Z][A-Z0-9]{1,9}(?:-\d{1,7}){1,2}\b(?!-\d))"
     r"|(?P<file>\b[\w-]+\.[A-Za-z]{1,5}\b)"
     r"|(?P<hash>\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b)"
     r"|(?P<name>\b(?:[a-z]+[a-z0-9]*(?:[A-Z][a-z0-9]*)+|(?:[A-Z][a-z0-9]+){2,}|[A-Za-z]+(?:_[A-Za-z0-9]+)+)\b)"
