@@ -2,7 +2,9 @@
 
 English, German, Spanish, French and Chinese, one line or more each, matched against sentences in lower case.
 A cue is a hint and no grammar: each list leaves out what is more often said for other reasons ("I don't
-know", "immer noch", "toujours pas", "ça ne marche pas").
+know", "immer noch", "toujours pas", "ça ne marche pas"). "Always" and "never" are said of the world more often than to
+anybody: they lay something down where they open an order ("never touch"), stand behind a verb that does, or behind
+"must" and its like; not behind "I", "it" or "they", and not before a past.
 """
 
 import re
@@ -18,26 +20,73 @@ def has(cue: str, sentence: str) -> bool:
 
 
 _START = r"(?:^|[,;:(–—-]\s*|\b(?:please|and|but|so|also|you|just|then|or)\s+)"
-_OTHERWISE = r"(?!know|think|see|understand|remember|worry|care|you\b)"
+_OTHERWISE = r"(?!know|think|see|understand|remember|worry|care|get\b|mean\b|recall|believe|you\b)"
+_ORDERS = """
+accept add allow answer apply ask assume call cast change check choose clear close commit compare compile contain copy
+create cut delete deploy disable do document drop edit emit enable escape exceed expose fetch fix follow force format
+forget generate guess handle hardcode hide ignore import include install invent invoke keep leave limit link list load
+lock log make mention merge mix mock modify move name omit open overwrite pass pin print push put quote raise read
+rebase rely remove rename render repeat replace reply report reset respond restart retry return reuse reveal review
+rewrite round run sanitize save send set share show sign skip sort specify split squash start stop store strip suggest
+switch test throw touch translate trust type update upgrade use validate verify wait wrap write
+"""
+"""Verbs by which an agent is told what to do, as they are said to it."""
+_OF_OTHERS = (
+    "".join(rf"(?<!\b{word} )" for word in ("i", "it", "he", "she", "they", "that", "this", "who", "which"))
+    + r"(?<!['’]ll )(?<!n['’]t )"
+)
+_EVER = r"(?:always|never(?:\s+ever)?)"
+_ORDER = rf"{_OF_OTHERS}\b{_EVER}\s+(?:{'|'.join(_ORDERS.split())})\b"
+# What follows is a past, a third person, or no verb at all: "never saw", "always fails", "always great".
+_NO_ORDER = (
+    r"(?!(?:saw|seen|had|was|were|been|knew|heard|got|did|mind|say|again|really|quite|very|just|good|great|nice|fun|full"
+    r"|up|down|here|there|the|an?|so|too|easy|cool|special|give up)\b|(?!bring|ping|string)\w+ing\b"
+    r"|(?!need|feed|speed|seed|embed|exceed|proceed|succeed)\w+ed\b|(?!focus|bias|alias)\w+[^s\W]s\b)"
+)
+_OPENING = rf"(?:^|[,;:(–—]\s*|\b(?:please|and|but|so|then|or)\s+){_EVER}\s+{_NO_ORDER}\w+(?:\s+\w|[.!]?$)"
+_DUTIES = r"must|should|shall|have to|has to|needs? to|ought to|may(?= never)|(?:are|is|supposed) to"
+_DUTY = rf"(?<!\bi )\b(?:{_DUTIES})\s+{_EVER}\b"
+_GERMAN = (
+    r"^(?:bitte,? |dann |und )?(?:verwende|benutze|nutze|nimm|schreib|mach|prüf|teste|führ|lass|halt|gib|setz|lösch"
+    r"|ändere?|füge?|frag|antworte|starte|behalte?|speichere?)\w*\b"
+)
+_SPANISH = (
+    r"^(?:por favor,? )?(?:usa|utiliza|haz|pon|escribe|ejecuta|mantén|deja|comprueba|prueba|guarda|borra|añade"
+    r"|responde|pregunta|no \w+)\b"
+)
+_FRENCH = (
+    r"^(?:ne |n['’])?(?:utilise|garde|fais|mets|écris|lance|exécute|vérifie|teste|ajoute|supprime|modifie|touche"
+    r"|réponds|demande|laisse|change|crée)\w*\b"
+)
+_IMMER, _NIE = r"immer\b(?! noch| wieder| mehr)", r"nie(?:mals)?\b"
 
 CONSTRAINT = _any(
-    r"\balways\b|\bnever\b(?! ?mind)|" + _START + r"(?:do not|don['’]?t)\s+" + _OTHERWISE,
-    r"\b(?:must|mustn['’]?t|shall|should(?:n['’]?t)?\s+(?:always|never|not))\b(?! have\b| be (?:an?|the|some)\b)",
+    _ORDER,
+    _OPENING,
+    _DUTY,
+    _START + r"(?:do not|don['’]?t)\s+" + _OTHERWISE,
+    rf"\bi {_EVER} (?:want|need|expect) (?:you|the|your|every|each|all)\b|\bplease,?\s+keep\b",
+    r"(?<!\bi )\b(?:must|mustn['’]?t|shall|should(?:n['’]?t)?\s+not)\b(?! have\b| be (?:an?|the|some)\b)",
     r"\b(?:make sure|be sure to|ensure|avoid|refrain from|stick (?:to|with)|from now on|under no circumstances)\b",
     r"\b(?:i(?:['’]d)? (?:strongly )?prefer|prefer (?:to|using)|only (?:ever )?use|use only|no longer use)\b",
     r"^(?:please,? |and |also |then )?use\b|\bkeep in mind\b",
     _START + r"(?:use|prefer|keep|leave) (?=.*\b(?:not|instead of|rather than|unchanged|as is|alone)\b)",
-    r"\bimmer\b(?! noch| wieder| mehr)|\b(?:nie(?:mals)?|auf keinen fall|keinesfalls|ab jetzt|ab sofort)\b",
+    rf"{_GERMAN}.*\b(?:{_IMMER}|{_NIE})|^(?:bitte )?(?:{_IMMER}|{_NIE})",
+    rf"\b(?:soll(?:st|en|ten?)?|muss|musst|müssen|darf(?:st)?|dürfen|bitte)\b.*\b(?:{_IMMER}|{_NIE})",
+    r"\b(?:auf keinen fall|keinesfalls|ab jetzt|ab sofort)\b",
     r"\b(?:darf(?:st)?|sollst|dürfen|bitte)\b.*\b(?:nicht|keine?n?)\b|\b(?:achte darauf|stelle? sicher)\b",
     r"\bnicht (?:verwenden|benutzen|ändern|anfassen|löschen)\b",
     r"\b(?:musst?|müssen|vermeide|bevorzuge|verwende|benutze|nutze|nimm)\b",
-    r"\b(?:siempre|nunca|jamás|asegúrate|evita|prefiero|de ahora en adelante|a partir de ahora)\b",
+    rf"{_SPANISH}.*\b(?:siempre|nunca|jamás)\b|^(?:por favor,? )?(?:siempre|nunca|jamás)\b",
+    r"\b(?:asegúrate|evita|prefiero|de ahora en adelante|a partir de ahora)\b",
     r"\b(?:debe[sn]?|tienes? que|hay que)\b|(?:^|[,;:]\s*|por favor,?\s+)(?:usa|utiliza|mantén)\b",
     r"\bno (?:uses|hagas|toques|cambies|modifiques|borres|crees|olvides|añadas|agregues|pongas|elimines|instales)\b",
-    r"\btoujours\b(?! pas)|\bjamais\b|\b(?:assure-toi|assurez-vous|évite[rz]?|je préfère|préfère|désormais)\b",
+    rf"{_FRENCH}.*\b(?:toujours\b(?! pas)|jamais\b)|^(?:toujours|jamais)\b(?! pas)",
+    r"\b(?:veuillez|merci de|s['’]il (?:te|vous) plaît|dois|devez)\b.*\b(?:toujours|jamais)\b",
+    r"\b(?:assure-toi|assurez-vous|évite[rz]?|je préfère|préfère|désormais)\b",
     r"\b(?:il faut|tu dois|vous devez|doit|doivent)\b|(?:^|[,;:]\s*)(?:utilise[rz]?|garde[rz]?)\b",
     r"\bn(?:e |['’])(?:touche|modifie|change|utilise|supprime|fai[st]|crée|ajoute|met|renomme|oublie)\w*\b.*\bpas\b",
-    r"总是|始终|永远|绝不|绝对不|从不|不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
+    r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不|不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
 )
 """Something to keep to from here on."""
 
