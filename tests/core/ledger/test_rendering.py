@@ -82,3 +82,14 @@ def test_any_history_has_a_ledger_that_fits(messages: list[Json], allowance: int
         kept.observe(Entry(reader.decode(native, index), index))
 
     assert COUNTER.count(render(kept, allowance, COUNTER)) <= max(0, allowance)
+
+
+@pytest.mark.parametrize("allowance", range(110, 400, 7))
+def test_names_never_crowd_out_what_the_user_laid_down(ledger: LedgerOf, allowance: int) -> None:
+    names = " ".join(f"src/part_{number}/module_{number}.py" for number in range(60))
+    kept = ledger(said("Do not add a dependency to requirements-prod.txt."), called("a"), returned("a", names))
+
+    text = render(kept, allowance, COUNTER)
+
+    assert "- “Do not add a dependency to requirements-prod.txt.” #0" in text
+    assert COUNTER.count(text) <= allowance

@@ -6,11 +6,14 @@ there for the others; which lines matter most in a section its maker knows.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from holdfast.core.conversation.tokens import Counter
 
 MOST_MISSES = 3
 """How many lines that do not fit are passed over for ones that do."""
+Chosen: TypeAlias = list[set[int]]
+"""For each section, which of its lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +33,31 @@ def first_then_newest(count: int) -> list[int]:
     return [*range(min(1, count)), *range(count - 1, 0, -1)]
 
 
-def packed(
-    sections: Sequence[Section],
-    room: int,
-    counter: Counter,
-    *,
-    shared_room: int | None = None,
-    is_second_round: bool = True,
-) -> list[str]:
-    """Return as many lines as fit: each section within its share first, then, in a second round, whoever has more.
+def packed(sections: Sequence[Section], room: int, counter: Counter) -> list[str]:
+    """Return as many lines as fit: each section within its share first, then, in a second round, whoever has more."""
+    chosen, left = within_shares(sections, room, counter)
+    return lines_of(sections, with_more(sections, chosen, left, counter))
 
-    The shares are of `shared_room`, where that is not the room itself.
-    """
-    chosen: list[set[int]] = [set() for _ in sections]
-    whole, left = room if shared_room is None else shared_room, room
+
+def within_shares(sections: Sequence[Section], room: int, counter: Counter) -> tuple[Chosen, int]:
+    """Return the lines that each section has within its share, and what of the room is left."""
+    chosen: Chosen = [set() for _ in sections]
+    left = room
     for section, own in zip(sections, chosen, strict=True):
-        left -= _fill(section, own, min(left, int(whole * section.share)), counter)
-    for section, own in zip(sections, chosen, strict=True) if is_second_round else ():
+        left -= _fill(section, own, min(left, int(room * section.share)), counter)
+    return chosen, left
+
+
+def with_more(sections: Sequence[Section], chosen: Chosen, left: int, counter: Counter) -> Chosen:
+    """Return lines and as many more as fit what is left, section by section."""
+    more = [set(own) for own in chosen]
+    for section, own in zip(sections, more, strict=True):
         left -= _fill(section, own, left, counter)
+    return more
+
+
+def lines_of(sections: Sequence[Section], chosen: Chosen) -> list[str]:
+    """Return chosen lines under their headings."""
     return [
         line for section, own in zip(sections, chosen, strict=True) if own for line in _render(section, sorted(own))
     ]

@@ -14,7 +14,7 @@ from holdfast.core.history.ledger.files import File
 from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.ledger.wishes import Wish
 from holdfast.core.history.ledger.work import Error
-from holdfast.core.history.sections import Section, packed
+from holdfast.core.history.sections import Section, lines_of, with_more, within_shares
 
 FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
 Record = TypeVar("Record")
@@ -33,10 +33,12 @@ def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: s
     if room < 0:
         return ""
     sections = _sections(ledger, beside, min(MOST_RULES_SHARE, max(RULES_SHARE, RULES_TOKENS / max(1, room))))
-    shares = "\n".join([FRAME, *packed(sections, room, counter, is_second_round=False)])
-    left = allowance_tokens - counter.count(shares) - 1
-    names = ledger.pack(left, counter, beside=f"{shares}\n{beside}")
-    lines = packed(sections, room - counter.count(names) - 1, counter, shared_room=room)
+    chosen, _ = within_shares(sections, room, counter)
+    shares = "\n".join([FRAME, *lines_of(sections, chosen)])
+    names = ledger.pack(allowance_tokens - counter.count(shares) - 1, counter, beside=f"{shares}\n{beside}")
+    # What stands in the shares stays, whatever the names took: the user's rules are among it.
+    left = allowance_tokens - counter.count(f"{shares}\n{names}") - 1
+    lines = lines_of(sections, with_more(sections, chosen, left, counter))
     return "\n".join([FRAME, *lines, *([names] if names else [])])
 
 
