@@ -70,7 +70,7 @@ async def test_an_answer_is_put_together_from_its_stream() -> None:
             said_chunk("Water, "),
             said_chunk("salt."),
             said_chunk(finish="stop"),
-            event({"model": "served", "choices": [], "usage": USAGE}),
+            event({"id": "chatcmpl-7", "model": "served", "choices": [], "usage": USAGE}),
             DONE,
         )
     )
@@ -80,6 +80,7 @@ async def test_an_answer_is_put_together_from_its_stream() -> None:
         model="served",
         usage=Usage(input_tokens=40, output_tokens=7, cache_read_tokens=60),
         is_cut_off=False,
+        request_id="chatcmpl-7",
     )
 
 

@@ -203,6 +203,7 @@ async def test_the_last_of_a_chain_of_models_says_what_is_wrong() -> None:
                 model="gpt-served",
                 usage=Usage(input_tokens=40, output_tokens=7, cache_read_tokens=60),
                 is_cut_off=True,
+                request_id="c1",
             ),
         ),
         (
@@ -212,6 +213,7 @@ async def test_the_last_of_a_chain_of_models_says_what_is_wrong() -> None:
                 text="Water",
                 model="claude-served",
                 usage=Usage(input_tokens=40, output_tokens=7, cache_read_tokens=60, cache_write_tokens=5),
+                request_id="m1",
             ),
         ),
     ],

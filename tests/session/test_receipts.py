@@ -28,6 +28,21 @@ async def opened(**settings: Any) -> Session:
     return session
 
 
+@pytest.mark.seed("C-47")
+async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_its_summary() -> None:
+    store = MemoryStore()
+    answer = Answer(text=SUMMARY, model="gpt-5", usage=USAGE, request_id="chatcmpl-7")
+    session = await Session.open("r1", store=store, model="gpt-5", summariser=ScriptedModel([answer]))
+    for number in range(6):
+        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+
+    fold = await session.compact()
+
+    again = await Session.open("r1", store=store)
+    assert fold.request_id == "chatcmpl-7"
+    assert [receipt.event for receipt in await again.receipts()] == [fold]
+
+
 async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> None:
     answer = Answer(text=SUMMARY, model="gpt-5", usage=USAGE)
     session = await opened(summariser=ScriptedModel([answer]))

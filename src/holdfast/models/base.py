@@ -50,6 +50,8 @@ class Answer:
     usage: Usage | None = None
     is_cut_off: bool = False
     """Whether the output limit ended it."""
+    request_id: str | None = None
+    """What the provider calls it, where it says so: by that it can be asked about."""
 
 
 class Writer(Protocol):

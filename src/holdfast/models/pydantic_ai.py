@@ -84,6 +84,7 @@ class AgentWriter:
                 cache_write_tokens=usage.cache_write_tokens,
             ),
             is_cut_off=response.finish_reason == CUT_OFF,
+            request_id=response.provider_response_id,
         )
 
 

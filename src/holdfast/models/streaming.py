@@ -74,6 +74,7 @@ class Reply:
     texts: list[str] = field(default_factory=list[str])
     chars: int = 0
     model: str = ""
+    request_id: str | None = None
     usage: Usage | None = None
     finish: str | None = None
     has_begun: bool = False
@@ -106,6 +107,7 @@ class Reply:
         if not is_mapping(payload) or classify(payload, status=OK):
             raise refused(self.asked, payload, status=OK)
         self.model = str(payload.get("model") or self.model)
+        self.request_id = str(payload.get("id") or "") or self.request_id
         self.usage = usage_of(payload.get("usage")) or self.usage
         choices = payload.get("choices")
         first: object = choices[0] if is_list(choices) and choices else None
@@ -128,6 +130,7 @@ class Reply:
             model=self.model or self.asked,
             usage=self.usage,
             is_cut_off=self.finish in CUT_OFF or self.is_overlong,
+            request_id=self.request_id,
         )
 
     def _take_choice(self, choice: Mapping[str, object]) -> None:

@@ -204,7 +204,13 @@ class Compactor:
         if run is None or written is None or rule is None or run.scope != situation.scope:
             return None
         summary = Summary(
-            written.text, written.by_model, written.usage, written.duration_ms, written.score, written.dollars
+            written.text,
+            by_model=written.by_model,
+            usage=written.usage,
+            duration_ms=written.duration_ms,
+            score=written.score,
+            dollars=written.dollars,
+            request_id=written.request_id,
         )
         event = await self._keeper.decided(
             lambda: completed(step_of(run), rule, outlook_of(self._keeper.history, self._policy, situation), summary)
@@ -291,6 +297,7 @@ class Compactor:
             duration_ms=summary.duration_ms,
             score=summary.score,
             dollars=summary.dollars,
+            request_id=summary.request_id,
             scope=event.scope,
         )
 

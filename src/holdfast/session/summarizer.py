@@ -116,7 +116,7 @@ async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
     found = await _behind_the_request(job, writer, patience)
     if found.text is None:
         answer, spent = await _shrinking(job, writer, patience)
-        found = _Found(*_judged(job, answer), answer.model, _sum(spent, found.usage))
+        found = _Found(*_judged(job, answer), answer.model, _sum(spent, found.usage), answer.request_id)
     duration_ms = int((time.monotonic() - began) * 1000)
     return Summary(
         found.text or "",
@@ -125,6 +125,7 @@ async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
         duration_ms=duration_ms,
         score=found.score,
         dollars=dollars_of(found.usage, found.model),
+        request_id=found.request_id,
     )
 
 
@@ -135,6 +136,7 @@ class _Found(NamedTuple):
     score: float | None
     model: str
     usage: log.Usage
+    request_id: str | None = None
 
 
 async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> _Found:
@@ -147,7 +149,7 @@ async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> _
         if ask is not None:
             answer = await _answered(job, writer, ask, patience)
             spent = answer.usage or spent
-            return _Found(*_judged(job, answer), answer.model, spent)
+            return _Found(*_judged(job, answer), answer.model, spent, answer.request_id)
     except (ModelOverflowError, ModelRefusedError, CompactionFailedError) as error:
         if isinstance(error, ModelRefusedError) and error.is_passing:
             raise

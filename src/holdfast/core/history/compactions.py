@@ -87,6 +87,8 @@ class SummaryWritten:
     """Which share of what must not be forgotten is in it or beside it."""
     dollars: float | None = None
     """What writing it cost, where the prices of the model are known."""
+    request_id: str | None = None
+    """What the provider calls the call."""
     scope: str = MAIN
 
 

@@ -91,6 +91,7 @@ def completed(
         duration_ms=summary.duration_ms if summary else None,
         score=summary.score if summary else None,
         dollars=summary.dollars if summary else None,
+        request_id=summary.request_id if summary else None,
         ends_run=step.by == "summary",
         scope=outlook.situation.scope,
     )

@@ -71,6 +71,8 @@ class Summary:
     """Which share of what must not be forgotten it holds, with what stands beside it."""
     dollars: float | None = None
     """What writing it cost, where the prices of the model are known."""
+    request_id: str | None = None
+    """What the provider calls the call."""
 
 
 @dataclass(frozen=True, slots=True)
