@@ -3,7 +3,7 @@
     python -m benchmarks.start --json start.json
 
 Each start is a real process in a pseudo-terminal with an empty home; the clock stops when the line to type on is there.
-Bytecode is kept from one start to the next, as it is where the program is used; one start before the first is not timed.
+Bytecode is kept from one start to the next, as where the program is used; one start before the first is not timed.
 """
 
 import argparse

@@ -166,6 +166,24 @@ async def test_an_open_session_goes_by_what_is_changed_at_run_time(settings: Set
     ]
 
 
+async def test_checkpoints_that_are_turned_on_while_a_session_is_open_are_written_from_then_on(settings: Setup) -> None:
+    found = settings("checkpoints = 'off'")
+    primary = ScriptedModel(["# A talk\nOne, two and three were said."])
+    session = await open_session(found, "s1", store=MemoryStore(), primary=primary)
+    await session.record([said("one " * 50), answered("1 " * 50), said("two " * 50), answered("2 " * 50)])
+    await session.prepare(16_000)
+
+    changed = found.with_change("checkpoints", "kept")
+    await follow(session, changed, primary=primary)
+    fold = await session.compact()
+
+    folder = checkpoints_folder(changed, "s1")
+    assert folder is not None
+    assert fold.checkpoint_path is not None
+    assert Path(fold.checkpoint_path).is_relative_to(folder)
+    assert Path(fold.checkpoint_path).exists()
+
+
 async def test_checkpoints_are_found_where_the_session_puts_them(settings: Setup) -> None:
     found = settings("preset = 'co-cli'")
     primary = ScriptedModel(["# A talk\nOne, two and three were said."])

@@ -58,7 +58,13 @@ async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_
 
     (ask,) = model.asks
     assert ask.prefix is not None
-    assert ask.prefix == Prefix(format="openai-chat", messages=request.messages, system="Be brief.", tools=TOOLS)
+    assert ask.prefix == Prefix(
+        format="openai-chat",
+        messages=request.messages,
+        system="Be brief.",
+        tools=TOOLS,
+        positions=request.positions,
+    )
     assert all(one is other for one, other in zip(ask.prefix.messages, request.messages, strict=True))
     assert ("question 3" in ask.text, WORDS in ask.text) == (True, False), "the positions, and not the messages"
     assert "The messages in question are #0 to #7." in ask.text

@@ -155,7 +155,7 @@ async def follow(
 ) -> None:
     """Let a session that is open go by changed settings from its next request on.
 
-    Hooks and checkpoints stay as they were opened with; store and model are not changed here.
+    Store and model are not changed here.
     """
     how = compaction_from(settings, session.id, primary=primary, approve=approve, notice=notice, progress=progress)
     await session.follow(policy_from(settings), compaction=how)

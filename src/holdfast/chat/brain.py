@@ -14,6 +14,7 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from holdfast.adapters.pydantic_ai import Holdfast
@@ -54,7 +55,10 @@ def agent_of(
 ) -> Agent[object, str]:
     """Return the agent that answers."""
     limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
-    return Agent(model, instructions=system, toolsets=toolsets, capabilities=[governed, *limit])
+    settings = ModelSettings(cache=True)  # some providers cache only what they are asked to
+    return Agent(
+        model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[governed, *limit]
+    )
 
 
 def toolsets_of(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from holdfast.app.models import bare_name, model_of
@@ -27,7 +27,7 @@ from holdfast.cli.configuring import settings_of
 from holdfast.cli.terminal import plain, print_json
 from holdfast.core.planning.situation import DEFAULT_WINDOW
 from holdfast.errors import HoldfastError, redacted
-from holdfast.models.base import Ask, Writer
+from holdfast.models.base import Ask
 from holdfast.models.embedded.server import EmbeddedWriter
 from holdfast.models.embedded.weights import NAME as EMBEDDED
 from holdfast.models.embedded.weights import SMOLLM2, cache_folder, place_of
@@ -168,7 +168,7 @@ async def _answered(settings: Settings) -> Finding:
     began = time.monotonic()
     ask = Ask(system="", text="Say ok.", max_output_tokens=16, interaction="doctor")
     try:
-        writer = cast("Writer", writer_for(settings.model))
+        writer = writer_for(settings.model)
         try:
             answer = await writer.write(ask)
         finally:

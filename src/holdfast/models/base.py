@@ -25,6 +25,8 @@ class Prefix:
     messages: Sequence[Mapping[str, object]]
     system: object = None
     tools: Sequence[Mapping[str, object]] | None = None
+    positions: Sequence[int | None] = ()
+    """Where each message was recorded; None for one that was made for this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

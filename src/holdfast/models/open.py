@@ -5,13 +5,8 @@ from holdfast.models.base import Writer
 from holdfast.models.embedded.weights import NAME as EMBEDDED
 
 
-def writer_for(model: str | Writer | None) -> Writer | None:
-    """Return who writes: `embedded`, an endpoint's model as `http://…/v1#name`, or any name that pydantic-ai knows.
-
-    A writer is returned as it is, and nobody stays nobody.
-    """
-    if model is None or not isinstance(model, str):
-        return model
+def writer_for(model: str) -> Writer:
+    """Return who writes: `embedded`, an endpoint's model as `http://…/v1#name`, or any name that pydantic-ai knows."""
     if model == EMBEDDED:
         from holdfast.models.embedded.server import EmbeddedWriter  # noqa: PLC0415 - an extra that few need
 

@@ -6,27 +6,49 @@ library and the provider's own one take a second or two to load, so that happens
 """
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelRefusedError, SettingsError
-from holdfast.models.base import INTERACTION_HEADER, Answer, Ask
+from holdfast.models.base import INTERACTION_HEADER, Answer, Ask, Prefix
 from holdfast.models.refusals import translated
 
 if TYPE_CHECKING:
-    from pydantic_ai import ModelRequest, ModelResponse, ModelSettings
-    from pydantic_ai.models import Model
+    from pydantic_ai import ModelMessage, ModelRequest, ModelResponse, ModelSettings
+    from pydantic_ai.models import Model, ModelRequestParameters
 
+FORMAT = "pydantic-ai"
 CUT_OFF = "length"
+FORGETS_BY_CHOICE = frozenset({"anthropic", "bedrock"})
+"""Providers whose cached messages count for nothing as soon as tools may be chosen otherwise than before."""
 NO_ANSWER = {
     "content_filter": "the provider's content filter stopped the answer",
     "error": "the provider failed in mid-answer",
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as an agent makes it."""
+
+    model: "Model"
+    messages: "list[ModelMessage]"
+    settings: "ModelSettings"
+    parameters: "ModelRequestParameters"
+
+
+Recaller: TypeAlias = Callable[[Prefix], Call | None]
+"""Returns a request that was prepared as the agent's own call; None where it does not know how it was made."""
+
+
 class AgentWriter:
     """Asks one model through pydantic-ai."""
+
+    conversation: Recaller | None = None
+    """Who knows how the conversation's own requests are made: then a summary can be asked for behind the last one."""
 
     def __init__(self, model: "str | Model", *, window: int | None = None) -> None:
         """`window` is the largest input in tokens; without it a model object is asked what it knows of itself."""
@@ -55,18 +77,49 @@ class AgentWriter:
             return self._window
         return self._given.context_window
 
+    @property
+    def prefix_formats(self) -> frozenset[str]:
+        """The formats in which it can be asked behind a conversation."""
+        return frozenset({FORMAT} if self.conversation else ())
+
     async def write(self, ask: Ask) -> Answer:
         """Return what the model wrote."""
         try:
-            model = self._model = self._model or await asyncio.to_thread(_loaded, self._name)
+            call = self._behind(ask) or await self._apart(ask)
             from pydantic_ai.direct import model_request  # noqa: PLC0415 - an extra, and a second to load
 
-            response = await model_request(model, [_request(ask)], model_settings=_settings(model, ask))
+            response = await model_request(
+                call.model,
+                call.messages,
+                model_settings=_settings(call, ask),
+                model_request_parameters=call.parameters,
+            )
         except HoldfastError:
             raise
         except Exception as error:
             raise translated(self._name, error) from error
         return self._answer(response)
+
+    async def _apart(self, ask: Ask) -> Call:
+        """Return the call with nothing but what is asked."""
+        model = self._model = self._model or await asyncio.to_thread(_loaded, self._name)
+        from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415 - as above
+
+        request = replace(_request(ask, ask.text), instructions=ask.system or None)
+        return Call(model, [request], {}, ModelRequestParameters())
+
+    def _behind(self, ask: Ask) -> Call | None:
+        """Return the conversation's own last call with the question behind it; no loop runs, so no tool can."""
+        if ask.prefix is None or ask.prefix.format != FORMAT or self.conversation is None:
+            return None
+        call = self.conversation(ask.prefix)
+        if call is None:
+            raise ModelRefusedError(self._name, "it is not known how the conversation's last request was made")
+        settings: ModelSettings = {**call.settings}
+        if call.parameters.function_tools and call.model.system not in FORGETS_BY_CHOICE:
+            settings["tool_choice"] = "none"
+        asked = [*call.messages, _request(ask, f"{ask.system}\n\n{ask.text}")]
+        return replace(call, messages=call.model.prepare_messages(asked, call.parameters), settings=settings)
 
     def _answer(self, response: "ModelResponse") -> Answer:
         if problem := NO_ANSWER.get(response.finish_reason or ""):
@@ -94,22 +147,18 @@ def _loaded(name: str) -> "Model":
     return infer_model(name)
 
 
-def _request(ask: Ask) -> "ModelRequest":
+def _request(ask: Ask, text: str) -> "ModelRequest":
     from pydantic_ai import ModelRequest, UserPromptPart  # noqa: PLC0415 - as above
 
-    return ModelRequest(
-        parts=[UserPromptPart(ask.text)],
-        instructions=ask.system or None,
-        metadata={"interaction_type": ask.interaction},
-    )
+    return ModelRequest(parts=[UserPromptPart(text)], metadata={"interaction_type": ask.interaction})
 
 
-def _settings(model: "Model", ask: Ask) -> "ModelSettings":
+def _settings(call: Call, ask: Ask) -> "ModelSettings":
     """Return the settings of a call: those that a model does not support would make it warn."""
-    settings: ModelSettings = {"max_tokens": ask.max_output_tokens}
-    if "max_retries" not in model.unsupported_settings:
+    settings: ModelSettings = {**call.settings, "max_tokens": ask.max_output_tokens}
+    if "max_retries" not in call.model.unsupported_settings:
         # Patience is ours: a client that asks again by itself would make bounds and timeouts untrue.
         settings["max_retries"] = 0
-    if "extra_headers" not in model.unsupported_settings:
-        settings["extra_headers"] = {INTERACTION_HEADER: ask.interaction}
+    if "extra_headers" not in call.model.unsupported_settings:
+        settings["extra_headers"] = {**call.settings.get("extra_headers", {}), INTERACTION_HEADER: ask.interaction}
     return settings

@@ -95,16 +95,18 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
         self.companions = Companions(keeper, how)
         self._running_owner = ""
-        self._made: dict[str, Writer | None] = {}
+        self._made: dict[str, Writer] = {}
         """The writers that were named and not given: they are ours to close."""
         self._begun_in: int | None = None
         """The prompt in whose turn a summary was last begun."""
         self.problem: HoldfastError | None = None
         """Why the last one came to nothing."""
 
-    def follow(self, policy: Policy) -> None:
-        """Go by another policy from now on."""
+    def follow(self, policy: Policy, how: Compaction | None = None) -> None:
+        """Go by another policy from now on, and in another way where one is given."""
         self._policy = policy
+        if how is not None:
+            self.how = self.companions.those = how
 
     @property
     def can_write(self) -> bool:
@@ -183,18 +185,29 @@ class Compactor:
             call.answered(summary.usage, model=summary.by_model)
         return summary
 
+    @property
+    def own_writers(self) -> list[Writer]:
+        """The writers that were named and not given; what is wrong with a name is said when it is needed."""
+        for name in (self.how.automatic, self.how.manual):
+            if isinstance(name, str):
+                with suppress(SettingsError):
+                    self._own(name)
+        return list(self._made.values())
+
     def writer(self, trigger: log.Trigger) -> Writer:
         """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
         cheap, primary, author = self.how.automatic, self.how.manual, self._policy.author
         is_primary = author == "session" or (author == "cheap_then_primary" and trigger in ASKED_FOR)
         named = (primary or cheap) if is_primary else (cheap or primary)
-        writer = self._made.get(named) if isinstance(named, str) else named
-        if isinstance(named, str) and writer is None:
-            # Made once and kept: one may have a server of its own to start.
-            writer = self._made[named] = writer_for(named)
-        if writer is None:
+        if named is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
-        return writer
+        return self._own(named) if isinstance(named, str) else named
+
+    def _own(self, name: str) -> Writer:
+        """Return a named writer: made once and kept, as one may have a server of its own to start."""
+        if name not in self._made:
+            self._made[name] = writer_for(name)
+        return self._made[name]
 
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
         """Put the summary that was written in place; None where there is none, or it does not fit any more."""

@@ -35,16 +35,17 @@ class Companions:
 
     def __init__(self, keeper: Keeper, those: With) -> None:
         self._keeper = keeper
-        self._those = those
+        self.those = those
+        """May change while a session is open: what happens from then on goes by the new ones."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, event: log.CompactionStarted) -> AbstractContextManager[Watched]:
         """Tell telemetry that a compaction has begun, for as long as its summary is being written."""
-        return self._those.telemetry.compaction_started(self._keeper.session, event)
+        return self.those.telemetry.compaction_started(self._keeper.session, event)
 
     def call(self, model: str) -> AbstractContextManager[Watched]:
         """Tell telemetry of a call for a summary."""
-        return self._those.telemetry.summary_call(self._keeper.session, model)
+        return self.those.telemetry.summary_call(self._keeper.session, model)
 
     async def before(self, event: log.CompactionStarted) -> None:
         """Tell the hooks that a compaction begins, and wait for them."""
@@ -55,14 +56,14 @@ class Companions:
             focus=event.custom_instructions or "",
             tokens=event.tokens,
         )
-        self._report(await run_hooks(self._those.hooks, call))
+        self._report(await run_hooks(self.those.hooks, call))
 
     async def checkpointed(self, event: log.CompactionCompleted) -> log.CompactionCompleted:
         """Return a fold with the number and the file of its checkpoint, where there are checkpoints."""
-        if self._those.checkpoints is None or not event.success:
+        if self.those.checkpoints is None or not event.success:
             return event
         try:
-            made = await self._those.checkpoints.add(event.summary_content, stop=event.stop)
+            made = await self.those.checkpoints.add(event.summary_content, stop=event.stop)
         except WorkspaceUnavailableError as error:
             self._report([str(error)])
             return event
@@ -71,7 +72,7 @@ class Companions:
     def after(self, event: log.CompactionCompleted) -> None:
         """Tell everybody how a compaction ended; nobody waits for the hooks."""
         after = len(self._keeper.history.entries)
-        self._those.telemetry.compaction_completed(
+        self.those.telemetry.compaction_completed(
             self._keeper.session,
             event,
             conversation_messages_before=after,
@@ -87,14 +88,14 @@ class Companions:
             error=event.error,
             checkpoint_path=event.checkpoint_path,
         )
-        if self._those.hooks.post_compact:
+        if self.those.hooks.post_compact:
             self._begin(self._run(call))
 
     async def align(self) -> None:
         """Let the checkpoints tell of those compactions only that still stand."""
-        if self._those.checkpoints is not None:
+        if self.those.checkpoints is not None:
             try:
-                await self._those.checkpoints.align([number for number, _ in self._keeper.history.version.checkpoints])
+                await self.those.checkpoints.align([number for number, _ in self._keeper.history.version.checkpoints])
             except WorkspaceUnavailableError as error:
                 self._report([str(error)])
 
@@ -104,7 +105,7 @@ class Companions:
             await asyncio.wait(set(self._tasks))
 
     async def _run(self, call: HookCall) -> None:
-        self._report(await run_hooks(self._those.hooks, call))
+        self._report(await run_hooks(self.those.hooks, call))
 
     def _begin(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -113,6 +114,6 @@ class Companions:
 
     def _report(self, problems: list[str]) -> None:
         for problem in problems:
-            if self._those.notice is not None:
+            if self.those.notice is not None:
                 with suppress(Exception):
-                    self._those.notice(problem)
+                    self.those.notice(problem)

@@ -8,6 +8,7 @@ from holdfast.core.planning.completion import measured
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import MalformedInputError, NothingToCompactError
+from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted
 from holdfast.session.compactor import Compactor
 from holdfast.session.fetching import fetching
@@ -90,6 +91,11 @@ class Folder(Reader):
     async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
         return await relieved(self._manual, Wanted(model=self.model), count("limit_bytes", limit_bytes))
+
+    @property
+    def writers(self) -> list[Writer]:
+        """Those who write summaries for this session alone: the ones that were named and not given."""
+        return self._compactor.own_writers
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""

@@ -177,7 +177,9 @@ class Preparer:
         request = replace(drawn_up(plan, history, situation, wire, self._keeper.hashes), system=system, tools=tools)
         self._budgets[situation.scope, model] = situation.budget
         self._last[situation.scope] = Sent(
-            prefix=Prefix(format=wire.name, messages=request.messages, system=system, tools=tools),
+            prefix=Prefix(
+                format=wire.name, messages=request.messages, system=system, tools=tools, positions=request.positions
+            ),
             model=model,
             tokens=request.tokens.total,
             window=situation.window or self._policy.unknown_window,

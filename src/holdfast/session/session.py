@@ -227,12 +227,12 @@ class Session(Folder):
             return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
 
     async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
-        """Go by another policy, and with other writers, from now on; what was folded stays as it is."""
+        """Go by another policy, and with other writers and companions, from now on; what was folded stays as it is."""
         async with self._keeper.turn:
             self.policy = policy_of(policy)
-            for part in (self._compactor, self._preparer, self._manual):
+            self._compactor.follow(self.policy, compaction)
+            for part in (self._preparer, self._manual):
                 part.follow(self.policy)
-            self._compactor.how = compaction or self._compactor.how
 
     async def note(self, event: Noted) -> None:
         """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""

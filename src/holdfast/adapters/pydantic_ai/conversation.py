@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
+from pydantic_ai.models import ModelRequestContext
 
 from holdfast.adapters.pydantic_ai.carrying import carrying, in_plain_words, is_load, records_of
 from holdfast.adapters.pydantic_ai.natives import FORMAT, elements, joined, system_text, validated
@@ -18,6 +19,8 @@ from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.planning.rules.deep import FoldDeep
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import PendingToolCallsError
+from holdfast.models.base import Prefix
+from holdfast.models.pydantic_ai import AgentWriter, Call
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 
@@ -51,6 +54,8 @@ class Conversation:
         """By position, what messages say of what is in force from there on."""
         self._changed: list[str] = []
         """System text that was made anew since it was recorded: it goes out in the place of what was."""
+        self.made: ModelRequestContext | None = None
+        """How the newest request is made, besides its messages."""
 
     async def past(self) -> list[ModelMessage]:
         """Return what stands of the conversation."""
@@ -73,10 +78,14 @@ class Conversation:
         async with self._turn:
             await self._follow(messages)
 
-    async def prepare(self, messages: Sequence[ModelMessage], wanted: Wanted) -> PreparedRequest:
-        """Record what is new in a list, and return the next request."""
+    async def prepare(self, made: ModelRequestContext, wanted: Wanted) -> PreparedRequest:
+        """Record what is new in the messages of a request, and return what to send of them."""
         async with self._turn:
-            await self._follow(messages)
+            await self._follow(made.messages)
+            self.made = made
+            for writer in self.session.writers:
+                if isinstance(writer, AgentWriter):
+                    writer.conversation = self._recalled
             try:
                 return await self._prepared(wanted)
             except PendingToolCallsError:
@@ -93,7 +102,7 @@ class Conversation:
             await self._record([response], billed)
             self._take([*asked, response])
 
-    def outgoing(self, request: PreparedRequest) -> list[ModelMessage]:
+    def outgoing(self, request: PreparedRequest | Prefix) -> list[ModelMessage]:
         """Return the messages of a request; what nobody touched are the objects that came in."""
         made = [native for native in request.messages if self._object(native) is None]
         new = validated(made)
@@ -108,6 +117,14 @@ class Conversation:
         ]
         messages = [self._object(native) or objects[id(native)] for native in request.messages]
         return carrying(messages, (part for records in left_out for part in records))
+
+    def _recalled(self, prefix: Prefix) -> Call | None:
+        """Return a request of this conversation as it is sent, so that a question can be asked behind it."""
+        made = self.made
+        if made is None or len(prefix.positions) != len(prefix.messages):
+            return None
+        settings = made.model_settings or {}
+        return Call(made.model, self.outgoing(prefix), settings, made.model_request_parameters)
 
     async def _follow(self, messages: Sequence[ModelMessage]) -> None:
         known = len(self._told)

@@ -135,7 +135,7 @@ class GovernedRun(AbstractCapability[Any]):
         request, self._smaller = self._smaller, None
         if request is None:
             try:
-                request = await conversation.prepare(messages, self._wanted(ctx, request_context))
+                request = await conversation.prepare(request_context, self._wanted(ctx, request_context))
             except EmptyConversationError:
                 return request_context
         self._asked, self._is_governed = messages, True
@@ -173,6 +173,7 @@ class GovernedRun(AbstractCapability[Any]):
         response.run_id = response.run_id or ctx.run_id
         response.conversation_id = response.conversation_id or ctx.conversation_id
         response.model_id = response.model_id or request_context.model_id or request_context.model.model_id
+        self._conversation.made = request_context
         await self._conversation.answer(self._asked, response, usage if is_billed else None)
         if not self._is_nested:
             self._governor.usage = usage
