@@ -166,6 +166,23 @@ async def test_an_open_session_goes_by_what_is_changed_at_run_time(settings: Set
     ]
 
 
+@pytest.mark.parametrize(("read_price", "messages"), [("1.0", 3), ("0.1", 25)], ids=["no cache", "a cache"])
+async def test_a_fold_is_weighed_with_the_prices_that_the_user_knows(
+    settings: Setup, read_price: str, messages: int
+) -> None:
+    prices = f"window = 9000\ninput_price = 1.0\noutput_price = 4.0\ncache_read_price = {read_price}"
+    found = settings(f"model = 'http://127.0.0.1:9/v1#mine'\nsummarization_model = 'none'\n[models.mine]\n{prices}\n")
+    session = await open_session(found, "s1", store=MemoryStore())
+    for turn in range(12):
+        await session.record([said(f"question {turn} " + "tide " * 150), answered(f"answer {turn} " + "ebb " * 150)])
+
+    await session.record([said("now")])
+
+    request = await session.prepare(5_200)
+
+    assert len(request.messages) == messages
+
+
 async def test_checkpoints_that_are_turned_on_while_a_session_is_open_are_written_from_then_on(settings: Setup) -> None:
     found = settings("checkpoints = 'off'")
     primary = ScriptedModel(["# A talk\nOne, two and three were said."])

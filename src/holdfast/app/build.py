@@ -12,7 +12,7 @@ from holdfast.app.policies import link_of
 from holdfast.app.settings import Settings
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.counters.models import budget_for
+from holdfast.counters.models import budget_for, prices_of
 from holdfast.errors import SettingsError
 from holdfast.models.base import Writer
 from holdfast.models.embedded.weights import NAME as EMBEDDED
@@ -109,7 +109,9 @@ def compaction_from(
     main = primary or (None if settings.model == EMBEDDED else settings.model)
     cheap = settings.summarization_model
     folder = checkpoints_folder(settings, session_id)
+    known = model_of(settings)
     return Compaction(
+        prices=prices_of(known) if known else None,
         automatic=None if cheap == NOBODY else cheap or main,
         manual=None if cheap == NOBODY else main,
         hooks=settings.hooks,

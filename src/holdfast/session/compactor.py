@@ -17,6 +17,7 @@ from typing import TypeAlias
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.completion import completed, given_up, started, step_of
+from holdfast.core.planning.cost import Prices
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
@@ -74,6 +75,8 @@ class Compaction(With):
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
     """Hears what is being waited for, and an empty text when that is over."""
+    prices: Prices | None = None
+    """What tokens cost, for who knows that better than the table of models: a fold is weighed with it."""
     redact: bool = True
     """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
 

@@ -96,6 +96,7 @@ class Preparer:
         written, run = history.facts.written, history.facts.running
         return replace(
             situation,
+            prices=self._compactor.how.prices or situation.prices,
             has_summariser=self._compactor.can_write and not wanted.is_alone,
             has_ready_summary=written is not None
             and run is not None
