@@ -19,6 +19,14 @@ def test_the_meter_says_that_history_is_being_compacted() -> None:
     assert meter(status, width=100).startswith("Compacting conversation history · 0/1,000 tokens (0%)")
 
 
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(30, "≈12,345/100,000 tokens (12%)"), (21, "≈12,345/100,000 (12%)"), (20, "12% full · gpt-5"), (4, "12%")],
+)
+def test_a_narrow_meter_still_says_how_full_it_is(width: int, shown: str) -> None:
+    assert meter(STATUS, width=width) == shown
+
+
 @pytest.mark.parametrize("width", range(80))
 def test_the_meter_fits_any_width(width: int) -> None:
     assert len(meter(STATUS, busy="starting the embedded model", queued=3, width=width)) <= width

@@ -1,12 +1,14 @@
 """The line a person types on: history, completion, several lines, and questions that do not disturb what stands there.
 
-Enter says it; Alt-Enter begins a new line. A question is answered by a word and Enter, never by a key alone: whoever is
+The line is there from the beginning to the end, so nothing that is typed falls beside it. Enter says it; Alt-Enter
+begins a new line. A question is answered by a word and Enter, never by a key alone: whoever is
 typing when it comes up agrees to nothing, and what was typed comes back afterwards. Ctrl-C is handed to whoever can
 stop something; if nobody can, it empties the line, which the history keeps. Ctrl-D on an empty line leaves.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +74,8 @@ class Line:
         self._stop = stop
         self._question: _Question | None = None
         self._asking = asyncio.Lock()
+        self._said: asyncio.Queue[str | None] = asyncio.Queue()
+        self._reading: asyncio.Task[None] | None = None
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             bottom_toolbar=below,
@@ -89,10 +93,21 @@ class Line:
 
     async def read(self) -> str | None:
         """Return the next thing that was typed; None when the person leaves."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._open())
+        line = await self._said.get()
+        if line is None:
+            await self._reading
+            self._reading = None
+        return line
+
+    async def _open(self) -> None:
+        """Keep the line open until the person leaves."""
         try:
-            return await self._session.prompt_async()
-        except EOFError:
-            return None
+            with suppress(EOFError):
+                await self._session.prompt_async()
+        finally:
+            self._said.put_nowait(None)
 
     def refresh(self) -> None:
         """Draw again what stands around the line."""
@@ -172,7 +187,9 @@ class Line:
         elif buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
             buffer.complete_state = None
         elif buffer.text.strip():
-            buffer.validate_and_handle()
+            self._said.put_nowait(buffer.text)
+            buffer.append_to_history()
+            buffer.reset()
 
     def _answer(self, question: _Question, buffer: Buffer) -> None:
         """Take what stands on the line for an answer, if it is one; else keep it for later."""

@@ -94,5 +94,6 @@ class _Talk:
         return False
 
     async def _cancel(self) -> None:
-        if await self._chat.session.cancel_compaction():
+        is_asked_for = self._is_working  # then the command says what became of it
+        if await self._chat.session.cancel_compaction() and not is_asked_for:
             self._terminal.show(Notice("compaction cancelled", "warning"))

@@ -11,7 +11,9 @@ def meter(status: Status, *, busy: str = "", queued: int = 0, width: int = 80) -
     """Return the status on one line, the most important first, as far as it fits."""
     share = status.tokens / max(1, status.budget)
     mark = CALIBRATED.get(status.provenance, "~") if status.tokens else ""
-    parts = [f"{mark}{status.tokens:,}/{status.budget:,} tokens ({share:.0%})"]
+    held, full = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
+    ways = (f"{held} tokens ({full})", f"{held} ({full})", f"{full} full", full)
+    parts = [next((way for way in ways if len(way) <= width), full)]
     if busy or status.is_compacting:
         parts.insert(0, busy or COMPACTING)
     if queued:
