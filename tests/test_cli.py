@@ -157,6 +157,33 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
     assert run(capsys, "scrub", "report-1", "sk-secret12345")[0] == 1
 
 
+def test_a_scrub_reaches_the_files_beside_a_session(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    talked(chats)
+    files = {
+        "checkpoints/report-1/001-keys.md": "The key sk-secret12345 was tried.\n",
+        "attachments/report-1/paste-1.txt": "sk-secret12345\nand more\n",
+        "prompts": "# now\n+use sk-secret12345\n",
+        "checkpoints/other/001-keys.md": "sk-secret12345 is another conversation's\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "home" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    code, out, _ = run(capsys, "scrub", "report-1", "sk-secret12345")
+
+    kept = {name: (tmp_path / "home" / name).read_text() for name in files}
+    changed = [tmp_path / "home" / name for name in files][:3]
+    assert (code, out.splitlines()) == (
+        0,
+        ["replaced 1 times in 1 records", *(f"replaced in {path}" for path in changed)],
+    )
+    assert [name for name, text in kept.items() if "sk-secret12345" in text] == ["checkpoints/other/001-keys.md"]
+
+
 def test_an_export_comes_back_as_another_session(
     chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

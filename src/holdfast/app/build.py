@@ -92,6 +92,13 @@ def checkpoints_folder(settings: Settings, session_id: str) -> Path | None:
     return settings.checkpoints / f"{name}{mark}".lstrip("-")
 
 
+def files_beside(settings: Settings, session_id: str) -> list[Path]:
+    """Return the files that hold something of what was said in a session, besides its store."""
+    folders = [checkpoints_folder(settings, session_id), settings.places.attachments(session_id)]
+    found = [path for folder in folders if folder is not None for path in sorted(folder.rglob("*"))]
+    return [path for path in (*found, settings.places.prompts) if path.is_file()]
+
+
 def compaction_from(
     settings: Settings,
     session_id: str,

@@ -8,6 +8,7 @@ from pathlib import Path
 HOME_VARIABLE = "HOLDFAST_HOME"
 SETTINGS_FILE, OTHER_FILE = "holdfast.toml", "config.json"
 STORE_FILE, CHECKPOINTS_FOLDER = "chats.db", "checkpoints"
+PROMPTS_FILE, ATTACHMENTS_FOLDER = "prompts", "attachments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,15 @@ class Places:
     def checkpoints(self) -> Path:
         """Where checkpoints are kept unless somebody says otherwise."""
         return self.data_folder / CHECKPOINTS_FOLDER
+
+    @property
+    def prompts(self) -> Path:
+        """What was typed, for the keys that bring it back."""
+        return self.data_folder / PROMPTS_FILE
+
+    def attachments(self, session_id: str) -> Path:
+        """Where a conversation's large pastes are."""
+        return self.data_folder / ATTACHMENTS_FOLDER / session_id
 
     def found(self, name: str) -> Iterator[Path]:
         """Yield the files of that name in the project, the nearest first; the user's own are not among them."""

@@ -151,7 +151,7 @@ class Chat:
 
     @property
     def _attachments(self) -> Path:
-        return self.settings.places.data_folder / "attachments" / self.session.id
+        return self.settings.places.attachments(self.session.id)
 
     async def recap(self) -> tuple[str, str]:
         """Return the last thing that was asked, and the last answer."""

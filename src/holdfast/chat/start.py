@@ -19,7 +19,6 @@ from holdfast.chat.taking import answer_lines, take
 from holdfast.errors import SettingsError
 
 EXIT_CODES: dict[Outcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
-HISTORY = "prompts"
 RESUMES = "recent_text"
 """How a policy restores that goes on with the newest conversation by itself."""
 
@@ -63,7 +62,7 @@ async def _in_terminal(settings: Settings, wish: Wish) -> int:
     from holdfast.chat.loop import converse  # noqa: PLC0415 - a tenth of a second, for people only
     from holdfast.chat.terminal import Terminal  # noqa: PLC0415 - as above
 
-    terminal = Terminal(settings.places.data_folder / HISTORY, has_colour=has_colour(settings))
+    terminal = Terminal(settings.places.prompts, has_colour=has_colour(settings))
     async with _begun(settings, terminal, wish) as chat:
         terminal.show(Notice(welcome(chat)))
         if len(chat.session):

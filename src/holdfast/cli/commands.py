@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
+from holdfast.app.build import files_beside
+from holdfast.cli.configuring import settings_of
 from holdfast.cli.terminal import (
     Progress,
     age_of,
@@ -22,7 +24,7 @@ from holdfast.cli.terminal import (
 from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.session.request import encoded
 from holdfast.session.retention import expired
-from holdfast.session.scrub import scrub
+from holdfast.session.scrub import scrub, scrub_files
 from holdfast.session.session import Session, now_ms
 from holdfast.session.transfer import Arrived, bring_in, outgoing, records_of, rescue
 from holdfast.session.verify import Rebuilt, requests_of
@@ -212,17 +214,23 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
 
 
 async def scrub_session(args: argparse.Namespace, store: Store) -> int:
-    """Take a leaked secret out of a session, everywhere, for good; - reads it from standard input.
+    """Take a leaked secret out of a session and the files beside it, for good; - reads it from standard input.
 
     holdfast scrub report-2024 - < leaked.txt
     """
     session = await session_named(store, args.id)
     secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
     done = await scrub(store, session, secret, time_ms=now_ms())
+    files = scrub_files(files_beside(settings_of(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"it also stands in session {other}; scrub that one too")
-    say(args, f"replaced {done.count:,} times in {len(done.positions):,} records", asdict(done))
-    return int(done.count == 0)
+    told = f"replaced {done.count:,} times in {len(done.positions):,} records"
+    say(
+        args,
+        "\n".join([told, *(f"replaced in {path}" for path in files)]),
+        {**asdict(done), "files": [*map(str, files)]},
+    )
+    return int(done.count == 0 and not files)
 
 
 def _refuse_existing(path: Path) -> None:

@@ -6,16 +6,18 @@ hash; the event that tells of the scrub says why. Other sessions, forks too, are
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import from_record, to_record
-from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
 from holdfast.session.log import PAGE, blob_of, packed_record, whole_record, words_of_message
 from holdfast.stores.base import Indexed, Record, Store
+from holdfast.stores.files import write_private
 from holdfast.stores.listing import every_session
 from holdfast.wire.formats import format_named
 
@@ -78,6 +80,26 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             await store.rename(session, info.name.replace(secret, TOMBSTONE))
             count += info.name.count(secret)
     return Scrubbed(count, tuple(changed), tuple(await _others(store, session, words)))
+
+
+def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
+    """Replace a secret in files of text beside a session, and return those in which it stood."""
+    words, changed = spellings(secret), list[Path]()
+    for path in paths:
+        try:
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError:
+            continue
+        except OSError as error:
+            raise StoreUnavailableError(str(path), f"{error.strerror or error}; look into it by hand") from error
+        # Where lines are marked, such as in a history of prompts, a secret of several lines has marks in it.
+        for word in (*words, secret.replace("\n", "\n+")):
+            text, before = text.replace(word, TOMBSTONE), text
+            if text != before and path not in changed:
+                changed.append(path)
+        if path in changed:
+            write_private(path, [text])
+    return changed
 
 
 def spellings(secret: str) -> list[str]:
