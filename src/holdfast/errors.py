@@ -3,6 +3,7 @@
 HoldfastError
 ├── MalformedInputError        the input is not what the format says; names the place
 │   └── EmptyConversationError there is nothing a model could answer
+├── UnknownReferenceError      a reference names nothing that its asker may see
 ├── SettingsError              a budget, policy, format or model setting cannot work
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
 ├── CannotFitError             what may not be shortened is larger than the budget
@@ -71,6 +72,14 @@ class EmptyConversationError(MalformedInputError):
 
     def __init__(self) -> None:
         super().__init__("messages", "nothing to send: there is no user or assistant message; append a user message")
+
+
+class UnknownReferenceError(HoldfastError):
+    """A reference names nothing that its asker may see. Give one that stands in view, or search."""
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(f"there is no message {reference[:80]} here; give a ref that stands in view, or search")
+        self.reference = reference
 
 
 class SettingsError(HoldfastError):

@@ -17,10 +17,10 @@ from holdfast.session.keeping import Keeper
 from holdfast.session.manual import ManualCompaction
 from holdfast.session.preparer import Preparer
 from holdfast.session.pressure import relieved, switched
-from holdfast.session.reading import Reader
+from holdfast.session.recall import Recalling
 
 
-class Folder(Reader):
+class Folder(Recalling):
     """Compacts, previews, takes apart and accounts for."""
 
     def __init__(self, keeper: Keeper, compactor: Compactor, preparer: Preparer, policy: Policy) -> None:

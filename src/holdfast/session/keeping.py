@@ -27,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.session.log import Log, checked_record, indexed
 from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut, steps_of
-from holdfast.stores.base import Indexed, Snapshot, Store
+from holdfast.stores.base import Indexed, Snapshot, Store, StoredRecord
 from holdfast.wire.formats import format_named
 
 T = TypeVar("T")
@@ -98,6 +98,8 @@ class Keeper:
         """When the last compaction was started."""
         self.sent: list[tuple[str, int | None]] = []
         """The hashes of what was last sent, and the positions it came from."""
+        self.in_view: dict[str, frozenset[int]] = {}
+        """By scope, the positions of what stood whole in its last request."""
         self.hashes: dict[int, str] = {}
         """Of recorded messages, by position."""
         self.names: dict[int, str] = {}
@@ -157,6 +159,12 @@ class Keeper:
         for place, event in await self.log.picked(list(places)):
             if isinstance(event, log.MessageAppended):
                 self.history.read(places[place], event)
+
+    async def pick(self, positions: Sequence[int]) -> list[tuple[int, StoredRecord]]:
+        """Return the records of messages, with their positions; what is held in memory stays as it is."""
+        places = {self._places[position]: position for position in positions}
+        found = await self.store.pick(self.session, list(places)) if places else []
+        return [(places[stored.position], stored) for stored in found]
 
     async def decided(self, decide: Callable[[], T]) -> T:
         """Return what a pure decision comes to; what of the past it misses is read, and it is made again."""

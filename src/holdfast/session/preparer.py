@@ -198,4 +198,5 @@ class Preparer:
         events.append(told_of(request, plan, history, self._policy, situation))
         await keeper.change(*events)
         keeper.sent = list(zip(request.hashes, request.positions, strict=True))
+        keeper.in_view[situation.scope] = frozenset(request.receipt.kept)
         self._meter.sent(model, request.tokens.counted)

@@ -17,8 +17,9 @@ A session that is not there has no records. `pick` gives single records by their
 durable when `put_blob` returns. It may go with the last session that refers to it, so an append that refers to one
 that is not there raises `MissingBlobError`, and nothing was written: a record never does.
 
-*Searching.* What was said can be found by its words; a hit names session and position. What a session does
-not want found, it does not index.
+*Searching.* What was said can be found by its words, in other forms of them too, and by the parts of a name; a hit
+names session and position. Rare words count for more than common ones, long messages for less than short ones, and
+of what is as good the newest comes first. What a session does not want found, it does not index.
 
 *Listing.* Sessions are listed newest change first, in pages; a page begins behind the last one's end, so a
 session that changes meanwhile is not skipped for good.
@@ -172,8 +173,10 @@ class Store(Protocol):
         """Return some content by its hash; raises `MissingBlobError`."""
         ...
 
-    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
-        """Return where words stand, the best first."""
+    async def search(
+        self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
+    ) -> list[Hit]:
+        """Return where words stand, the best first; of one session, only from position `start` on and before `stop`."""
         ...
 
     async def sessions(

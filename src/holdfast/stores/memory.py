@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
+from holdfast.stores.terms import Term, terms_of
 from holdfast.stores.words import words_of
 
 NAME = "memory"
@@ -118,19 +119,26 @@ class MemoryStore:
             raise MissingBlobError(digest)
         return unpacked(self._blobs[digest], NAME)
 
-    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
+    async def search(
+        self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
+    ) -> list[Hit]:
         """Return where words stand, the best first."""
-        wanted = set(words_of(words))
+        terms = terms_of(words)
         places = [
             (name, position, counts)
             for name, log in self._logs.items()
             if session in {None, name}
             for position, counts in log.words.items()
+            if session is None or (start <= position and (stop is None or position < stop))
         ]
-        weights = {word: _rarity(sum(word in counts for *_, counts in places), len(places)) for word in wanted}
-        hits = [Hit(name, position, _score(counts, weights)) for name, position, counts in places]
-        found = [hit for hit in hits if hit.score > 0]
-        return sorted(found, key=lambda hit: (-hit.score, hit.session, -hit.position))[:limit]
+        holding = [[_times(term, counts) for term in terms] for *_, counts in places]
+        weights = [_rarity(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
+        hits = [
+            Hit(name, position, _score(times, weights, counts.total()))
+            for (name, position, counts), times in zip(places, holding, strict=True)
+            if any(times)
+        ]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.session, -hit.position))[:limit]
 
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
@@ -193,10 +201,17 @@ class MemoryStore:
         return self._logs[session]
 
 
+def _times(term: Term, counts: Counter[str]) -> int:
+    """Return how often a message holds a term; words that stand together are taken to if all of them are there."""
+    if not term.is_stem:
+        return min(counts[word] for word in term.words)
+    stem = term.words[0]
+    return sum(count for word, count in counts.items() if word.startswith(stem))
+
+
 def _rarity(holding: int, total: int) -> float:
     return math.log(1 + (total - holding + 0.5) / (holding + 0.5))
 
 
-def _score(counts: Counter[str], weights: dict[str, float]) -> float:
-    size = sum(counts.values())
-    return sum(weight * counts[word] / (counts[word] + 0.5 + 0.01 * size) for word, weight in weights.items())
+def _score(times: Sequence[int], weights: Sequence[float], size: int) -> float:
+    return sum(weight * count / (count + 0.5 + 0.01 * size) for weight, count in zip(weights, times, strict=True))

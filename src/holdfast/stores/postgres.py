@@ -13,6 +13,8 @@ from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavai
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.postgres_schema import NAME, migrate, translated
+from holdfast.stores.postgres_search import MAX_POSITION, SEARCH, tsquery
+from holdfast.stores.terms import terms_of
 from holdfast.stores.words import words_of
 
 try:
@@ -24,8 +26,6 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 CONNECT_SECONDS = 10
 MAX_VECTOR_BYTES = 1_000_000
 """PostgreSQL indexes a little more of one text than this, and refuses the text if there is too much of it."""
-MAX_QUERY_WORDS = 1_000
-"""PostgreSQL reads a query by recursion."""
 
 
 class PostgresStore:
@@ -127,18 +127,14 @@ class PostgresStore:
             raise MissingBlobError(digest)
         return unpacked(rows[0][0], NAME)
 
-    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
+    async def search(
+        self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
+    ) -> list[Hit]:
         """Return where words stand, the best first."""
-        distinct = list(dict.fromkeys(words_of(words)))[:MAX_QUERY_WORDS]
-        wanted = " | ".join(f"'{word}'" for word in distinct)
-        if not wanted:
-            return []
-        query = (
-            "SELECT id, position, ts_rank(body, query, 1) AS score FROM holdfast.words "
-            "JOIN holdfast.sessions ON number = session, to_tsquery('simple', %s) AS query "
-            "WHERE body @@ query AND (%s::text IS NULL OR id = %s) ORDER BY score DESC, position DESC LIMIT %s"
-        )
-        return [Hit(*row) for row in await self._rows(query, (wanted, session, session, limit))]
+        terms = [tsquery(term) for term in terms_of(words)]
+        first, last = (0, MAX_POSITION) if session is None else (start, MAX_POSITION if stop is None else stop)
+        values = terms, session, session, first, last, session, session, limit
+        return [Hit(*row) for row in await self._rows(SEARCH, values)] if terms else []
 
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50

@@ -89,9 +89,11 @@ class SqliteStore:
         """Return some content by its hash."""
         return await self._run(lambda db: db.get_blob(digest))
 
-    async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> list[Hit]:
+    async def search(
+        self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
+    ) -> list[Hit]:
         """Return where words stand, the best first."""
-        return await self._run(lambda db: db.search(words, session, limit))
+        return await self._run(lambda db: db.search(words, session, limit, (start, stop)))
 
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50

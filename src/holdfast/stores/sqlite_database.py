@@ -19,7 +19,7 @@ from holdfast.stores.files import identity_of, make_private
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.sqlite_index import Index
 from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK, migrate
-from holdfast.stores.words import words_of
+from holdfast.stores.terms import terms_of
 
 BUSY_MS = 10_000
 PRAGMAS = (
@@ -191,18 +191,16 @@ class Database:
             raise MissingBlobError(digest)
         return unpacked(row[0], self._name)
 
-    def search(self, words: str, session: str | None, limit: int) -> list[Hit]:
-        wanted = " OR ".join(f'"{word}"' for word in dict.fromkeys(words_of(words)))
-        if not wanted:
-            return []
+    def search(self, words: str, session: str | None, limit: int, span: tuple[int, int | None]) -> list[Hit]:
         first, last = 0, 1 << 62
         if session is not None:
             number = self._number(session)
             if number is None:
                 return []
-            first, last = _row_id(number, 0), _row_id(number + 1, 0)
+            stop = POSITION_MASK if span[1] is None else min(span[1], POSITION_MASK)
+            first, last = _row_id(number, max(0, span[0])), _row_id(number, max(0, stop))
         self._catch_up_at_once()
-        found = self._index.search(wanted, first, last, limit)
+        found = self._index.search(terms_of(words), (first, last), limit)
         numbers = json.dumps(sorted({row_id >> POSITION_BITS for row_id, _ in found}))
         query = "SELECT id, name_id FROM sessions WHERE id IN (SELECT value FROM json_each(?))"
         names = dict(self._connection.execute(query, (numbers,)).fetchall())

@@ -13,16 +13,14 @@ from contextlib import closing
 from typing import TypeAlias
 
 from holdfast.stores.packing import DEFLATED, LEVEL, unpacked
+from holdfast.stores.sqlite_search import Rows, found
+from holdfast.stores.terms import Term
 from holdfast.stores.words import body_of
 
 MAX_NOTES, MAX_NOTED_CHARS = 64, 65_536
 """So many notes, or so much text, are worth taking in; a search that comes first does it in some milliseconds."""
 TOKENS = "tokenize = 'unicode61 remove_diacritics 0'"
 """Words are cut by us, so that every store finds the same."""
-SEARCH = (
-    "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? "
-    "ORDER BY score DESC, rowid DESC LIMIT ?"
-)
 Found: TypeAlias = tuple[int, float]
 """The row of a message, and how well it fits."""
 
@@ -69,7 +67,7 @@ class Index:
         for row_id, text in texts:
             body = body_of(text)
             # The index holds no text, and a row can only be forgotten by saying what it held.
-            kept = DEFLATED + zlib.compress(body.encode(), LEVEL)
+            kept = _kept(body)
             insert = "INSERT OR IGNORE INTO indexed (id, body) VALUES (?, ?)"
             if not write(insert, (row_id, kept)).rowcount:
                 self.forget(row_id, row_id + 1)
@@ -96,18 +94,24 @@ class Index:
         """Return whether a search would miss something."""
         return self._connection.execute("SELECT 1 FROM noted LIMIT 1").fetchone() is not None
 
-    def search(self, wanted: str, first: int, last: int, limit: int) -> list[Found]:
-        """Return what fits a query, the best first; of what was noted too."""
-        values = wanted, first, last, limit
+    def search(self, terms: Sequence[Term], rows: Rows, limit: int) -> list[Found]:
+        """Return what fits some terms, the best first; of what was noted too."""
         # The notes first: what is taken in meanwhile is then found twice, and not missed.
-        found = dict(self._apart(values)) if self.has_notes() else {}
-        found |= dict(self._connection.execute(SEARCH, values).fetchall())
-        return sorted(found.items(), key=lambda hit: (-hit[1], -hit[0]))[:limit]
+        hits = dict(self._apart(terms, rows, limit)) if self.has_notes() else {}
+        hits |= dict(found(self._connection, terms, rows, limit))
+        return sorted(hits.items(), key=lambda hit: (-hit[1], -hit[0]))[:limit]
 
-    def _apart(self, values: tuple[str, int, int, int]) -> list[Found]:
+    def _apart(self, terms: Sequence[Term], rows: Rows, limit: int) -> list[Found]:
         """Return what fits among the notes; how well is measured by the notes alone."""
         with closing(sqlite3.connect(":memory:")) as apart:
             apart.execute(f"CREATE VIRTUAL TABLE words USING fts5 (body, {TOKENS})")
-            bodies = [(row_id, body_of(text)) for row_id, text in self._noted()]
-            apart.executemany("INSERT INTO words (rowid, body) VALUES (?, ?)", bodies)
-            return apart.execute(SEARCH, values).fetchall()
+            apart.execute("CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+            for row_id, text in self._noted():
+                body = body_of(text)
+                apart.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
+                apart.execute("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, _kept(body)))
+            return found(apart, terms, rows, limit)
+
+
+def _kept(body: str) -> bytes:
+    return DEFLATED + zlib.compress(body.encode(), LEVEL)

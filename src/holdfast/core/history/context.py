@@ -63,6 +63,12 @@ class Context:
         """Return whether a message is this scope's to see and no rewind took it out."""
         return not self.version.is_hidden(position) and self._sees(position)
 
+    def recalls(self, position: int) -> bool:
+        """Return whether a message may be recalled: it stands, is this scope's to see, and nobody has forgotten it."""
+        if not self.standing.cleared_at <= position < self.length:
+            return False
+        return position >= self.version.of(self.said_in[position]).cleared_at and self.stands(position)
+
     def shows(self, position: int) -> Entry:
         """Return a message in the form in which it is shown: its outputs may have been offloaded."""
         entry, offloaded = self.entries[position], self.standing.offloaded

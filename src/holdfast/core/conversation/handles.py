@@ -1,0 +1,18 @@
+"""How a model is told that there is more: the name of the tool that has it, and a short handle.
+
+A handle is `#` and a position, with the number of a part where a message has several. Where the model has no such
+tool, nothing here is said: a handle that leads nowhere is worse than none.
+"""
+
+RECALL = "recall"
+"""The name of the tool. What it gives back is not shortened, offloaded or found by it again."""
+
+
+def handle(position: int, part: int | None = None) -> str:
+    """Return how a message, or one part of it, is asked for; parts are counted from 1."""
+    return f"#{position}" if part is None else f"#{position}.{part}"
+
+
+def ask_for(what: str) -> str:
+    """Return the words that tell a model how to get something."""
+    return f"{RECALL} {what}"

@@ -1,0 +1,189 @@
+"""What can be asked of the past.
+
+By reference, by words, by a literal text, by who said it and when, or simply the newest: one question, whoever
+asks. A model's arguments are read patiently; what cannot be meant is refused in words that say what would do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import cast, get_args
+
+from holdfast.core.conversation.messages import Role
+from holdfast.core.history.recall.ranking import questions_of, telling_words
+from holdfast.core.history.recall.references import Reference, Span, is_reference, references_in, span_of
+from holdfast.errors import MalformedInputError
+
+DEFAULT_TOKENS, MIN_TOKENS, MAX_TOKENS = 1_000, 50, 100_000
+MAX_NEIGHBOURS = 20
+MAX_TEXT_CHARS = 10_000
+"""Of a question or a literal text: more says no more."""
+ROLES: tuple[Role, ...] = get_args(Role)
+SHORT_CHARS = 160
+"""A question up to this length is told again as it is."""
+NOTHING_ASKED = "say what to look for: a ref such as #12, a query, a text, or last"
+ALIASES: Mapping[str, str] = {"ref": "refs", "reference": "refs", "queries": "query", "q": "query", "literal": "text"}
+"""What models say besides the names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """One question to the past; at least one of the first nine says what is wanted."""
+
+    query: str | tuple[str, ...] = ()
+    """Words; several questions are searched for apart, and the best of each come first."""
+    text: str = ""
+    """To stand in the message as it is, small letters or capitals; never a pattern."""
+    refs: str = ""
+    """`#12`, `#12-#20`, `#12.2` (its second part), `#12:4000-8000` (characters), `#12:L40-L80` (lines), a call's id."""
+    last: int = 0
+    """The newest so many messages."""
+    role: str = ""
+    tool: str = ""
+    """Calls of a tool, and what it gave back."""
+    file: str = ""
+    """A path, or the end of one: where it is named, and what was done with it."""
+    since: str = ""
+    until: str = ""
+    """ISO dates or times; a date is meant to its end. UTC where no zone is said."""
+    lines: str = ""
+    """Of each message referred to: `40-80`, from 1, the last included."""
+    chars: str = ""
+    """Of each message referred to: `0-2000`, from 0, the last not included."""
+    neighbours: int = 0
+    """So many messages before and after each one found."""
+    max_tokens: int = DEFAULT_TOKENS
+    skip: int = 0
+    """How many messages of the same search were seen already."""
+    before: int = 0
+    """Only what was said before the message at this position; 0 for everything."""
+    is_unseen_first: bool = False
+    """Whether what stands in view anyway comes last."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("last", 0, 10**9), ("neighbours", 0, MAX_NEIGHBOURS), ("skip", 0, 10**9),
+            ("before", 0, 10**12), ("max_tokens", MIN_TOKENS, MAX_TOKENS),
+        ):  # fmt: skip
+            _check_number(name, getattr(self, name), least, most)
+        for name in ("text", "refs", "role", "tool", "file", "since", "until", "lines", "chars"):
+            _check_text(name, getattr(self, name))
+        for question in self.questions:
+            _check_text("query", question)
+        if self.role and self.role not in ROLES:
+            raise MalformedInputError("recall.role", f"must be one of {', '.join(ROLES)}, not {self.role!r:.60}")
+        if (self.lines or self.chars) and not self.refs:
+            raise MalformedInputError("recall.lines", "says which part of a message: give its ref too, such as #12")
+        if self.lines and self.chars:
+            raise MalformedInputError("recall.lines", "give either lines or chars")
+        if not (self.refs or self.last or self.is_search):
+            raise MalformedInputError("recall", NOTHING_ASKED)
+
+    @classmethod
+    def of(cls, words: str, *, max_tokens: int = DEFAULT_TOKENS) -> "Recall":
+        """Return the question that a line of text asks: references where it is made of them, else words."""
+        if not isinstance(words, str) or not words.strip():
+            raise MalformedInputError("recall", NOTHING_ASKED)
+        if is_reference(words):
+            return cls(refs=words, max_tokens=max_tokens)
+        return cls(query=words, max_tokens=max_tokens)
+
+    @classmethod
+    def from_arguments(cls, arguments: object, *, max_tokens: int = DEFAULT_TOKENS) -> "Recall":
+        """Return the question of a model, whose arguments may be anything."""
+        if not isinstance(arguments, Mapping):
+            raise MalformedInputError("recall", f"the arguments must be an object, not {arguments!r:.60}")
+        known = {item.name for item in fields(cls)} - {"is_unseen_first"}
+        given: dict[str, object] = {"max_tokens": max_tokens}
+        for key, value in cast("Mapping[object, object]", arguments).items():
+            name = ALIASES.get(str(key), str(key))
+            if name in known and value not in (None, "", [], 0):
+                given[name] = _meant(name, value)
+        return cls(is_unseen_first=True, **given)  # pyright: ignore[reportArgumentType] - checked when it is made
+
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments by which a model asks this."""
+        told = {item.name: getattr(self, item.name) for item in fields(self)}
+        known = {name: value for name, value in told.items() if value and name != "is_unseen_first"}
+        if known["max_tokens"] == DEFAULT_TOKENS:
+            del known["max_tokens"]
+        if "query" in known:
+            known["query"] = "\n".join(self.questions)
+        if "refs" in known:
+            known = {"ref": known.pop("refs"), **known}
+        return known
+
+    def continued(self) -> "Recall":
+        """Return the same question in as few words as find the same."""
+        return replace(self, query=tuple(_shorter(question) for question in self.questions))
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """What is searched for, each for itself."""
+        given = (self.query,) if isinstance(self.query, str) else tuple(self.query)
+        return tuple(question for question in given if question)
+
+    @property
+    def is_search(self) -> bool:
+        """Whether anything is to be looked for."""
+        return bool(
+            self.questions or self.text or self.role or self.tool or self.file or self.since or self.until
+        )  # fmt: skip
+
+    @property
+    def references(self) -> list[Reference]:
+        """The places it names, with the part of each that is wanted."""
+        span = self._span
+        found = references_in(self.refs)
+        return found if span is None else [place.within(span) for place in found]
+
+    @property
+    def _span(self) -> Span | None:
+        if self.lines:
+            return span_of("recall.lines", self.lines, is_lines=True)
+        return span_of("recall.chars", self.chars, is_lines=False) if self.chars else None
+
+
+def _shorter(question: str) -> str:
+    return (
+        question
+        if len(question) <= SHORT_CHARS
+        else "; ".join(map(telling_words, questions_of(question)[1:] or [question]))
+    )
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise MalformedInputError(
+            f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {value!r:.60}"
+        )
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise MalformedInputError(f"recall.{name}", f"must be a text, not {value!r:.60}")
+    if len(value) > MAX_TEXT_CHARS:
+        raise MalformedInputError(f"recall.{name}", f"must have at most {MAX_TEXT_CHARS:,} characters")
+
+
+def _meant(name: str, value: object) -> object:
+    """Return what a model means by a value that is nearly of the right kind."""
+    if name in {"last", "neighbours", "max_tokens", "skip", "before"}:
+        number = _number(value)
+        return max(number, MIN_TOKENS) if name == "max_tokens" and isinstance(number, int) else number
+    if name == "query" and isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(str(item) for item in cast("Sequence[object]", value))
+    if name == "refs" and isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_place, cast("Sequence[object]", value)))
+    return _place(value) if name == "refs" else str(value)
+
+
+def _number(value: object) -> object:
+    if isinstance(value, str) and value.strip().lstrip("+#").isdecimal():
+        return int(value.strip().lstrip("+#"))
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _place(value: object) -> str:
+    return f"#{value}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

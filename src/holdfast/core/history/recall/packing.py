@@ -1,0 +1,200 @@
+"""As much of what was found as an allowance of tokens holds, the best first, none of it changed.
+
+A short message is shown whole. Of a long one that was searched for, the passage that says most of it is shown; of
+one that was referred to, as much as fits, and the answer says how to ask for what follows. The order is never left
+for a better fit, so that whoever asks for more misses nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.history.recall.answer import Excerpt, Recalled, headed, looks_like_heading
+from holdfast.core.history.recall.asking import Recall
+from holdfast.core.history.recall.bodies import Body, body_of
+from holdfast.core.history.recall.passages import best_passage
+from holdfast.core.history.recall.ranking import telling_words
+from holdfast.core.history.recall.references import Reference, Span
+
+FRAME_TOKENS = 30
+"""What is set aside for the first line and for how to ask for more, the question excepted."""
+MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
+"""What it costs that headings carry a mark: each of them, and the line that says so."""
+PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
+"""What one long message may take of an allowance where many were found."""
+LEAST_TOKENS = 16
+"""Less room than this holds no excerpt."""
+MAX_CHARS_PER_TOKEN, CHARS_PER_TOKEN = 12, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message that was read, and what is known of it."""
+
+    position: int
+    message: Message
+    time_ms: int
+    time: str
+    tool: str = ""
+    about: str = ""
+    """The arguments of the calls that it answers."""
+    is_neighbour: bool = False
+
+    @property
+    def body(self) -> Body:
+        """Its text."""
+        return body_of(self.message)
+
+
+@dataclass(slots=True)
+class Packer:
+    """Takes excerpts as long as there is room."""
+
+    counter: Counter
+    allowance: int
+    excerpts: list[Excerpt] = field(default_factory=list[Excerpt])
+    left: int = field(init=False)
+    _has_mark: bool = False
+
+    def __post_init__(self) -> None:
+        self.left = self.allowance - FRAME_TOKENS
+
+    def set_aside(self, text: str) -> None:
+        """Keep room for a text that is to stand in the answer too."""
+        self.left -= self.counter.count(text) + 2
+
+    def take(self, excerpt: Excerpt, most: int | None = None) -> bool:
+        """Take an excerpt if there is room for it, and say so; `most` is what it may cost."""
+        room = self.left if most is None else min(most, self.left)
+        if len(excerpt.text) > room * MAX_CHARS_PER_TOKEN:
+            return False
+        before = self.excerpts[-1] if self.excerpts else None
+        cost = self.counter.count(headed(excerpt, before, "")) + 1
+        is_marked = self._has_mark or looks_like_heading(excerpt.text)
+        if is_marked:
+            new = 1 if self._has_mark else len(self.excerpts) + 1
+            cost += new * MARK_TOKENS + (0 if self._has_mark else MARK_LINE_TOKENS)
+        if cost > room:
+            return False
+        self._has_mark = is_marked
+        self.left -= cost
+        self.excerpts.append(excerpt)
+        return True
+
+    def take_beginning(self, excerpt: Excerpt) -> Excerpt | None:
+        """Take as much of an excerpt as there is room for, and return that; None where there is none."""
+        chars = min(len(excerpt.text), self.left * CHARS_PER_TOKEN)
+        while chars > 0 and self.left >= LEAST_TOKENS:
+            stop = _end(excerpt.text, chars)
+            beginning = replace(excerpt, text=excerpt.text[:stop], stop=excerpt.start + stop)
+            if self.take(beginning):
+                return beginning
+            chars = min(stop - 1, chars * 3 // 4)
+        return None
+
+
+def packed_search(found: Iterable[Found], asking: Recall, packer: Packer) -> None:
+    """Take what was searched for, the best first."""
+    words = telling_words(" ".join(asking.questions)).split()
+    most = max(MIN_PASSAGE_TOKENS, int(asking.max_tokens * PASSAGE_SHARE))
+    for one in found:
+        if packer.left < LEAST_TOKENS or not _take_found(one, words, asking.text, most, packer):
+            return
+
+
+def _take_found(one: Found, words: Sequence[str], literal: str, most: int, packer: Packer) -> bool:
+    text = one.body.text
+    if packer.take(_excerpt(one, text, 0, len(text)), most if packer.excerpts else None):
+        return True
+    chars = most * CHARS_PER_TOKEN
+    if len(text) <= chars and packer.left < most:
+        # It would have been shown whole: it is the first of the next answer.
+        return False
+    while chars >= LEAST_TOKENS * CHARS_PER_TOKEN:
+        start, stop = best_passage(text, words, chars, literal)
+        if packer.take(_excerpt(one, text, start, stop)):
+            return True
+        chars = chars * 2 // 3
+    return False
+
+
+def packed_places(places: Iterable[tuple[Reference, Found]], packer: Packer) -> list[Reference]:
+    """Take what was referred to, in its order; returns the references to what there was no room for."""
+    wanted = list(places)
+    for number, (place, one) in enumerate(wanted):
+        excerpt = excerpt_at(place, one)
+        if packer.take(excerpt):
+            continue
+        beginning = packer.take_beginning(excerpt)
+        if beginning is None and not packer.excerpts:
+            return [place for place, _ in wanted]
+        start = beginning.stop if beginning else excerpt.start
+        rest = Reference(one.position, one.position, place.part, _rest(excerpt, start, place))
+        return [rest, *_joined(place_of(later, other) for later, other in wanted[number + 1 :])]
+    return []
+
+
+def excerpt_at(place: Reference, one: Found) -> Excerpt:
+    """Return the piece of a message that a reference means."""
+    body = one.body
+    first, last = (body.part(place.part) if place.part is not None else None) or (0, len(body.text))
+    text = body.text[first:last]
+    start, stop = place.span.within(text) if place.span else (0, len(text))
+    return replace(_excerpt(one, text, start, stop), part=place.part)
+
+
+def place_of(place: Reference, one: Found) -> Reference:
+    """Return the reference to one message of those that another one means."""
+    return Reference(one.position, one.position, place.part, place.span)
+
+
+def answered_places(left: Sequence[Reference], asking: Recall, packer: Packer, notes: Sequence[str]) -> Recalled:
+    """Return the answer to references."""
+    more = replace(asking, refs=", ".join(map(str, left)), lines="", chars="", last=0) if left else None
+    return Recalled(excerpts=tuple(packer.excerpts), found=len(packer.excerpts), notes=tuple(notes), more=more)
+
+
+def _rest(excerpt: Excerpt, start: int, place: Reference) -> Span | None:
+    if start == 0 and place.span is None:
+        return None
+    end = None if excerpt.stop == excerpt.total else excerpt.stop
+    return Span(start, end)
+
+
+def _joined(places: Iterable[Reference]) -> Iterator[Reference]:
+    """Yield references with those joined that follow each other."""
+    run: Reference | None = None
+    for place in places:
+        is_plain = place.part is None and place.span is None
+        if run is not None and is_plain and place.first == run.last + 1 and run.part is None and run.span is None:
+            run = replace(run, last=place.last)
+            continue
+        if run is not None:
+            yield run
+        run = place
+    if run is not None:
+        yield run
+
+
+def _excerpt(one: Found, text: str, start: int, stop: int) -> Excerpt:
+    return Excerpt(
+        position=one.position,
+        role=one.message.role,
+        text=text[start:stop],
+        start=start,
+        stop=stop,
+        total=len(text),
+        time_ms=one.time_ms,
+        time=one.time,
+        tool=one.tool,
+        is_neighbour=one.is_neighbour,
+    )
+
+
+def _end(text: str, chars: int) -> int:
+    """Return where to end a beginning of a text: behind a line, if that leaves at least half of it."""
+    if chars >= len(text):
+        return len(text)
+    end = text.rfind("\n", chars // 2, chars)
+    return chars if end < 0 else end + 1

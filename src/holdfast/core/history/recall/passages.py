@@ -1,0 +1,93 @@
+"""Which piece of a long text is worth showing: the lines around where most of what is asked for stands."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from holdfast.core.history.recall.references import line_starts
+
+LEAD_CHARS = 200
+"""What is shown before a match in a line that is too long to be shown."""
+MAX_MATCHES = 2_000
+"""More say no more."""
+MIN_STEM_CHARS = 4
+_WORD = re.compile(r"[^\W_]+")
+
+
+def best_passage(text: str, words: Sequence[str], max_chars: int, literal: str = "") -> tuple[int, int]:
+    """Return where the passage of at most `max_chars` begins and ends that says most of what is asked for."""
+    if len(text) <= max_chars:
+        return 0, len(text)
+    matches = _matches(text, words, literal)
+    if not matches:
+        return 0, _line_end(text, 0, max_chars)
+    weights = _weights(matches)
+    best, best_weight = 0, -1.0
+    first, held = 0, dict[str, int]()
+    for last, (at, word) in enumerate(matches):
+        held[word] = held.get(word, 0) + 1
+        while at - matches[first][0] > max_chars // 2:
+            held[matches[first][1]] -= 1
+            first += 1
+        weight = sum(weights[name] for name, count in held.items() if count) + 0.01 * (last - first)
+        if weight > best_weight:
+            best, best_weight = first, weight
+    return _around(text, matches[best][0], max_chars)
+
+
+def _matches(text: str, words: Sequence[str], literal: str) -> list[tuple[int, str]]:
+    """Return where words stand, or words that begin as they do, in the order of the text."""
+    lower = text.lower()
+    if len(lower) != len(text):
+        # A few letters become two when they are made small: places would not be those of the text.
+        lower = text
+    found: list[tuple[int, str]] = []
+    if literal:
+        at = lower.find(literal.lower())
+        if at >= 0:
+            return [(at, literal)]
+    for stem in dict.fromkeys(map(_stem, words)):
+        at = lower.find(stem)
+        while at >= 0 and len(found) < MAX_MATCHES:
+            if not (at and stem[0].isascii() and lower[at - 1].isalnum()):
+                found.append((at, stem))
+            at = lower.find(stem, at + len(stem))
+    return sorted(found)
+
+
+def _weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
+    """Return what each word counts for: the less the more often it stands in the text."""
+    counts: dict[str, int] = {}
+    for _, word in matches:
+        counts[word] = counts.get(word, 0) + 1
+    return {word: 1.0 / (1.0 + count) ** 0.5 for word, count in counts.items()}
+
+
+def _stem(word: str) -> str:
+    """Return the beginning that the forms of a word have in common."""
+    small = word.lower()
+    for ending in ("ing", "ies", "ed", "es", "s", "e", "y"):
+        if small.isascii() and small.endswith(ending) and len(small) - len(ending) >= MIN_STEM_CHARS:
+            return small[: -len(ending)]
+    return small
+
+
+def _around(text: str, at: int, max_chars: int) -> tuple[int, int]:
+    """Return whole lines from a little before a place on; a piece of the line where it is too long."""
+    starts = line_starts(text)
+    line = bisect_right(starts, at) - 1
+    lead = max_chars // 4
+    first = line
+    while first > 0 and at - starts[first - 1] <= lead:
+        first -= 1
+    start = starts[first] if at - starts[first] <= max_chars // 2 else max(0, at - min(LEAD_CHARS, max_chars // 4))
+    return start, _line_end(text, start, max_chars)
+
+
+def _line_end(text: str, start: int, max_chars: int) -> int:
+    """Return where to end a piece that begins at `start`: behind a line, if that leaves at least half of it."""
+    stop = min(len(text), start + max_chars)
+    if stop == len(text):
+        return stop
+    end = text.rfind("\n", start + max_chars // 2, stop)
+    return stop if end < 0 else end + 1

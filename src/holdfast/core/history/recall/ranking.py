@@ -1,0 +1,96 @@
+"""In which order what was found is worth showing.
+
+A store says how well each message fits the words. In a talk the answer seldom has the words of the question: it
+stands a little behind them, so what fits lends some of its score to its neighbours. Whoever is named in the
+question is likelier to have said it. Of several questions the best of each come first, and what is newer comes
+before what is as good.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+NEIGHBOURS: Mapping[int, float] = {-4: 0.05, -3: 0.1, -2: 0.2, -1: 0.4, 1: 0.5, 2: 0.3, 3: 0.2, 4: 0.1}
+"""What share of its score a message lends to one so much further on: more to what follows than to what led to it."""
+SPEAKER_FACTOR = 2.0
+"""What it counts for that a message is by somebody the question names."""
+FUSION_RANKS = 60
+"""How far down a list it still matters where something stands: Cormack's constant for fusing ranked lists."""
+MAX_WORDS = 24
+"""How many words of a question are looked for, the most telling first."""
+_SPEAKER = re.compile(r"(?:\[[^\]\n]{0,120}\]\s*)?([^\W\d_][\w.'’-]{0,30}(?: [^\W\d_][\w.'’-]{0,30}){0,2}):\s")
+_QUESTIONS = re.compile(r"[?？;；\n]+")
+_WORD = re.compile(r"[^\W_]+(?:['’_.\-/][^\W_]+)*")
+_IDENTIFIER = re.compile(r"[a-z][A-Z]|[_/\d]|\w[.\-]\w|[A-Z]{2}")
+_SILENT = (
+    "a about above after again against all also am an and any are as at be because been before being below "
+    "between both but by can cannot could did do does doing done down during each ever few for from further get "
+    "gets got had has have having he her here hers herself him himself his how i if in into is it its itself just "
+    "kind let like ll long many may me might more most much must my myself name no nor not now of off often on "
+    "once only or other our ours ourselves out over own please re same shall she should since so some such tell "
+    "than that the their theirs them themselves then there these they this those through to too type under until "
+    "up us ve very was we were what when where which while who whom whose why will with would yet you your yours "
+    "yourself yourselves s t d m aren couldn didn doesn don hadn hasn haven isn shouldn wasn weren won wouldn"
+)
+SILENT = frozenset(_SILENT.split())
+"""Words that say nothing of what is looked for."""
+
+
+def questions_of(query: str) -> list[str]:
+    """Return what is asked, each question for itself; all of it first, where there are several."""
+    asked = [part.strip() for part in _QUESTIONS.split(query) if _WORD.search(part)]
+    return [" ".join(asked), *asked] if len(asked) > 1 else asked
+
+
+def telling_words(question: str) -> str:
+    """Return the words worth looking for: names and rare forms before the rest, those that say nothing not at all."""
+    words = list(dict.fromkeys(_WORD.findall(question)))
+    telling = [word for word in words if word.lower() not in SILENT] or words
+    if len(telling) > MAX_WORDS:
+        best = sorted(telling, key=_is_plain)[:MAX_WORDS]
+        telling = [word for word in telling if word in best]
+    return " ".join(telling)
+
+
+def _is_plain(word: str) -> tuple[bool, int]:
+    return _IDENTIFIER.search(word) is None, -len(word)
+
+
+def spread(scores: Mapping[int, float], stands: Iterable[range] = ()) -> dict[int, float]:
+    """Return scores by position with what neighbours lend each other; only inside `stands`, where that is given."""
+    spans = list(stands)
+    whole = dict(scores)
+    for position, score in scores.items():
+        for step, share in NEIGHBOURS.items():
+            near = position + step
+            if near >= 0 and (not spans or any(near in span for span in spans)):
+                whole[near] = whole.get(near, 0.0) + share * score
+    return whole
+
+
+def in_order(scores: Mapping[int, float]) -> list[int]:
+    """Return positions, the best first; of those that are as good, the newest."""
+    return sorted(scores, key=lambda position: (-scores[position], -position))
+
+
+def fused(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
+    """Return one score for each position of several rankings: high where it stands high in any of them."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, position in enumerate(ranking):
+            scores[position] = scores.get(position, 0.0) + 1.0 / (FUSION_RANKS + rank)
+    return scores
+
+
+def speaker_of(text: str) -> str:
+    """Return who says it, where a text begins with a name and a colon; small letters."""
+    found = _SPEAKER.match(text)
+    return found[1].lower() if found else ""
+
+
+def is_by_whom(text: str, questions: Iterable[str]) -> bool:
+    """Return whether a text is by somebody whom a question names."""
+    speaker = speaker_of(text)
+    if not speaker:
+        return False
+    asked = {word.lower().removesuffix("'s").removesuffix("’s") for one in questions for word in _WORD.findall(one)}
+    return not asked.isdisjoint(speaker.split())

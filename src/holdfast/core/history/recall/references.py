@@ -1,0 +1,138 @@
+"""What a reference means: a message, a run of messages, one part of a message, or a piece of its text.
+
+References are what markers, folds and ledger lines carry (`#12`), so they are short, and read as loosely as they
+are copied: with or without the sign, in brackets, as `#12-20` or `#12–#20`.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from holdfast.errors import MalformedInputError
+
+MAX_DIGITS = 12
+MAX_PLACES = 200
+_SEPARATORS = re.compile(r"[,;\s]+")
+_WRAPPING = "()[]{}<>\"'`."
+_PLACE = re.compile(
+    rf"#?(\d{{1,{MAX_DIGITS}}})(?:\.(\d{{1,4}}))?(?::([lL]?)(\d{{1,{MAX_DIGITS}}})?-[lL]?(\d{{1,{MAX_DIGITS}}})?)?"
+)
+_RUN = re.compile(rf"#?(\d{{1,{MAX_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_DIGITS}}})")
+_SPAN = re.compile(rf"[lL]?(\d{{1,{MAX_DIGITS}}})?-[lL]?(\d{{1,{MAX_DIGITS}}})?")
+_DASHES = re.compile(r"\s*[-‐‑‒–—]\s*(?=[#lL\d]|$)")
+_NOUN = re.compile(r"(?i)(?<!\w)(?:messages?|msg|ref)(?=[\s:]*#?\d)[\s:]*")
+_CALL_ID = re.compile(r"[A-Za-z][\w.:|-]{2,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a text: characters from 0, the last not included, or lines from 1, the last included."""
+
+    start: int
+    stop: int | None
+    """None for all that follows."""
+    is_lines: bool = False
+
+    def __str__(self) -> str:
+        mark = "L" if self.is_lines else ""
+        return f"{mark}{self.start}-{'' if self.stop is None else f'{mark}{self.stop}'}"
+
+    def within(self, text: str) -> tuple[int, int]:
+        """Return where the piece begins and ends in a text; empty where the text is shorter."""
+        if not self.is_lines:
+            start = min(self.start, len(text))
+            return start, len(text) if self.stop is None else max(start, min(self.stop, len(text)))
+        starts = line_starts(text)
+        first = max(1, self.start) - 1
+        if first >= len(starts):
+            return len(text), len(text)
+        last = len(starts) if self.stop is None else max(first, min(self.stop, len(starts)))
+        return starts[first], starts[last] if last < len(starts) else len(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Places of a conversation, by position or by the id of a call."""
+
+    first: int = 0
+    last: int = 0
+    """The last position that is meant."""
+    part: int | None = None
+    """Which part of the message, counted from 1; None for all of them."""
+    span: Span | None = None
+    call_id: str = ""
+
+    def __str__(self) -> str:
+        if self.call_id:
+            return self.call_id
+        if self.last > self.first:
+            return f"#{self.first}-#{self.last}"
+        part = "" if self.part is None else f".{self.part}"
+        return f"#{self.first}{part}" + (f":{self.span}" if self.span else "")
+
+    def within(self, span: Span) -> "Reference":
+        """Return the same place with only a piece of it wanted."""
+        return self if self.span else replace(self, span=span)
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a line is made of references and nothing else; a bare number or name is a word."""
+    try:
+        found = references_in(text)
+    except MalformedInputError:
+        return False
+    return "#" in text and not any(place.call_id for place in found)
+
+
+def references_in(text: str) -> list[Reference]:
+    """Return the references of a text, in its order; raises where something in it is none."""
+    joined = _DASHES.sub("-", _NOUN.sub(" ", text))
+    pieces = [piece.strip(_WRAPPING) for piece in _SEPARATORS.split(joined)]
+    found = [_reference(piece) for piece in pieces if piece]
+    if not found:
+        raise MalformedInputError("recall.ref", f"{text!r:.60} is no reference; give one such as #12 or #12-#20")
+    if len(found) > MAX_PLACES:
+        raise MalformedInputError("recall.ref", f"{len(found)} references are too many; give at most {MAX_PLACES}")
+    return found
+
+
+def _reference(piece: str) -> Reference:
+    if run := _RUN.fullmatch(piece):
+        first, last = int(run[1]), int(run[2])
+        if last < first:
+            raise MalformedInputError("recall.ref", f"{piece!r:.60} ends before it begins")
+        return Reference(first, last)
+    if place := _PLACE.fullmatch(piece):
+        position, part = int(place[1]), int(place[2]) if place[2] else None
+        span = _span(place[4], place[5], is_lines=bool(place[3])) if ":" in piece else None
+        return Reference(position, position, part, span)
+    if _CALL_ID.fullmatch(piece):
+        return Reference(call_id=piece)
+    raise MalformedInputError("recall.ref", f"{piece!r:.60} is no reference; give one such as #12 or #12-#20")
+
+
+def span_of(where: str, text: str, *, is_lines: bool) -> Span:
+    """Return the piece that `40-80`, `40-`, `-80` or `40` stands for."""
+    given = _DASHES.sub("-", text.strip())
+    if given.isdecimal() and len(given) <= MAX_DIGITS:
+        given = f"{given}-{given}" if is_lines else f"{given}-{int(given) + 1}"
+    found = _SPAN.fullmatch(given)
+    if found is None or not (found[1] or found[2]):
+        raise MalformedInputError(where, f"{text!r:.60} is no range; give one such as 40-80")
+    return _span(found[1], found[2], is_lines=is_lines)
+
+
+def _span(start: str | None, stop: str | None, *, is_lines: bool) -> Span:
+    first = int(start) if start else int(is_lines)
+    last = int(stop) if stop else None
+    if last is not None and last < first:
+        raise MalformedInputError("recall.ref", f"{first}-{last} ends before it begins")
+    return Span(first, last, is_lines)
+
+
+def line_starts(text: str) -> list[int]:
+    """Return where each line of a text begins; lines end with a line feed and with nothing else."""
+    starts, at = [0], text.find("\n")
+    while at >= 0:
+        starts.append(at + 1)
+        at = text.find("\n", at + 1)
+    return starts[:-1] if len(starts) > 1 and starts[-1] == len(text) else starts

@@ -1,0 +1,105 @@
+"""Reads messages of the past for somebody who may see them, and leaves memory as it is.
+
+Each comes with its time and the tool it is about: a result does not say which tool it is from, so the call is
+looked for before it. A message whose content is gone from the store is told of, and the others are read.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from holdfast.core.conversation.messages import ToolCall
+from holdfast.core.history import events as log
+from holdfast.core.history.context import Context
+from holdfast.core.history.identifiers import argument_text
+from holdfast.core.history.recall.packing import Found
+from holdfast.core.history.records import from_record
+from holdfast.errors import MalformedInputError, MissingBlobError
+from holdfast.session.keeping import Keeper
+from holdfast.session.log import whole_record
+from holdfast.stores.base import StoredRecord
+from holdfast.wire.formats import format_named
+
+LOOK_BACK = (2, 8, 32)
+"""How far before a result its call is looked for, one distance after the other."""
+LAST_MS = 253_402_300_799_000
+"""The last moment of the year 9999: no calendar here goes further."""
+
+
+class Rereader:
+    """Reads for one agent; what was read once is not read again."""
+
+    def __init__(self, keeper: Keeper, context: Context) -> None:
+        self.context = context
+        self.notes: list[str] = []
+        self._keeper = keeper
+        self._known: dict[int, Found | None] = {}
+
+    async def read(self, positions: Sequence[int]) -> list[Found]:
+        """Return the messages at some positions that may be recalled, in that order, each with its tool."""
+        await self._load(positions)
+        for before, after in zip((0, *LOOK_BACK), LOOK_BACK, strict=False):
+            nameless = [one for one in self._at(positions) if one.message.outline.result_ids and not one.tool]
+            if not nameless:
+                break
+            await self._load(near for one in nameless for near in range(one.position - after, one.position - before))
+            for one in nameless:
+                calls = self._calls_of(one, after)
+                names = dict.fromkeys(call.name for call in calls)
+                about = "\n".join(argument_text(call.arguments) for call in calls)
+                self._known[one.position] = replace(one, tool=", ".join(names), about=about)
+        return list(self._at(positions))
+
+    async def time_of(self, position: int) -> int:
+        """Return when a message was recorded."""
+        records = await self._keeper.pick([position])
+        return records[0][1].time_ms if records else 0
+
+    def _at(self, positions: Sequence[int]) -> Iterator[Found]:
+        return (one for position in positions if (one := self._known.get(position)) is not None)
+
+    def _calls_of(self, one: Found, distance: int) -> list[ToolCall]:
+        """Return the calls whose results a message holds, as far as they were read."""
+        wanted = set(one.message.outline.result_ids)
+        near = range(max(0, one.position - distance), one.position)
+        before = [found for position in near if (found := self._known.get(position))]
+        return [call for found in before for call in found.message.calls if call.id in wanted]
+
+    async def _load(self, positions: Iterable[int]) -> None:
+        wanted = [position for position in dict.fromkeys(positions) if position >= 0 and position not in self._known]
+        wanted = [position for position in wanted if self.context.recalls(position)]
+        self._known |= dict.fromkeys(wanted)
+        for position, stored in await self._keeper.pick(wanted):
+            try:
+                event = from_record(await whole_record(self._keeper.store, stored.record))
+                if isinstance(event, log.MessageAppended):
+                    self._known[position] = _found(position, stored, event)
+            except (MissingBlobError, MalformedInputError):
+                self.notes.append(f"the content of #{position} is gone from the store or cannot be read")
+
+
+def _found(position: int, stored: StoredRecord, event: log.MessageAppended) -> Found:
+    message = format_named(event.format).decode(event.native, position)
+    names = dict.fromkeys(call.name for call in message.calls)
+    return Found(position, message, stored.time_ms, time_told(stored.time_ms), ", ".join(names))
+
+
+def time_told(time_ms: int) -> str:
+    """Return a time as people read it, in UTC."""
+    moment = datetime.fromtimestamp(min(max(0, time_ms), LAST_MS) / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M")
+
+
+def time_asked(where: str, text: str, *, is_end: bool = False) -> int:
+    """Return the moment that an ISO date or time means; the end of it, where a date is one."""
+    given = text.strip()
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise MalformedInputError(
+            where, f"{text!r:.60} is no time; give one such as 2026-01-31 or 2026-01-31T10:00"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    is_day = "T" not in given and ":" not in given and " " not in given
+    return int(moment.timestamp() * 1000) + (86_400_000 if is_end and is_day else int(is_end))

@@ -1,0 +1,54 @@
+"""What a search looks for: the words of a question, in their other forms too, and names as a whole.
+
+An index holds words as they were said. A question says them in other forms ("camping", "camped"), so a longer word is
+looked for by the beginning that its forms share. A name of several words (`src/report/totals.py`, a run of Chinese)
+is looked for word by word, and as a whole besides: that is rarer, and counts for more.
+"""
+
+from typing import NamedTuple
+
+from holdfast.stores.words import words_of
+
+MAX_TERMS = 32
+MAX_NAME_WORDS = 12
+MIN_STEM_CHARS = 4
+ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
+NOT_DOUBLED = frozenset("lsz")
+"""Letters that stand twice at the end of a word by themselves: `call`, `miss`, `buzz`."""
+
+
+class Term(NamedTuple):
+    """Words that stand one after the other."""
+
+    words: tuple[str, ...]
+    is_stem: bool = False
+    """Whether the last of them may go on."""
+
+
+def terms_of(question: str) -> list[Term]:
+    """Return what is looked for, each once, in the order of the question."""
+    terms: dict[Term, None] = {}
+    for token in question.split():
+        words = words_of(token)
+        if 1 < len(words) <= MAX_NAME_WORDS:
+            terms[Term(tuple(words))] = None
+        for word in words:
+            stem = stem_of(word)
+            terms[Term((stem,), is_stem=stem != word or _has_forms(word))] = None
+    return list(terms)[:MAX_TERMS]
+
+
+def stem_of(word: str) -> str:
+    """Return the beginning that the forms of a word share; the word itself where it is short or no word of letters."""
+    if not _has_forms(word) or word.endswith("ss"):
+        return word
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= MIN_STEM_CHARS:
+            stem = word[: -len(ending)]
+            is_doubled = len(stem) > MIN_STEM_CHARS and stem[-1] == stem[-2] and stem[-1] not in NOT_DOUBLED
+            return stem[:-1] if is_doubled else stem
+    return word
+
+
+def _has_forms(word: str) -> bool:
+    return len(word) > MIN_STEM_CHARS and word.isascii() and word.isalpha()
