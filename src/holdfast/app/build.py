@@ -19,6 +19,7 @@ from holdfast.models.embedded.weights import NAME as EMBEDDED
 from holdfast.session.checkpoints import Checkpoints
 from holdfast.session.compactor import Approval, Compaction
 from holdfast.session.keeping import Clock
+from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Opening, Session, now_ms
 from holdfast.stores.base import Store
 
@@ -94,9 +95,15 @@ def checkpoints_folder(settings: Settings, session_id: str) -> Path | None:
 
 def files_beside(settings: Settings, session_id: str) -> list[Path]:
     """Return the files that hold something of what was said in a session, besides its store."""
-    folders = [checkpoints_folder(settings, session_id), settings.places.attachments(session_id)]
+    folders = (checkpoints_folder(settings, session_id), settings.places.attachments(session_id), settings.memory)
     found = [path for folder in folders if folder is not None for path in sorted(folder.rglob("*"))]
     return [path for path in (*found, settings.places.prompts) if path.is_file()]
+
+
+def memory_from(settings: Settings) -> DailyMemory | None:
+    """Return daily memory: where the policy wants one or the user has named a folder; None where it is off."""
+    is_wanted = policy_from(settings).remembers or settings.source("memory").kind != "default"
+    return DailyMemory(settings.memory) if settings.memory is not None and is_wanted else None
 
 
 def compaction_from(
@@ -123,6 +130,7 @@ def compaction_from(
         manual=None if cheap == NOBODY else main,
         hooks=settings.hooks,
         checkpoints=None if folder is None else Checkpoints(folder),
+        memory=memory_from(settings),
         approve=approve if settings.approve else None,
         notice=notice,
         progress=progress,

@@ -183,6 +183,14 @@ class Values:
         default=Path("~/.holdfast/checkpoints"),
         metadata=_about(PLACES, FolderPath(), "A folder for summaries that people can read, or off"),
     )
+    memory: Path | None = field(
+        default=Path("~/.holdfast/memory"),
+        metadata=_about(
+            PLACES,
+            FolderPath(),
+            "A folder for daily memory, YYYY-MM-DD.md, or off; named by you it holds for presets that have none too",
+        ),
+    )
     retention_days: int | None = field(
         default=None,
         metadata=_about(PLACES, Whole(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 HOME_VARIABLE = "HOLDFAST_HOME"
 SETTINGS_FILE, OTHER_FILE = "holdfast.toml", "config.json"
-STORE_FILE, CHECKPOINTS_FOLDER = "chats.db", "checkpoints"
 PROMPTS_FILE, ATTACHMENTS_FOLDER = "prompts", "attachments"
+STORE_FILE, CHECKPOINTS_FOLDER, MEMORY_FOLDER, BOARDS_FOLDER = "chats.db", "checkpoints", "memory", "boards"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,16 @@ class Places:
     def attachments(self, session_id: str) -> Path:
         """Where a conversation's large pastes are."""
         return self.data_folder / ATTACHMENTS_FOLDER / session_id
+
+    @property
+    def memory(self) -> Path:
+        """Where daily memory is kept unless somebody says otherwise."""
+        return self.data_folder / MEMORY_FOLDER
+
+    @property
+    def boards(self) -> Path:
+        """Where context boards are kept unless somebody says otherwise."""
+        return self.data_folder / BOARDS_FOLDER
 
     def found(self, name: str) -> Iterator[Path]:
         """Yield the files of that name in the project, the nearest first; the user's own are not among them."""

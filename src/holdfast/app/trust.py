@@ -75,6 +75,7 @@ _RULES: Mapping[str, Callable[[object, Path], str | None]] = {
     "system": _leaves,
     "policy": _leaves,
     "checkpoints": _leaves,
+    "memory": _leaves,
     "retention_days": _deletes,
     "trust": _trusts,
 }

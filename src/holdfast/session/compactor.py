@@ -36,6 +36,7 @@ from holdfast.models.open import writer_for
 from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
+from holdfast.session.memory.remembering import Remembering
 from holdfast.session.prefix import Sent
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
 
@@ -96,7 +97,10 @@ class Compactor:
         self._policy = policy
         self.how = how
         self._task: asyncio.Task[None] | None = None
-        self.companions = Companions(keeper, how)
+        memory = how.memory and Remembering(
+            keeper, how.memory, can_write=lambda: self.can_write, writer=lambda: self.writer("manual")
+        )
+        self.companions = Companions(keeper, how, memory)
         self._running_owner = ""
         self._made: dict[str, Writer] = {}
         """The writers that were named and not given: they are ours to close."""
@@ -346,6 +350,7 @@ class Compactor:
                 await self.record(event)
             else:
                 await self._keeper.change(event)
+                self.companions.remember()
 
     async def close(self) -> None:
         """Give up what is running, and wait for what goes with it."""

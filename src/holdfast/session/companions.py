@@ -1,4 +1,4 @@
-"""What goes with a compaction: hooks that are told, a checkpoint that people can read, and telemetry.
+"""What goes with a compaction: hooks that are told, a checkpoint that people can read, telemetry, and memory.
 
 None of them can hurt the session: what goes wrong is reported, and the compaction goes on.
 """
@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from holdfast.core.history import events as log
-from holdfast.errors import WorkspaceUnavailableError
+from holdfast.errors import SessionClosedError, WorkspaceUnavailableError
 from holdfast.session.checkpoints import Checkpoints
 from holdfast.session.hooks import HookCall, Hooks, run_hooks
 from holdfast.session.keeping import Keeper
+from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.memory.remembering import Remembering
 from holdfast.session.telemetry import Telemetry, Watched
 
 Notice: TypeAlias = Callable[[str], None]
@@ -26,6 +28,8 @@ class With:
     hooks: Hooks = field(default_factory=Hooks)
     checkpoints: Checkpoints | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
+    memory: DailyMemory | None = None
+    """Where what leaves the view is written down, by day."""
     notice: Notice | None = None
     """Hears what went wrong beside a compaction, a line each."""
 
@@ -33,10 +37,13 @@ class With:
 class Companions:
     """Lets them know, each at its time."""
 
-    def __init__(self, keeper: Keeper, those: With) -> None:
+    def __init__(self, keeper: Keeper, those: With, memory: Remembering | None = None) -> None:
         self._keeper = keeper
         self.those = those
         """May change while a session is open: what happens from then on goes by the new ones."""
+        self._memory = memory
+        self._remembering: asyncio.Task[None] | None = None
+        self._reported: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, event: log.CompactionStarted) -> AbstractContextManager[Watched]:
@@ -71,6 +78,7 @@ class Companions:
 
     def after(self, event: log.CompactionCompleted) -> None:
         """Tell everybody how a compaction ended; nobody waits for the hooks."""
+        self.remember()
         after = len(self._keeper.history.entries)
         self.those.telemetry.compaction_completed(
             self._keeper.session,
@@ -99,10 +107,34 @@ class Companions:
             except WorkspaceUnavailableError as error:
                 self._report([str(error)])
 
+    def remember(self) -> None:
+        """Write down what has left the view since, beside everything else."""
+        if self._memory is not None and (self._remembering is None or self._remembering.done()):
+            self._remembering = asyncio.ensure_future(self._remembered(self._memory))
+        elif self._memory is not None:
+            self._memory.is_due = True
+
     async def close(self) -> None:
-        """Wait for the hooks that are still running; each has its own limit."""
+        """Wait for the hooks that are still running, each has its own limit; no model is waited for any more."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
+        if self._memory is not None:
+            self._memory.is_ending = True
+            if self._remembering is not None and not self._remembering.done():
+                self._remembering.cancel()
+                await asyncio.wait({self._remembering})
+            await self._remembered(self._memory)
+
+    async def _remembered(self, memory: Remembering) -> None:
+        """Let memory catch up; what is wrong with it is reported, once, and tried again when something else leaves."""
+        try:
+            await memory.catch_up()
+        except SessionClosedError:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever a disk or a store does, the session goes on
+            if str(error) not in self._reported:
+                self._reported.add(str(error))
+                self._report([f"memory: {error}"])
 
     async def _run(self, call: HookCall) -> None:
         self._report(await run_hooks(self.those.hooks, call))

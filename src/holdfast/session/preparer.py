@@ -21,7 +21,7 @@ from holdfast.session.given import Beside
 from holdfast.session.keeping import Keeper
 from holdfast.session.meter import Meter
 from holdfast.session.prefix import Sent
-from holdfast.session.request import PreparedRequest, drawn_up, told_of
+from holdfast.session.request import PreparedRequest, drawn_up, is_rescued, told_of
 from holdfast.wire.formats import format_named
 
 MAX_WAITS = 2
@@ -197,6 +197,8 @@ class Preparer:
             events.append(plan.view.truncated)
         events.append(told_of(request, plan, history, self._policy, situation))
         await keeper.change(*events)
+        if is_rescued(plan):
+            self._compactor.companions.remember()
         keeper.sent = list(zip(request.hashes, request.positions, strict=True))
         keeper.in_view[situation.scope] = frozenset(request.receipt.kept)
         self._meter.sent(model, request.tokens.counted)

@@ -12,11 +12,13 @@ from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.history.lasting.leavings import RESCUED
 from holdfast.core.history.payload import message_hash, payload_hash
 from holdfast.core.planning.plan import Plan, tokens_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, spans_without
 from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.view import RESCUED as WHY_RESCUED
 
 
 class Encoder(Protocol):
@@ -102,9 +104,15 @@ def told_of(
             "systemTokens": situation.system_tokens,
             "toolsTokens": situation.tools_tokens,
             "tokens": request.tokens.total,
+            **({RESCUED: True} if is_rescued(plan) else {}),
         },
         scope=situation.scope,
     )
+
+
+def is_rescued(plan: Plan) -> bool:
+    """Return whether little of little is sent, after a provider's refusal."""
+    return WHY_RESCUED in plan.view.reasons
 
 
 def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tuple[list[Mapping[str, object]], str]:

@@ -135,6 +135,10 @@ class Session(Folder):
             if events := restoration(self.history.context(), self.policy):
                 await self._keeper.change(*events)
 
+    def remember(self) -> None:
+        """Let memory take in what has left the view, beside everything else; where there is one."""
+        self._compactor.companions.remember()
+
     # What was said.
 
     async def record(
@@ -286,6 +290,7 @@ class Opening:
     async def _open(self) -> Session:
         opened = self._session
         await opened.restore()
+        opened.remember()
         await prune(opened.store, days=opened.policy.retention_days, now_ms=opened.clock(), keep=opened.id)
         return opened
 

@@ -83,6 +83,7 @@ class Traveller:
             await self._keeper.change(self._told(event))
             if isinstance(event, log.Rewound | log.ContextCleared):
                 await self._compactor.companions.align()
+                self._compactor.companions.remember()
 
     def _told(self, event: log.Event) -> log.Event:
         """Return an event that tells what it does to the next request, if it changes what is shown."""

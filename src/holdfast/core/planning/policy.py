@@ -79,6 +79,8 @@ class Policy:
     max_steps: int | None = field(default=50, metadata=whole(1, 10**6))
     """How many steps an agent may take in one turn."""
     restore: Restore = "replay"
+    remembers: bool = False
+    """Whether a program is to write down by day what leaves the view; a session does so wherever it has a folder."""
     retention_days: int | None = field(default=None, metadata=whole(1, 10**6))
     """After how many days a session may be cleaned up; None for never."""
 

@@ -14,7 +14,12 @@ from holdfast.core.planning.rules.window import FoldMiddle
 from holdfast.errors import SettingsError
 
 DEFAULT = Policy(
-    name="default", fold=FoldDeep(), offload=Offload(), emergency=Emergency(first=3), floor=FloorSettings()
+    name="default",
+    fold=FoldDeep(),
+    offload=Offload(),
+    emergency=Emergency(first=3),
+    floor=FloorSettings(),
+    remembers=True,
 )
 CO_CLI = Policy(
     name="co-cli",
@@ -63,6 +68,7 @@ COWAGENT = Policy(
     unknown_window=50_000,
     max_steps=15,
     restore="recent_text",
+    remembers=True,
     retention_days=30,
 )
 PRESETS: Mapping[str, Policy] = {policy.name: policy for policy in (DEFAULT, CO_CLI, INKEEP, COPILOT, COWAGENT)}

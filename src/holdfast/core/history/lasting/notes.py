@@ -1,0 +1,145 @@
+"""A day of memory as a Markdown file that people read and edit: a section for each thing that left a conversation.
+
+Under its heading a section of ours has a comment that says which event of which conversation it is about. By that it
+is known again, so it is never written twice; a section without one is a person's, and is found like any other.
+No line of what was noted can begin a section or forge such a comment.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from holdfast.core.history.lasting.leavings import Cause, Spans
+
+TITLES: Mapping[Cause, str] = {
+    "trimmed": "Trimmed Context",
+    "overflow": "Context Overflow Recovery",
+    "cleared": "Cleared Context",
+}
+_MARK = re.compile(r"<!-- holdfast (?P<facts>\{.*\}) -->")
+_SECTION = re.compile(r"(?m)^## ")
+_HEADING = re.compile(r"(?m)^(?=#{1,4}(?:[ \t]|$))")
+_COMMENT = re.compile(r"<!--")
+_TIME = re.compile(r"\((\d\d:\d\d)\)\s*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something to be kept: what left a conversation, in words."""
+
+    session: str
+    place: int
+    """Of the event in that conversation's log."""
+    cause: Cause
+    time: str
+    """Of the day, as HH:MM."""
+    messages: Spans
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a day's file."""
+
+    day: str
+    title: str
+    text: str
+    session: str = ""
+    """Whose it is; empty where a person wrote it."""
+    place: int | None = None
+    messages: str = ""
+
+    @property
+    def time(self) -> str:
+        """When it was written, as HH:MM; empty where the title does not say so."""
+        found = _TIME.search(self.title)
+        return found[1] if found else ""
+
+
+def with_note(content: str, day: str, note: Note) -> str:
+    """Return a day's file with one more note; the same where it has that note, or every line of it, already."""
+    sections = sections_of(content, day)
+    own = [section for section in sections if section.session == note.session]
+    if any(section.place == note.place for section in own):
+        return content
+    text = _without_repeated(_quoted(note.text), own)
+    if not text:
+        return content
+    facts = {"session": note.session, "event": note.place, "messages": _told(note.messages)}
+    # No ">" of a name may end the comment.
+    mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e")
+    head = content if content.strip() else f"# {day}\n"
+    return f"{head.rstrip()}\n\n## {TITLES[note.cause]} ({note.time})\n<!-- holdfast {mark} -->\n\n{text}\n"
+
+
+def sections_of(content: str, day: str) -> list[Section]:
+    """Return the sections of a day's file; what a person wrote before the first is one too."""
+    first, *others = _SECTION.split(content.replace("\r\n", "\n"))
+    found = [_section(day, other) for other in others]
+    opening = re.sub(r"(?m)^# .*$", "", first).strip()
+    return [Section(day, "", opening), *found] if opening else found
+
+
+def _section(day: str, text: str) -> Section:
+    title, _, body = text.partition("\n")
+    mark = _MARK.match(body.lstrip())
+    facts: object = None
+    if mark is not None:
+        try:
+            facts = json.loads(mark["facts"])
+        except ValueError:
+            mark = None
+    if mark is None or not isinstance(facts, dict):
+        return Section(day, title.strip(), body.strip())
+    known = cast("dict[str, object]", facts)
+    place = known.get("event")
+    return Section(
+        day,
+        title.strip(),
+        body.lstrip()[mark.end() :].strip(),
+        str(known.get("session", "")),
+        place if isinstance(place, int) else None,
+        str(known.get("messages", "")),
+    )
+
+
+def _quoted(text: str) -> str:
+    """Return a text in which nothing begins a section, a title or a comment."""
+    lines = _HEADING.sub("##", text.replace("\r\n", "\n").replace("\r", "\n").strip())
+    return _COMMENT.sub("‹!--", lines)
+
+
+def _without_repeated(text: str, sections: Iterable[Section]) -> str:
+    """Return a text without the lines that stand in sections already: a later summary repeats an earlier one."""
+    known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
+    kept = [line for line in text.split("\n") if line.strip() not in known]
+    # A heading that everything under it has left says nothing.
+    told = [
+        line
+        for number, line in enumerate(kept)
+        if not _is_heading(line) or _has_words_before_next_heading(kept[number + 1 :])
+    ]
+    return (
+        re.sub(r"\n{3,}", "\n\n", "\n".join(told)).strip()
+        if any(not _is_heading(line) and line.strip() for line in told)
+        else ""
+    )
+
+
+def _is_heading(line: str) -> bool:
+    return line.startswith("#") or (line.endswith(":") and not line.startswith("- "))
+
+
+def _has_words_before_next_heading(lines: list[str]) -> bool:
+    for line in lines:
+        if _is_heading(line):
+            return False
+        if line.strip():
+            return True
+    return False
+
+
+def _told(spans: Spans) -> str:
+    return ", ".join(f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in spans)

@@ -1,0 +1,135 @@
+"""What leaves the view, read off a log, once each."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.history import events as log
+from holdfast.core.history.lasting.leavings import RESCUED, Leaving, Leavings
+
+SAID = log.MessageAppended(format="openai-chat", native={})
+CLEARED = log.ContextCleared()
+REFUSED = log.RequestPrepared(view=(), payload_hash="", policy="", engine="", situation={RESCUED: True})
+
+
+def fold(start: int, stop: int, *, by: str | None = None, text: str = "", **more: object) -> log.CompactionCompleted:
+    replacement = (text,) if text else ()
+    event = log.CompactionCompleted(
+        success=True, start=start, stop=stop, by_model=by, summary_content=text, replacement=replacement
+    )
+    return log.CompactionCompleted(**{**{name: getattr(event, name) for name in event.__slots__}, **more})  # type: ignore[arg-type]
+
+
+def written(start: int, stop: int, text: str) -> log.SummaryWritten:
+    return log.SummaryWritten(start=start, stop=stop, text=text)
+
+
+def told(events: Sequence[log.Event], *, may_wait: bool = False) -> list[tuple[str, list[int], str]]:
+    """What left, in short: why, which messages, and what a model says of them."""
+    leavings = Leavings()
+    found: list[Leaving] = []
+    for number, event in enumerate(events):
+        found += leavings.take(event, number, may_wait=may_wait)
+    return [(one.cause, [at for span in one.messages for at in span], one.summary) for one in found]
+
+
+def test_a_fold_tells_of_its_span_with_what_a_model_wrote_of_it() -> None:
+    assert told([*[SAID] * 6, fold(0, 4, by="m", text="greek")]) == [("trimmed", [0, 1, 2, 3], "greek")]
+
+
+def test_a_fold_by_rule_tells_of_its_span_without_a_summary() -> None:
+    assert told([*[SAID] * 6, fold(0, 4, text="a digest")]) == [("trimmed", [0, 1, 2, 3], "")]
+
+
+def test_what_a_fold_keeps_has_not_left() -> None:
+    assert told([*[SAID] * 6, fold(0, 4, text="a digest", kept=(2,))]) == [("trimmed", [0, 1, 3], "")]
+
+
+def test_a_fold_over_an_earlier_one_tells_only_of_what_is_new() -> None:
+    events = [*[SAID] * 6, fold(0, 4, text="a"), fold(0, 6, text="b"), fold(0, 6, text="c")]
+
+    assert told(events) == [("trimmed", [0, 1, 2, 3], ""), ("trimmed", [4, 5], "")]
+
+
+def test_a_trim_waits_for_the_summary_that_comes_after_it() -> None:
+    events = [*[SAID] * 6, fold(0, 4), SAID, written(0, 4, "greek"), fold(0, 4, by="m", text="greek", is_merged=True)]
+
+    assert told(events, may_wait=True) == [("trimmed", [0, 1, 2, 3], "greek")]
+
+
+def test_a_trim_waits_for_nobody_where_nobody_writes() -> None:
+    assert told([*[SAID] * 6, fold(0, 4)]) == [("trimmed", [0, 1, 2, 3], "")]
+
+
+def test_a_summary_that_failed_leaves_the_trim_without_one() -> None:
+    failed = log.CompactionCompleted(success=False, start=0, stop=4, error="no")
+
+    assert told([*[SAID] * 6, fold(0, 4), failed], may_wait=True) == [("trimmed", [0, 1, 2, 3], "")]
+
+
+def test_a_summary_of_two_trims_is_told_once() -> None:
+    events = [*[SAID] * 6, fold(0, 2), fold(0, 4), written(0, 4, "greek")]
+
+    assert told(events, may_wait=True) == [("trimmed", [0, 1, 2, 3], "greek")]
+
+
+def test_a_clear_tells_of_everything_that_was_not_told_before() -> None:
+    events = [*[SAID] * 6, fold(0, 4, text="a"), CLEARED, SAID, CLEARED]
+
+    assert told(events) == [("trimmed", [0, 1, 2, 3], ""), ("cleared", [4, 5], ""), ("cleared", [6], "")]
+
+
+def test_after_a_refusal_everything_is_told_and_the_emptied_context_tells_nothing_more() -> None:
+    emptied = fold(0, 6, trigger="context_limit_retry", kept=(5,))
+
+    assert told([*[SAID] * 6, REFUSED, emptied]) == [("overflow", [0, 1, 2, 3, 4, 5], "")]
+
+
+def test_what_waits_for_its_summary_leaves_with_the_rest_when_all_of_it_goes() -> None:
+    events = [*[SAID] * 6, fold(0, 4), REFUSED]
+
+    assert told(events, may_wait=True) == [("overflow", [0, 1, 2, 3, 4, 5], "")]
+
+
+def test_what_another_agent_folds_is_not_the_conversations() -> None:
+    scout = log.ContextCleared(scope="scout")
+
+    assert told([*[SAID] * 6, scout, fold(0, 4, text="a", scope="scout")]) == []
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.just(SAID),
+        st.just(CLEARED),
+        st.just(REFUSED),
+        st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda span: fold(min(span), max(span))),
+        st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda span: fold(min(span), max(span), by="m", text="s")),
+        st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda span: written(min(span), max(span), "w")),
+    ),
+    max_size=30,
+)
+
+
+@given(EVENTS, st.integers(0, 30))
+def test_no_message_leaves_twice_and_who_was_stopped_goes_on_alike(events: list[log.Event], stop: int) -> None:
+    whole, stopped = Leavings(), Leavings()
+    one: list[Leaving] = []
+    other: list[Leaving] = []
+
+    for number, event in enumerate(events):
+        one += whole.take(event, number, may_wait=True)
+        if number == stop:
+            stopped = Leavings.of(stopped.record())
+        other += stopped.take(event, number, may_wait=True)
+    one += whole.give_up()
+    other += stopped.give_up()
+
+    assert one == other
+    positions = [at for leaving in one for span in leaving.messages for at in span]
+    assert len(positions) == len(set(positions))
+
+
+def test_a_record_that_cannot_be_read_begins_anew() -> None:
+    for record in ({"place": -1}, {"place": "x"}, {"told": 3}, {"awaited": [{}]}, {"awaited": [{"cause": "?"}]}):
+        assert Leavings.of(record) == Leavings()
