@@ -19,6 +19,7 @@ NAMED = [
     "clear",
     "new",
     "history",
+    "memory",
     "context",
     "config",
     "model",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.app.build import budget_from, system_text
+from holdfast.app.build import budget_from, memory_from, system_text
 from holdfast.app.models import bare_name
 from holdfast.app.settings import Settings
 from holdfast.app.tables import McpServer
@@ -18,6 +18,7 @@ from holdfast.chat.happenings import Consent, Screen
 from holdfast.models.base import Writer
 from holdfast.models.embedded.weights import NAME as EMBEDDED
 from holdfast.models.refusals import translated
+from holdfast.session.memory.looking import MemoryTool
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class Answerer:
         servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
         toolsets = brain.toolsets_of(wanted, folder, self._consent, settings.allow, servers)
         system = brain.system_of(system_text(settings), folder.root, has_tools=bool(toolsets))
+        if wanted and (daily := memory_from(settings)) is not None:
+            toolsets.append(brain.memory_toolset(MemoryTool(daily)))
         governed = Holdfast(session=session, budget=budget_from(settings), model=settings.model)
         model = brain.model_for(settings.model, server)
         return Mind(brain.agent_of(model, governed, toolsets, system, settings.max_steps), governed)

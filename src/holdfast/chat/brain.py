@@ -15,6 +15,7 @@ from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import Tool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from holdfast.adapters.pydantic_ai import Holdfast
@@ -23,6 +24,7 @@ from holdfast.chat.folder import Folder
 from holdfast.chat.shell import Ask, Shell
 from holdfast.chat.steps import StepLimit
 from holdfast.errors import SettingsError
+from holdfast.session.memory.looking import MemoryTool
 
 if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
@@ -74,6 +76,15 @@ def toolsets_of(
     if "run" in wanted:
         found.append(FunctionToolset([shell.run_command]))
     return [*found, *(_mcp(server) for server in servers.values())]
+
+
+def memory_toolset(tool: MemoryTool) -> AbstractToolset[object]:
+    """Return the tool with which a model searches the notes of earlier conversations."""
+
+    async def search(**arguments: object) -> str:
+        return await tool.call(arguments)
+
+    return FunctionToolset([Tool.from_schema(search, tool.name, tool.description, dict(tool.parameters))])
 
 
 def _mcp(server: McpServer) -> AbstractToolset[object]:

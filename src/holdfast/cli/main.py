@@ -19,6 +19,7 @@ from holdfast.cli import commands as do
 from holdfast.cli.chatting import add_arguments, chat
 from holdfast.cli.configuring import configure, list_models, settings_of
 from holdfast.cli.doctor import examine
+from holdfast.cli.remembering import look_into_memory
 from holdfast.cli.terminal import prepare_output, warn
 from holdfast.cli.welcome import page
 from holdfast.errors import HoldfastError, StoreUnavailableError
@@ -39,7 +40,7 @@ DESCRIPTION = """Talk to a model for as long as you like; look at what was kept,
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 MAKING = (do.import_file, do.recover_file)
 """Commands that need no store to be there."""
-NEEDS_NO_STORE = (chat, configure, list_models, examine)
+NEEDS_NO_STORE = (chat, configure, list_models, examine, look_into_memory)
 """Commands that open none, or open it themselves."""
 
 
@@ -160,6 +161,8 @@ def parser() -> argparse.ArgumentParser:
         writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
     removing = _command(commands, "scrub", do.scrub_session, of_session=True)
     removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
+    memory = _command(commands, "memory", look_into_memory)
+    memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
     _about_settings(commands)
     return whole
 

@@ -1,0 +1,76 @@
+"""What outlasts a conversation, in the chat."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.endpoint import called, spoken
+from tests.chat.conftest import Served
+from tests.chat.room import entered, said, told, user_part
+from tests.chat.test_behind_a_pipe import ran
+
+
+@pytest.mark.seed("D-23")
+async def test_memory_search_finds_what_was_cleared_also_in_a_new_conversation(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"summarization_model": "none"}, store=MemoryStore())
+    keys = {"kind": "request", "parts": [user_part("the keys are in the red box")]}
+    await chat.session.record([keys], format="pydantic-ai")
+
+    await told(chat, room, "/context clear")
+    await told(chat, room, "/new")
+    found = await told(chat, room, "/memory search where are the keys")
+    days = await told(chat, room, "/memory")
+    await chat.close()
+
+    assert "Cleared Context" in found
+    assert "the keys are in the red box" in found
+    assert days.startswith("DAY | FILE\n2")
+
+
+async def test_memory_says_what_it_takes_and_where_it_is(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    answers = [await told(chat, room, line) for line in ("/memory", "/memory search", "/memory tomorrow")]
+    nothing = await told(chat, room, "/memory 2020-01-01")
+    await told(chat, room, "/config memory off")
+    off = await told(chat, room, "/memory")
+    await chat.close()
+
+    assert answers == [
+        f"nothing was noted yet; notes go to {tmp_path / 'memory'}",
+        "/memory search: needs words to look for",
+        "day: 'tomorrow' is no day; write it as YYYY-MM-DD",
+    ]
+    assert nothing == "nothing was noted on 2020-01-01"
+    assert off == "memory: is off; /config memory FOLDER names a folder for it"
+
+
+async def test_a_folder_for_memory_that_cannot_be_written_is_told_on_the_screen(tmp_path: Path) -> None:
+    (tmp_path / "memory").write_text("a file")
+    chat, room = await entered(tmp_path, flags={"summarization_model": "none"})
+    await said(chat, 2)
+
+    await told(chat, room, "/clear")
+    await chat.close()
+
+    assert "memory: " in room.since(0)
+    assert "move it away" in room.since(0)
+
+
+def test_the_model_can_search_memory_unless_it_has_no_tools(
+    served: Served, env: dict[str, str], tmp_path: Path
+) -> None:
+    folder, notes = tmp_path / "folder", Path(env["HOLDFAST_HOME"]) / "memory"
+    folder.mkdir()
+    notes.mkdir(parents=True)
+    (notes / "2026-11-14.md").write_text("## Cleared Context (09:00)\n\nthe keys are in the red box\n")
+    served.script += [called(("memory_search", {"query": "keys"})), spoken("In the red box.")]
+
+    code, out, _ = ran(served, env, folder, "-p", "Where are the keys?")
+    ran(served, env, folder, "-p", "And now?", "--tools", "none")
+
+    assert (code, out) == (0, "In the red box.\n")
+    assert "the keys are in the red box" in str(served.asked[1][-1]["content"])
+    offered = ["memory_search" in str(request.body.get("tools")) for request in served._endpoint.requests]
+    assert offered == [True, True, False]

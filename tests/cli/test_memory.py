@@ -1,0 +1,77 @@
+"""`holdfast memory`, run as people run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user with two days of memory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home" / "memory"
+    folder.mkdir(parents=True)
+    (folder / "2026-11-14.md").write_text("# 2026-11-14\n\n## Cleared Context (09:00)\n\nthe keys are in the red box\n")
+    (folder / "2026-11-15.md").write_text("# 2026-11-15\n\n## Ideas\n\na boat\n")
+    (folder / "notes.txt").write_text("no day")
+    return tmp_path / "home"
+
+
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_days_are_listed_the_newest_first(capsys: Captured) -> None:
+    code, out, _ = run(capsys, "memory")
+
+    assert (code, [line.split()[0] for line in out.splitlines()]) == (0, ["DAY", "2026-11-15", "2026-11-14"])
+    assert run(capsys, "memory", "--json")[1] == json.dumps(["2026-11-15", "2026-11-14"], indent=2) + "\n"
+
+
+def test_a_day_is_shown_as_it_is(capsys: Captured) -> None:
+    assert run(capsys, "memory", "2026-11-15") == (0, "# 2026-11-15\n\n## Ideas\n\na boat\n", "")
+
+
+def test_words_are_found_with_where_they_stand(capsys: Captured) -> None:
+    found = run(capsys, "memory", "search", "where", "are", "the", "keys")
+
+    assert found == (
+        0,
+        "--- 2026-11-14 · Cleared Context (09:00) · written by hand\nthe keys are in the red box\n\n",
+        "",
+    )
+    assert run(capsys, "memory", "search", "zebra") == (0, "", "holdfast: nothing was found\n")
+    assert json.loads(run(capsys, "memory", "search", "boat", "--json")[1])[0]["title"] == "Ideas"
+
+
+def test_what_cannot_be_is_refused_with_what_would_do(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    yesterday = run(capsys, "memory", "yesterday")
+    both = run(capsys, "memory", "2026-11-14", "2026-11-15")
+    monkeypatch.setenv("HOLDFAST_MEMORY", "off")
+    off = run(capsys, "memory")
+
+    assert yesterday == (2, "", "holdfast: day: 'yesterday' is no day; write it as YYYY-MM-DD\n")
+    assert both == (2, "", "holdfast: memory: takes a day as YYYY-MM-DD, or `search` and words\n")
+    assert off == (
+        2,
+        "",
+        "holdfast: memory: is off; name a folder for it: holdfast config memory ~/.holdfast/memory\n",
+    )
+
+
+def test_a_preset_without_memory_has_one_where_the_user_names_a_folder(
+    home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_PRESET", "co-cli")
+    without = run(capsys, "memory")[0]
+    monkeypatch.setenv("HOLDFAST_MEMORY", str(home / "memory"))
+
+    assert (without, run(capsys, "memory")[0]) == (2, 0)

@@ -1,0 +1,96 @@
+"""The tool `memory_search`: excerpts within an allowance, and words for whatever a model does wrong."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.history.lasting.leavings import Leaving
+from holdfast.counters.vocabularies import counter_for
+from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.memory.looking import FRAME, MemoryTool, excerpt
+
+WHEN = int(datetime(2026, 11, 15, 14, 3).timestamp() * 1000)  # noqa: DTZ001 - the day of whoever sits there
+
+
+async def remembered(folder: Path, *texts: str) -> MemoryTool:
+    daily = DailyMemory(folder)
+    for place, text in enumerate(texts):
+        await daily.add("s1", Leaving(place=place, time_ms=WHEN, cause="cleared", messages=(range(4),)), text)
+    return MemoryTool(daily)
+
+
+async def test_an_answer_is_framed_as_reference_and_names_its_source(tmp_path: Path) -> None:
+    tool = await remembered(tmp_path, "the keys are in the red box")
+
+    answer = await tool.call({"query": "keys"})
+
+    source = "[2026-11-15 · Cleared Context (14:03) · conversation s1, messages #0-3]"
+    assert answer == f"{FRAME}\n\n{source}\nthe keys are in the red box"
+
+
+async def test_answers_keep_to_their_allowance_and_say_how_to_ask_for_more(tmp_path: Path) -> None:
+    texts = [
+        f"{number} keys\n" + "\n".join(f"{number} words about boats {line}" for line in range(90))
+        for number in range(9)
+    ]
+    tool = await remembered(tmp_path, *texts)
+
+    first = await tool.call({"query": "keys", "max_tokens": 400})
+    seen, asked = {0}, 0
+    while "ask again with skip=" in (
+        answer := await tool.call({"query": "keys", "skip": max(seen), "max_tokens": 400})
+    ):
+        seen.add(int(answer.rpartition("skip=")[2].rstrip("]")))
+        asked += 1
+
+    assert counter_for(None).count(first) <= 440
+    assert "8 keys" in first
+    assert "boats" in first
+    assert (max(seen) >= 8, asked < 9) == (True, True)
+
+
+async def test_a_day_can_be_read_and_a_day_without_notes_says_which_have_some(tmp_path: Path) -> None:
+    tool = await remembered(tmp_path, "the keys are in the red box")
+
+    assert "the keys are in the red box" in await tool.call({"day": "2026-11-15"})
+    assert await tool.call({"day": "2020-01-01"}) == (
+        "Nothing was noted on 2020-01-01. Days with notes, the newest first: 2026-11-15."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ({}, "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."),
+        ({"query": 7}, "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."),
+        ({"query": "zebra"}, "Nothing was found. Try other words, fewer of them, or without quotation marks."),
+        ({"query": "(a+)+$" * 2_000}, "Nothing was found. Try other words, fewer of them, or without quotation marks."),
+        (
+            {"day": "../../etc/passwd"},
+            "Memory could not be read: day: '../../etc/passwd' is no day; write it as YYYY-MM-DD",
+        ),
+    ],
+)
+async def test_what_is_asked_wrongly_is_answered_in_words(
+    tmp_path: Path, arguments: dict[str, object], answer: str
+) -> None:
+    tool = await remembered(tmp_path, "the keys are in the red box")
+
+    assert await tool.call(arguments) == answer
+
+
+async def test_numbers_that_are_none_count_as_not_given(tmp_path: Path) -> None:
+    tool = await remembered(tmp_path, "the keys are in the red box")
+
+    assert await tool.call({"query": "keys", "skip": "x", "max_tokens": -5}) == await tool.call({"query": "keys"})
+
+
+def test_an_excerpt_keeps_the_lines_with_the_words_and_shows_its_gaps() -> None:
+    text = "\n".join(["first line of it", *["something else entirely"] * 40, "the keys are red", "last line"])
+
+    short = excerpt(text, "keys", 40, counter_for(None))
+
+    assert "the keys are red" in short
+    assert short.endswith("…")
+    assert counter_for(None).count(short) <= 40
