@@ -14,6 +14,7 @@ HoldfastError
 │   ├── CompactionFailedError      its summary could not be had, or is not good enough
 │   └── CompactionCancelledError   it was given up
 ├── SessionClosedError         a session was used after it was closed; open it again
+├── DelegationOverError        a delegate was used after it had answered or was stopped
 ├── NotInMemoryError           messages were asked for that have stayed in the store
 ├── OvertakenError             another writer changed what a decision was based on; it is made again
 ├── ModelError                 a model could not be asked, or gave no answer; names the model
@@ -177,6 +178,15 @@ class SessionClosedError(HoldfastError):
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} was closed: open it again")
         self.session = session
+
+
+class DelegationOverError(HoldfastError):
+    """The delegation has ended, so nothing more can be said in it. Begin another one."""
+
+    def __init__(self, scope: str, state: str) -> None:
+        super().__init__(f"delegation {scope!r} has ended ({state.replace('_', ' ')})")
+        self.scope = scope
+        self.state = state
 
 
 class NotInMemoryError(HoldfastError):

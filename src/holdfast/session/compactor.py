@@ -6,9 +6,6 @@ place only where the context has not changed since it was begun. One that comes 
 """
 
 import asyncio
-import os
-import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -37,6 +34,7 @@ from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
 from holdfast.session.memory.remembering import Remembering
+from holdfast.session.owners import LIVE, is_gone, new_owner
 from holdfast.session.prefix import Sent
 from holdfast.session.summarizer import Job, Patience, job_of, summarised
 
@@ -44,8 +42,6 @@ LEASE_MS = 600_000
 """After this long a compaction that has not ended is taken for abandoned."""
 POLL_SECONDS = 0.2
 """How often one looks whether another process is done."""
-LIVE: set[str] = set()
-"""The owners of compactions that run in this process."""
 ASKED_FOR = frozenset({"manual", "agent_request"})
 GRACE_SECONDS = 5.0
 """How long one waits for a writer that was told to stop."""
@@ -155,7 +151,7 @@ class Compactor:
         """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
         job, writer = self.job(step, situation, focus, sent=sent), self.writer(step.trigger)
-        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        owner = new_owner()
         event = replace(started(step, outlook, focus), owner=owner)
         LIVE.add(owner)
         try:
@@ -368,8 +364,7 @@ class Compactor:
         """Return whether nobody is at it any more: the process is gone, or too much time has passed."""
         if run.owner in LIVE:
             return False
-        host, process = run.owner.split(":")[:2] if run.owner.count(":") > 1 else ("", "0")
-        if host == socket.gethostname() and (int(process) == os.getpid() or not _is_alive(int(process))):
+        if is_gone(run.owner):
             return True
         began = self._keeper.began_ms
         return began is None or self._keeper.clock() - began > LEASE_MS
@@ -383,13 +378,3 @@ class Compactor:
 def _turn(shown: Projection) -> int | None:
     """Return the position of the prompt that is being answered."""
     return None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

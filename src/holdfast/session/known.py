@@ -6,6 +6,7 @@ the name: who rebuilds a history from what people were shown cannot know it.
 
 from collections.abc import Mapping
 
+from holdfast.core.history.events import MAIN
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import Recorded
@@ -19,12 +20,14 @@ def name_of(native: Mapping[str, object], spoken: str) -> str:
 
 
 def recorded(history: History, keeper: Keeper) -> list[Recorded]:
-    """Return the messages that stand for the main agent, folded ones too, by their names."""
+    """Return the messages of the main agent that stand, folded ones too, by their names; none of its delegates'."""
     context, spoken = history.context(), history.format or ""
     names = keeper.names if spoken in KEEPING_MORE else keeper.hashes
     found: list[Recorded] = []
     for entry in context.between(context.standing.cleared_at, context.length):
         position = entry.position or 0
+        if history.said_in[position] != MAIN:
+            continue
         if position not in names:
             names[position] = name_of(history.entries.native(position), spoken)
         found.append(Recorded(position, names[position]))

@@ -82,6 +82,12 @@ class Preparer:
         """Return the last request of an agent, if there was one since the session was opened."""
         return self._last.get(scope)
 
+    def forget(self, scope: str) -> None:
+        """Let go of the last request of an agent that will make no more."""
+        self._last.pop(scope, None)
+        for key in [key for key in self._budgets if key[0] == scope]:
+            del self._budgets[key]
+
     def as_last(self, wanted: Wanted) -> Wanted:
         """Return what is wanted, with the budget of the last request to the same model where none is named."""
         budget = self._budgets.get((wanted.scope, wanted.model))
@@ -199,6 +205,8 @@ class Preparer:
         await keeper.change(*events)
         if is_rescued(plan):
             self._compactor.companions.remember()
-        keeper.sent = list(zip(request.hashes, request.positions, strict=True))
         keeper.in_view[situation.scope] = frozenset(request.receipt.kept)
+        if situation.scope == log.MAIN:
+            # A client that sends its list again was answered by the main agent.
+            keeper.sent = list(zip(request.hashes, request.positions, strict=True))
         self._meter.sent(model, request.tokens.counted)

@@ -52,11 +52,12 @@ class Reader(Traveller):
     async def messages(self) -> list[Mapping[str, object]]:
         """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
 
-        Never what stands before a clear, nor what a rewind took out.
+        Never what stands before a clear, nor what a rewind took out, nor what delegates said among themselves.
         """
         async with self._keeper.turn:
             await self._keeper.take_in()
         context = self.history.context()
         start, entries = context.standing.cleared_at, self.history.entries
-        entries.need(range(start, context.length))
-        return [entries.native(entry.position or 0) for entry in context.between(start, context.length)]
+        own = [at for at in range(start, context.length) if context.said_in[at] == log.MAIN and context.stands(at)]
+        entries.need(own)
+        return [entries.native(position) for position in own]

@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import TypeAlias, get_args
 
 from holdfast.core.history import events as log
+from holdfast.core.history.scope import MainSees
+from holdfast.core.history.sees import EVERYTHING, Sees
 from holdfast.core.history.sync import difference
 from holdfast.core.planning.contents import Contents, contents_of
 from holdfast.core.planning.plan import outlook_of
@@ -22,10 +24,11 @@ from holdfast.core.planning.restore import restoration
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
 from holdfast.models.base import Writer
+from holdfast.session.child import Delegating
 from holdfast.session.circumstances import Wanted, billed_usage
 from holdfast.session.compactor import Compaction, Compactor
+from holdfast.session.delegating import Delegator, errand_of
 from holdfast.session.fetching import fetching
-from holdfast.session.folding import Folder
 from holdfast.session.given import count, model_named, position, read_beside, read_messages, scope_named, shown, words
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.known import name_of, recorded
@@ -47,7 +50,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Session(Folder):
+class Session(Delegator):
     """One conversation in a store."""
 
     def __init__(
@@ -126,12 +129,13 @@ class Session(Folder):
     async def restore(self) -> None:
         """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted.
 
-        A compaction that nobody is at any more is ended, as far as the log can be written to.
+        A compaction or a delegation that nobody is at any more is ended, as far as the log can be written to.
         """
         async with self._keeper.turn:
             await self._keeper.take_in()
             with suppress(StoreUnavailableError):
                 await self._compactor.tidy()
+                await self.end_abandoned()
             if events := restoration(self.history.context(), self.policy):
                 await self._keeper.change(*events)
 
@@ -217,6 +221,26 @@ class Session(Folder):
         a rate limit, is raised as the error it is; so is one that no smaller request can help.
         """
         return await self._ladder.climb(error, None if status is None else count("status", status), scope_named(scope))
+
+    # Who else is at work.
+
+    def delegate(
+        self,
+        agent: str,
+        *,
+        task: str = "",
+        sees: Sees = EVERYTHING,
+        main_sees: MainSees | None = None,
+        timeout_seconds: float | None = None,
+        tells: bool = True,
+    ) -> Delegating:
+        """Send out another agent: `async with session.delegate("reviewer", task="…") as child`.
+
+        It works in a scope of its own. `sees` says what it is shown of this conversation, `main_sees` what this
+        conversation is shown of its work, as the policy says where nothing is given. With `tells=False` the task is
+        recorded and not said: `child.opening` is what to say to it first.
+        """
+        return Delegating(self, errand_of(agent, task, sees, main_sees, timeout_seconds, tells=tells))
 
     # What becomes of it.
 

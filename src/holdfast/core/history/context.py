@@ -11,7 +11,7 @@ from holdfast.core.conversation.view import Entry, Spoken
 from holdfast.core.conversation.words import turns_in_words
 from holdfast.core.history import events as log
 from holdfast.core.history.past import Past
-from holdfast.core.history.scope import Scopes
+from holdfast.core.history.scope import Scopes, is_answer
 from holdfast.core.history.standing import Standing, Version
 
 
@@ -37,7 +37,7 @@ class Context:
     def shown(self) -> list[Entry]:
         """Return the messages that stand, in order, with what replaces those that were folded."""
         standing = self.standing
-        self.entries.need(self._read())
+        self.entries.need(filter(self.may_see, self._read()))
         shown: list[Entry] = []
         position, opening = standing.cleared_at, ""
         for fold in standing.folds:
@@ -78,10 +78,12 @@ class Context:
         return entry if shorter is entry.message else entry.saying(shorter)
 
     def _sees(self, position: int) -> bool:
-        scope = self.said_in[position]
-        if scope == self.scope or self.scopes.sees_all_of(self.scope, scope):
-            return True
-        return self.scopes.sees(self.scope, scope, self.entries[position].message)
+        is_seen = self.scopes.sees(self.scope, self.said_in[position], position)
+        return is_answer(self.entries[position].message) if is_seen is None else is_seen
+
+    def may_see(self, position: int) -> bool:
+        """Return whether a message has to be looked at."""
+        return self.scopes.sees(self.scope, self.said_in[position], position) is not False
 
     def _read(self) -> Iterator[int]:
         """Yield the positions of what `shown` has to look at."""

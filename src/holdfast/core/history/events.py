@@ -20,13 +20,17 @@ from holdfast.core.history.compactions import (
     Trigger,
     Usage,
 )
+from holdfast.core.history.delegations import DelegationFinished, DelegationStarted, Ending
 
 __all__ = [
     "MAIN",
     "Breakdown",
     "CompactionCompleted",
     "CompactionStarted",
+    "DelegationFinished",
+    "DelegationStarted",
     "Effect",
+    "Ending",
     "Event",
     "SummaryWritten",
     "Trigger",
@@ -203,6 +207,8 @@ class AgentChanged:
     name: str
     summary: str = ""
     """What whoever goes on has to know of it."""
+    previous: str = ""
+    """Who was at work before, and has handed over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,28 +237,6 @@ class ModelSwitched:
 
     model: str
     window: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegationStarted:
-    """An agent gave another one a task; what that one does has a scope of its own."""
-
-    KIND: ClassVar[str] = "delegation.started"
-
-    scope: str
-    agent: str
-    parent: str = MAIN
-    task: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegationFinished:
-    """The delegate has answered."""
-
-    KIND: ClassVar[str] = "delegation.finished"
-
-    scope: str
-    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,8 @@ class Facts:
     """How much had been said then."""
     interrupted_at: Mapping[str, int] = field(default_factory=dict[str, int])
     """By scope, how much had been said when its turn was last interrupted."""
+    delegates: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of delegations that have not ended, the scopes, each with who runs it."""
     parent: log.Forked | None = None
 
     def after(self, event: log.Event, length: int) -> "Facts":
@@ -120,6 +122,10 @@ def _learned(facts: Facts, event: log.Event) -> Facts:
             return replace(facts, tools=tools)
         case log.ModelSwitched(model=model):
             return replace(facts, model=model)
+        case log.DelegationStarted() | log.DelegationFinished():
+            others = {scope: owner for scope, owner in facts.delegates.items() if scope != event.scope}
+            is_begun = isinstance(event, log.DelegationStarted)
+            return replace(facts, delegates={**others, event.scope: event.owner} if is_begun else others)
         case log.Forked():
             return replace(facts, parent=event)
         case _:

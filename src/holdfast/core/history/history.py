@@ -6,8 +6,8 @@ undo and redo only choose another one, and a snapshot for work in the background
 and a version. Replaying the same events gives the same history, and so does going on from a `State` of it.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Self
 
@@ -21,8 +21,8 @@ from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.past import Past
 from holdfast.core.history.projection import Projection
-from holdfast.core.history.scope import MainSees, Scopes
-from holdfast.core.history.standing import Version
+from holdfast.core.history.scope import HEIR, MainSees, Scopes
+from holdfast.core.history.standing import Standing, Version
 from holdfast.core.history.state import REMEMBERED, KeptLedger, Lineage, State
 from holdfast.errors import MalformedInputError, NotInMemoryError
 
@@ -132,15 +132,23 @@ class History:
         """Return what a context shows, counted."""
         return Projection(context, self._price(counter))
 
+    def line(self, parent: str) -> Context:
+        """Return what a delegate of an agent could see of everything so far, not to be shown as it is."""
+        return self.context(HEIR if parent == log.MAIN else parent)
+
     def ledger(self, scope: str, stop: int) -> Ledger:
-        """Return the ledger of what stands before a position; it goes on from where it was last asked for."""
+        """Return the ledger of what stands before a position; it goes on from where it was last asked for.
+
+        That of `HEIR` is of the main conversation alone, without what delegates did.
+        """
         context = self.context(scope)
-        lineage = Lineage(context.version.hidden, context.standing.cleared_at)
+        cleared_at = self.version.of(scope or log.MAIN).cleared_at
+        lineage = Lineage(context.version.hidden, cleared_at)
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
-            kept = self._ledgers[scope] = _Kept(lineage, context.standing.cleared_at, Ledger())
+            kept = self._ledgers[scope] = _Kept(lineage, cleared_at, Ledger())
         own = self.scopes.lineage(scope)
-        self.entries.need(range(kept.stop, min(stop, len(self.entries))))
+        self.entries.need(filter(context.may_see, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.opened()
         for entry in context.between(kept.stop, stop):
             # What one agent tells another is no word of the user's.
@@ -169,6 +177,8 @@ class History:
         self.version.after(event, len(self.entries))
         if isinstance(event, log.Pinned | log.Unpinned):
             self._check_pin(event)
+        elif isinstance(event, log.DelegationStarted):
+            self.scopes.check(event)
         elif isinstance(event, log.ChangeUndone):
             self._check_undo()
 
@@ -182,9 +192,12 @@ class History:
             self._say(event, message)
         elif isinstance(event, log.ChangeUndone):
             self._check_undo()
-            self._current -= self.can_undo
+            self._travel(-self.can_undo)
         elif isinstance(event, log.ChangeRedone):
-            self._current += self.can_redo
+            self._travel(self.can_redo)
+        elif isinstance(event, log.DelegationStarted):
+            # Nothing changes for those who are there, so it is no change that could be taken back.
+            before = self._begin(event)
         else:
             changed = self.version.after(event, len(self.entries))
             self._note(event)
@@ -214,13 +227,57 @@ class History:
             self.prompts.append(position)
 
     def _note(self, event: log.Event) -> None:
-        if isinstance(event, log.DelegationStarted):
-            self.scopes.parents[event.scope] = event.parent
-            # Who sees what may have changed.
-            self._projections.clear()
-            self._ledgers.clear()
-        elif isinstance(event, log.Pinned | log.Unpinned):
+        if isinstance(event, log.Pinned | log.Unpinned):
             self._check_pin(event)
+        elif isinstance(event, log.DelegationFinished):
+            self._forget(event.scope)
+
+    def _begin(self, event: log.DelegationStarted) -> Version:
+        """Take in a delegation, and return the version in which its agent stands as the one who sent it."""
+        self.scopes.check(event)
+        self.scopes.begin(event)
+        self._forget(event.scope)
+        if event.scope not in self.version.standings:
+            above = self.version.of(event.parent)
+            first = event.shown[0][0] if event.shown else len(self.entries)
+            standing = Standing(cleared_at=first) if event.is_limited else self._inherited(above, event)
+            self._give({event.scope: standing})
+        return self.version
+
+    def _inherited(self, above: Standing, event: log.DelegationStarted) -> Standing:
+        """Return how a delegate stands; what was folded together with the work of others it sees as it was said."""
+        if event.parent != log.MAIN:
+            return above
+        line = self.scopes.lineage(event.scope)
+        folds = tuple(
+            fold for fold in above.folds if not self._is_mixed({*self.said_in[fold.start : fold.stop]} - line)
+        )
+        return replace(above, folds=folds)
+
+    def _is_mixed(self, others: set[str]) -> bool:
+        """Return whether a fold that the main agent made holds something of other scopes."""
+        return any(self.scopes.shown_to_main(scope) != "nothing" for scope in others)
+
+    def _travel(self, steps: int) -> None:
+        """Go to another version; who was sent out in between stands there as well."""
+        before = self.version
+        self._current += steps
+        missing = {
+            scope: standing
+            for scope, standing in before.standings.items()
+            if scope in self.scopes.parents and scope not in self.version.standings
+        }
+        if missing:
+            self._give(missing)
+
+    def _give(self, standings: Mapping[str, Standing]) -> None:
+        self._versions[self._current] = replace(self.version, standings={**self.version.standings, **standings})
+
+    def _forget(self, scope: str) -> None:
+        """Let go of what was kept for an agent whose view has changed or is not needed any more."""
+        for key in [key for key in self._projections if key[0] == scope]:
+            del self._projections[key]
+        self._ledgers.pop(scope, None)
 
     def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
         if not 0 <= event.position < len(self.entries):
@@ -244,13 +301,16 @@ class History:
             facts=self.facts,
             parents=dict(self.scopes.parents),
             main_sees=self.scopes.main_sees,
+            limits=dict(self.scopes.limits),
+            chosen=dict(self.scopes.chosen),
             ledgers={scope: kept.packed() for scope, kept in self._ledgers.items()},
         )
 
     @classmethod
     def resumed(cls, state: State, readers: Callable[[str], Reader]) -> "History":
         """Return the history of a state; what was said is read when it is needed."""
-        history = cls(readers, Scopes(dict(state.parents), state.main_sees), Past(state.length))
+        scopes = Scopes(dict(state.parents), state.main_sees, dict(state.limits), dict(state.chosen))
+        history = cls(readers, scopes, Past(state.length))
         history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
         history.format = state.format
         history.systems, history.prompts = list(state.systems), list(state.prompts)

@@ -1,17 +1,23 @@
 """Who sees what across delegations.
 
-A main agent sees everything that happened. A delegate sees the conversation at the top, what happened
-in its own scope and in the scopes it was delegated from, and nothing of any other delegation: two
-agents that work side by side do not pollute each other.
+A main agent sees everything that happened, unless it was said that of a delegation only the answers count, or
+nothing. A delegate sees the conversation at the top, what happened in its own scope and in the scopes it was
+delegated from, and of these only what was chosen for it where somebody chose; never more than the one who sent
+it, and nothing of any other delegation: two agents that work side by side do not pollute each other.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast, get_args
 
 from holdfast.core.conversation.messages import Message
+from holdfast.core.history.delegations import DelegationStarted, Spans
 from holdfast.core.history.events import MAIN
+from holdfast.errors import MalformedInputError
 
-MainSees: TypeAlias = Literal["everything", "answers"]
+MainSees: TypeAlias = Literal["everything", "answers", "nothing"]
+HEIR = ""
+"""No agent's scope: it stands for a delegate of the main agent that does not exist yet."""
 
 
 @dataclass(slots=True)
@@ -20,29 +26,71 @@ class Scopes:
 
     parents: dict[str, str] = field(default_factory=dict[str, str])
     main_sees: MainSees = "everything"
-    """`answers` limits the main agent to what its delegates said in the end."""
+    """What the main agent sees of scopes about which nobody said anything."""
+    limits: dict[str, MainSees] = field(default_factory=dict[str, MainSees])
+    """By scope, what the main agent sees of it."""
+    chosen: dict[str, Spans] = field(default_factory=dict[str, Spans])
+    """By scope, what it was shown of those above it; one that is not here sees all of that."""
 
-    def lineage(self, scope: str) -> frozenset[str]:
-        """Return a scope with those it was delegated from, the main one included."""
+    def check(self, event: DelegationStarted) -> None:
+        """Refuse a delegation that cannot be."""
+        if event.scope in {MAIN, HEIR} or event.scope in self.line(event.parent):
+            raise MalformedInputError(event.KIND, f"{event.scope!r} cannot be delegated to by {event.parent!r}")
+
+    def begin(self, event: DelegationStarted) -> None:
+        """Take in a delegation."""
+        self.parents[event.scope] = event.parent
+        if event.main_sees in get_args(MainSees):
+            self.limits[event.scope] = cast("MainSees", event.main_sees)
+        if event.is_limited:
+            self.chosen[event.scope] = event.shown
+
+    def line(self, scope: str) -> list[str]:
+        """Return a scope and those it was delegated from, the main one last."""
         line = [scope]
         while line[-1] in self.parents and self.parents[line[-1]] not in line:
             line.append(self.parents[line[-1]])
-        return frozenset({*line, MAIN})
+        return line if line[-1] == MAIN else [*line, MAIN]
 
-    def sees_all_of(self, viewer: str, scope: str) -> bool:
-        """Return whether an agent of one scope sees every message of another."""
-        if viewer != MAIN:
-            return scope in self.lineage(viewer)
-        return scope == MAIN or self.main_sees == "everything"
+    def lineage(self, scope: str) -> frozenset[str]:
+        """Return a scope with those it was delegated from, the main one included."""
+        return frozenset(self.line(scope))
 
-    def sees(self, viewer: str, scope: str, message: Message) -> bool:
-        """Return whether an agent of one scope sees a message of another."""
-        return self.sees_all_of(viewer, scope) or (viewer == MAIN and not _is_work(message))
+    def shown_to_main(self, scope: str) -> MainSees:
+        """Return what the main agent sees of a scope."""
+        return "everything" if scope == MAIN else self.limits.get(scope, self.main_sees)
+
+    @property
+    def is_all_shown_to_main(self) -> bool:
+        """Whether the main agent sees everything that anybody does."""
+        return self.main_sees == "everything" and all(limit == "everything" for limit in self.limits.values())
+
+    def sees(self, viewer: str, scope: str, position: int) -> bool | None:
+        """Return whether an agent of one scope sees a message of another; None where that depends on the message."""
+        if viewer == scope:
+            return True
+        if viewer == MAIN:
+            return {"everything": True, "answers": None, "nothing": False}[self.shown_to_main(scope)]
+        for one in self.line(viewer):
+            if one == scope:
+                return True
+            if one in self.chosen and not _is_within(self.chosen[one], position):
+                return False
+        return False
 
 
-def _is_work(message: Message) -> bool:
-    """Return whether a message is part of the doing rather than the answer."""
-    return bool(message.outline.call_ids or message.outline.result_ids)
+def is_answer(message: Message) -> bool:
+    """Return whether a message is what an agent said rather than what it did or was told."""
+    return message.role == "assistant" and not message.outline.call_ids
+
+
+def _is_within(spans: Spans, position: int) -> bool:
+    number = bisect_right(spans, position, key=_first) - 1
+    return number >= 0 and position < spans[number][1]
+
+
+def _first(span: tuple[int, int]) -> int:
+    return span[0]
 
 
 def tool_result_text(name: str, arguments: str, output: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.core.history.delegations import Spans
 from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.plain import as_json, from_json
@@ -61,4 +62,6 @@ class State:
     facts: Facts
     parents: Mapping[str, str]
     main_sees: MainSees
+    limits: Mapping[str, MainSees]
+    chosen: Mapping[str, Spans]
     ledgers: Mapping[str, KeptLedger]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from holdfast.core.history.scope import MainSees
 from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
 from holdfast.core.planning.rules.deep import FoldDeep
 from holdfast.core.planning.rules.everything import FixedLimits, FoldEverything
@@ -74,6 +75,8 @@ class Policy:
     manual_min_messages: int = field(default=2, metadata=whole(1, 10**6))
     needs_context: bool = False
     """Whether a compaction on the user's word is refused before the first request, and without a model to write it."""
+    main_sees: MainSees = "everything"
+    """What the main agent sees of what its delegates do, unless a delegation says otherwise."""
     unknown_window: int = field(default=128_000, metadata=whole(1_000, 10**12))
     """The window of a model nobody knows."""
     max_steps: int | None = field(default=50, metadata=whole(1, 10**6))

@@ -181,7 +181,7 @@ def _positions(outlook: Outlook, indices: Sequence[int]) -> list[int]:
 def _count(outlook: Outlook, start: int, stop: int) -> int:
     """Return how many messages of a span stand; a main agent that sees everything need not look at each."""
     history = outlook.history
-    if outlook.situation.scope != MAIN or history.scopes.main_sees != "everything":
+    if outlook.situation.scope != MAIN or not history.scopes.is_all_shown_to_main:
         return sum(1 for _ in outlook.shown.context.between(start, stop))
     hidden = {
         position for span in history.version.hidden for position in range(max(start, span.start), min(stop, span.stop))

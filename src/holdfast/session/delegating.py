@@ -1,0 +1,152 @@
+"""Delegations in the log: another agent is sent out, with what it is shown, and comes back, or does not."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from holdfast.core.conversation.messages import user
+from holdfast.core.history import events as log
+from holdfast.core.history.delegated import Delegation, delegations_of
+from holdfast.core.history.scope import MainSees
+from holdfast.core.history.sees import Sees, choose
+from holdfast.core.planning.policy import Policy
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.session.fetching import fetching
+from holdfast.session.folding import Folder
+from holdfast.session.given import scope_named, shown, words
+from holdfast.session.owners import LIVE, is_gone, new_owner
+from holdfast.wire.formats import format_named
+
+REFERENCE = "#"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What somebody is sent out with."""
+
+    agent: str
+    task: str
+    sees: Sees
+    parent: str
+    main_sees: MainSees | None
+    timeout_seconds: float | None
+    tells: bool
+    """Whether the task is recorded as the first thing that is said to the delegate."""
+
+
+def errand_of(
+    agent: str,
+    task: str,
+    sees: Sees,
+    main_sees: MainSees | None,
+    timeout_seconds: float | None,
+    *,
+    parent: str = log.MAIN,
+    tells: bool = True,
+) -> Errand:
+    """Return what somebody is sent out with, checked."""
+    name = words("agent", agent)
+    if not name.strip():
+        raise SettingsError("agent", "must be the name of who is asked")
+    if not isinstance(sees, Sees):
+        raise SettingsError("sees", f"must be a Sees, not {shown(sees)}")
+    if main_sees is not None and main_sees not in get_args(MainSees):
+        raise SettingsError("main_sees", f"must be one of {', '.join(get_args(MainSees))}, not {shown(main_sees)}")
+    limit: object = timeout_seconds
+    is_number = isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
+    if limit is not None and not is_number:
+        raise SettingsError("timeout_seconds", f"must be a number above 0, not {shown(timeout_seconds)}")
+    return Errand(
+        agent=name,
+        task=words("task", task),
+        sees=sees,
+        parent=scope_named(parent),
+        main_sees=main_sees,
+        timeout_seconds=timeout_seconds,
+        tells=tells,
+    )
+
+
+class Delegator(Folder):
+    """A session as far as its agents send out others."""
+
+    policy: Policy
+
+    async def delegations(self) -> list[Delegation]:
+        """Return every delegation, the oldest first: who was asked what, what that one saw, and how it ended."""
+        self._keeper.turn.check()
+        return delegations_of(await self._keeper.log.timed())
+
+    async def transfer(self, agent: str, *, message: str = "") -> None:
+        """Hand the conversation over to another agent; `message` is what that one has to know. No name ends it."""
+        known = self.history.facts.agent
+        previous = known.name if known else ""
+        await self._changed(
+            log.AgentChanged(name=words("agent", agent), summary=words("message", message), previous=previous)
+        )
+
+    @fetching
+    async def begin_delegation(self, errand: Errand) -> log.DelegationStarted:
+        """Record that an agent is sent out, with what it is shown."""
+        keeper = self._keeper
+        async with keeper.turn:
+            await keeper.take_in()
+            chosen = choose(self.history, errand.parent, errand.sees, counter_for(self.model))
+            begun = log.DelegationStarted(
+                scope=f"{errand.agent}:{secrets.token_hex(4)}",
+                agent=errand.agent,
+                parent=errand.parent,
+                task=errand.task,
+                sees=errand.sees.told(),
+                shown=chosen.spans,
+                briefing=chosen.briefing,
+                shown_tokens=chosen.tokens,
+                main_sees=errand.main_sees or self.policy.main_sees,
+                owner=new_owner(),
+            )
+            await keeper.change(begun)
+            LIVE.add(begun.owner)
+            if errand.tells and (text := opening_of(begun)):
+                wire = format_named(self.history.format or "openai-chat")
+                message = user(text)
+                native = wire.encode(message)
+                said = log.MessageAppended(format=wire.name, native=native, scope=begun.scope, agent=errand.agent)
+                await keeper.say([said], [wire.decode(native, len(self.history))])
+            return begun
+
+    @fetching
+    async def end_delegation(self, ended: log.DelegationFinished) -> None:
+        """Record that a delegate has answered, or will not; calls it left open are then never answered."""
+        async with self._keeper.turn:
+            await self._keeper.take_in()
+            events: list[log.Event] = [] if ended.state == "answered" else [log.TurnInterrupted(scope=ended.scope)]
+            await self._keeper.change(*events, ended)
+            self._preparer.forget(ended.scope)
+
+    async def end_abandoned(self) -> None:
+        """Record that delegates whose process is gone will not answer; by who holds the turn."""
+        gone = [scope for scope, owner in self.history.facts.delegates.items() if is_gone(owner)]
+        ended = [log.DelegationFinished(scope=scope, state="abandoned", error="its process is gone") for scope in gone]
+        if ended:
+            await self._keeper.change(*(log.TurnInterrupted(scope=scope) for scope in gone), *ended)
+
+    @fetching
+    async def check_sources(self, scope: str, sources: Sequence[str]) -> tuple[str, ...]:
+        """Return sources, or say which of them refers to a message that the delegate cannot have seen."""
+        if isinstance(sources, str) or not all(isinstance(source, str) for source in sources):
+            raise MalformedInputError("answer.sources", "must be a list of texts, such as '#12' or a path")
+        context = self.history.context(scope)
+        for source in sources:
+            number = source.removeprefix(REFERENCE)
+            if source.startswith(REFERENCE) and number.isdecimal():
+                is_there = int(number) < context.length and context.stands(int(number))
+                if not is_there:
+                    raise MalformedInputError("answer.sources", f"{source} is no message that {scope!r} can see")
+        return tuple(sources)
+
+
+def opening_of(begun: log.DelegationStarted) -> str:
+    """Return what a delegate is told first: what it has to know of the rest, then its task."""
+    return "\n\n".join(text for text in (begun.briefing, begun.task) if text)

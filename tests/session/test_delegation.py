@@ -1,0 +1,396 @@
+"""Agents that are sent out: what they see, what comes back, and what the log says of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import MalformedInputError, SettingsError, read_policy, validate
+from holdfast.core.history.events import AgentChanged
+from holdfast.errors import DelegationOverError, SessionClosedError
+from holdfast.session.child import Answer, Sees
+from holdfast.session.owners import LIVE
+from holdfast.session.session import Session
+from holdfast.session.verify import requests_of
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, called, returned, said
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def session(store: Store) -> AsyncIterator[Session]:
+    async with Session.open("c1", store=store, model="gpt-5") as opened:
+        await opened.record(
+            [said("fix the build"), called("m1"), returned("m1", "top result"), answered("I will ask.")]
+        )
+        yield opened
+
+
+def texts(messages: Any) -> list[str]:
+    """Return what messages say; a call says nothing."""
+    return [str(message.get("content") or "") for message in messages]
+
+
+async def worked(child: Any, name: str, result: str) -> None:
+    """Let a delegate call a tool."""
+    await child.record([called(name), returned(name, result)])
+
+
+@pytest.mark.seed("B-19", "B-20", "B-25")
+async def test_a_delegate_sees_the_conversation_and_its_own_work(session: Session) -> None:
+    async with session.delegate("tester", task="run the tests") as child:
+        await worked(child, "t1", "3 failed")
+
+        request = await child.prepare(16_000)
+
+    assert texts(request.messages) == [
+        "fix the build",
+        "",
+        "top result",
+        "I will ask.",
+        "run the tests",
+        "",
+        "3 failed",
+    ]
+    assert validate(request.messages, "openai-chat") == []
+
+
+@pytest.mark.seed("B-18")
+async def test_the_main_agent_sees_what_its_delegates_did(session: Session) -> None:
+    async with session.delegate("tester", task="run the tests") as child:
+        await worked(child, "t1", "3 failed")
+        await child.answer("three tests fail")
+    await session.record([said("and now?")])
+
+    request = await session.prepare(16_000)
+
+    assert texts(request.messages)[4:] == ["run the tests", "", "3 failed", "three tests fail", "and now?"]
+
+
+@pytest.mark.seed("B-18")
+@pytest.mark.parametrize(
+    ("main_sees", "expected"), [("answers", ["three tests fail", "and now?"]), ("nothing", ["and now?"])]
+)
+async def test_the_main_agent_can_be_shown_less(session: Session, main_sees: Any, expected: list[str]) -> None:
+    async with session.delegate("tester", task="run the tests", main_sees=main_sees) as child:
+        await worked(child, "t1", "3 failed")
+        await child.answer("three tests fail")
+    await session.record([said("and now?")])
+
+    request = await session.prepare(16_000)
+
+    assert texts(request.messages)[4:] == expected
+
+
+async def test_what_the_main_agent_sees_is_the_policys_to_say(store: Store) -> None:
+    policy = read_policy('base = "default"\nmain_sees = "nothing"')
+    async with Session.open("c2", store=store, model="gpt-5", policy=policy) as session:
+        await session.record([said("go")])
+        async with session.delegate("tester", task="look") as child:
+            await child.answer("seen")
+
+        assert (await session.prepare(16_000)).messages == [said("go")]
+
+
+@pytest.mark.seed("B-21")
+async def test_two_delegates_at_once_do_not_see_each_other(session: Session) -> None:
+    async with session.delegate("a", task="task a") as one, session.delegate("b", task="task b") as other:
+        await asyncio.gather(worked(one, "a1", "secret a"), worked(other, "b1", "secret b"))
+        asked = [str((await child.prepare(16_000)).messages) for child in (one, other)]
+
+    assert ["secret b" in asked[0], "task b" in asked[0], "secret a" in asked[0]] == [False, False, True]
+    assert ["secret a" in asked[1], "task a" in asked[1], "secret b" in asked[1]] == [False, False, True]
+
+
+async def test_a_delegates_delegate_sees_what_its_sender_did_and_no_other(session: Session) -> None:
+    async with session.delegate("a", task="task a") as child, session.delegate("b", task="task b") as other:
+        await worked(child, "a1", "result a")
+        await worked(other, "b1", "result b")
+        async with child.delegate("deep", task="deeper") as grandchild:
+            asked = texts((await grandchild.prepare(16_000)).messages)
+
+    assert asked[4:] == ["task a", "", "result a", "deeper"]
+    assert [one.parent for one in await session.delegations()] == ["main", "main", child.scope]
+
+
+async def test_an_answer_comes_back_with_its_sources(session: Session) -> None:
+    async with session.delegate("tester", task="run") as child:
+        await worked(child, "t1", "3 failed")
+        answer = await child.answer("three fail", sources=["#6", "tests/test_a.py"])
+
+    assert answer == Answer("three fail", ("#6", "tests/test_a.py"), "tester", child.scope)
+    assert str(answer) == "three fail\n\nSources: #6, tests/test_a.py"
+    assert child.result == answer
+
+
+async def test_an_answer_may_not_rest_on_what_its_delegate_cannot_have_seen(session: Session) -> None:
+    async with session.delegate("a") as other:
+        await worked(other, "a1", "secret")
+        async with session.delegate("b") as child:
+            for source in ("#5", "#99"):
+                with pytest.raises(MalformedInputError, match="is no message that 'b:"):
+                    await child.answer("so it is", sources=[source])
+
+            await child.answer("so it is", sources=["#2"])
+
+
+async def test_what_became_of_delegations_is_in_the_log(session: Session, store: Store) -> None:
+    async with session.delegate("tester", task="run") as child:
+        await child.prepare(16_000)
+        await child.answer("done")
+    async with session.delegate("reviewer", task="read", sees=Sees(turns=1, max_tokens=1_000)):
+        pass
+
+    async with Session.open("c1", store=store) as again:
+        first, second = await again.delegations()
+
+    assert (first.agent, first.task, first.parent, first.state, first.answer) == (
+        "tester",
+        "run",
+        "main",
+        "answered",
+        "done",
+    )
+    assert (first.saw, first.messages, first.requests) == ("4 messages (#0–#3)", 2, 1)
+    assert (second.agent, second.state, second.error) == ("reviewer", "silent", "it has not answered")
+    assert (second.sees["turns"], second.shown, second.shown_tokens > 0) == (1, ((0, 4),), True)
+
+
+async def test_a_delegate_that_raises_leaves_a_valid_history(session: Session) -> None:
+    async def work() -> None:
+        async with session.delegate("tester", task="run") as child:
+            await child.record([called("t1")])
+            raise RuntimeError("no network")
+
+    with pytest.raises(RuntimeError):
+        await work()
+
+    assert [(one.state, one.error) for one in await session.delegations()] == [("failed", "RuntimeError: no network")]
+    await session.record([said("go on")])
+    request = await session.prepare(16_000)
+    assert validate(request.messages, "openai-chat") == []
+    assert all(request.is_same for request in requests_of(await session.events()))
+
+
+async def test_a_delegate_that_is_stopped_leaves_a_valid_history(session: Session) -> None:
+    began, never = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async with session.delegate("tester", task="run") as child:
+            await child.record([called("t1")])
+            began.set()
+            await never.wait()
+
+    task = asyncio.create_task(work())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [one.state for one in await session.delegations()] == ["cancelled"]
+    await session.record([said("go on")])
+    assert validate((await session.prepare(16_000)).messages, "openai-chat") == []
+
+
+async def test_a_delegate_that_never_returns_is_ended_when_its_time_runs_out(session: Session) -> None:
+    async def work() -> None:
+        async with session.delegate("tester", task="run", timeout_seconds=0.01):
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await work()
+
+    assert [(one.state, one.error) for one in await session.delegations()] == [("timed_out", "its time ran out")]
+
+
+async def test_two_delegations_that_end_at_once_are_both_recorded(store: Store) -> None:
+    async with Session.open("c3", store=store) as one, Session.open("c3", store=store) as other:
+        await one.record([said("go")])
+
+        async def work(session: Session, name: str) -> None:
+            async with session.delegate(name, task=name) as child:
+                await child.answer(f"{name} done")
+
+        await asyncio.gather(*(work(session, name) for session in (one, other) for name in ("a", "b", "c")))
+        ended = await one.delegations()
+
+    assert sorted(found.answer for found in ended) == ["a done", "a done", "b done", "b done", "c done", "c done"]
+    assert {found.state for found in ended} == {"answered"}
+
+
+async def test_who_has_answered_can_say_no_more(session: Session) -> None:
+    async with session.delegate("tester") as child:
+        await child.answer("done")
+
+        for saying in (child.record([said("x")]), child.prepare(16_000), child.answer("again")):
+            with pytest.raises(DelegationOverError, match="answered"):
+                await saying
+
+
+@pytest.mark.parametrize(
+    ("sees", "expected"),
+    [
+        (Sees(), []),
+        (Sees(pins=True), ["pinned rule"]),
+        (Sees(turns=1), ["second", "2"]),
+        (Sees(turns=2), ["first", "1", "second", "2"]),
+        (Sees(pins=True, turns=1), ["pinned rule", "second", "2"]),
+        (Sees(everything=True), ["pinned rule", "so be it", "first", "1", "second", "2"]),
+        (Sees(turns=9, max_tokens=14), ["second", "2"]),
+        (Sees(turns=9, max_tokens=0), []),
+    ],
+)
+async def test_what_a_delegate_sees_is_chosen_by_class(sees: Sees, expected: list[str]) -> None:
+    async with Session.open("c4", model="gpt-5") as session:
+        await session.record([said("pinned rule"), answered("so be it"), said("first"), answered("1")])
+        await session.record([said("second"), answered("2")])
+        await session.pin(0)
+        async with session.delegate("x", task="task", sees=sees) as child:
+            await session.record([said("later")])
+            asked = texts((await child.prepare(16_000)).messages)
+
+    assert [text for text in asked if text not in {"task", "later"}] == expected
+    assert ("later" in asked) == sees.is_whole
+
+
+async def test_the_ledger_and_the_files_are_told_in_words() -> None:
+    async with Session.open("c5", model="gpt-5") as session:
+        await session.record([said("Never use tabs in src/app.py."), called("m1", arguments={"path": "src/app.py"})])
+        await session.record([returned("m1", "print(1)"), answered("Read.")])
+        async with session.delegate("x", task="go on", sees=Sees(ledger=True)) as child:
+            told = texts((await child.prepare(16_000)).messages)
+        async with session.delegate("y", task="go on", sees=Sees(files=True)) as other:
+            files = texts((await other.prepare(16_000)).messages)
+
+    assert "Never use tabs in src/app.py." in told[0]
+    assert told[0].endswith("\n\ngo on")
+    assert files == ["[Files that were read or written so far; #n is where.]\nsrc/app.py: read #2\n\ngo on"]
+
+
+async def test_the_ledger_of_a_delegate_has_nothing_of_other_delegates() -> None:
+    async with Session.open("c6", model="gpt-5") as session:
+        await session.record([said("look at everything")])
+        async with session.delegate("a", task="read") as child:
+            await child.record([called("a1", arguments={"path": "secret_a.py"}), returned("a1", "x = 1")])
+            await child.answer("it is in secret_a.py")
+        async with session.delegate("b", task="go", sees=Sees(ledger=True, files=True, pins=True, turns=5)) as other:
+            asked = str((await other.prepare(16_000)).messages)
+
+    assert "secret_a.py" not in asked
+
+
+async def test_a_delegate_goes_on_from_the_fold_of_who_sent_it() -> None:
+    async with Session.open("c8", model="gpt-5") as session:
+        await session.record([said("begin"), answered("yes"), said("more"), answered("fine")])
+        await session.compact()
+        folded = [entry.message for entry in await session.shown()]
+        async with session.delegate("b", task="go") as child:
+            assert [entry.message for entry in await child.shown()][:-1] == folded
+            assert await session.undo()
+            assert [entry.message for entry in await child.shown()][:-1] == folded
+
+
+async def test_nothing_from_before_a_clear_reaches_a_delegate(session: Session) -> None:
+    await session.clear()
+    for sees in (Sees(everything=True), Sees(pins=True, ledger=True, files=True, turns=9)):
+        async with session.delegate("x", task="go", sees=sees) as child:
+            assert (await child.prepare(16_000)).messages == [said("go")]
+
+
+async def test_a_delegation_is_no_change_of_context_that_undo_takes_back(session: Session) -> None:
+    await session.compact()
+    async with session.delegate("x", task="go") as child:
+        await child.answer("done")
+
+    assert await session.undo()
+    assert texts(entry.message.native for entry in await session.shown())[:1] == ["fix the build"]
+    assert not await session.undo()
+
+
+async def test_a_list_that_is_sent_again_knows_nothing_of_delegates(session: Session) -> None:
+    mine = [said("fix the build"), called("m1"), returned("m1", "top result"), answered("I will ask.")]
+    async with session.delegate("x", task="go") as child:
+        await child.answer("done")
+
+    assert await session.sync([*mine, said("thanks")]) == range(6, 7)
+    assert await session.messages() == [*mine, said("thanks")]
+
+
+async def test_what_delegates_are_shown_survives_a_shortcut(session: Session, store: Store) -> None:
+    async with session.delegate("x", task="go", sees=Sees(turns=0), main_sees="nothing") as child:
+        await session.record([said(f"message {number}") for number in range(120)])
+        async with Session.open("c1", store=store, model="gpt-5") as again:
+            assert (await again.prepare(16_000, scope=child.scope)).messages == [said("go")]
+            assert "go" not in texts((await again.prepare(16_000)).messages)
+
+
+async def test_a_delegation_whose_process_is_gone_is_ended_by_who_opens_the_session_next(store: Store) -> None:
+    session = await Session.open("c9", store=store)
+    delegating = session.delegate("x", task="go")
+    child = await delegating.__aenter__()
+    LIVE.clear()
+    await session.close()
+
+    async with Session.open("c9", store=store) as again:
+        ended = await again.delegations()
+
+    assert [(one.scope, one.state) for one in ended] == [(child.scope, "abandoned")]
+    with pytest.raises(SessionClosedError):
+        await delegating.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"agent": ""}, "agent"),
+        ({"agent": 3}, "agent"),
+        ({"task": None}, "task"),
+        ({"sees": "everything"}, "sees"),
+        ({"main_sees": "some"}, "main_sees"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": True}, "timeout_seconds"),
+    ],
+)
+async def test_an_errand_that_cannot_be_is_named(session: Session, given: dict[str, Any], named: str) -> None:
+    errand: dict[str, Any] = {"agent": "x", **given}
+
+    with pytest.raises(SettingsError) as refused:
+        session.delegate(errand.pop("agent"), **errand)
+
+    assert refused.value.setting == named
+
+
+@pytest.mark.parametrize("wrong", [{"turns": -1}, {"turns": True}, {"max_tokens": 1.5}, {"pins": 1}])
+def test_a_choice_of_what_to_see_that_cannot_be_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=f"sees.{next(iter(wrong))}"):
+        Sees(**wrong)
+
+
+async def test_sources_are_a_list(session: Session) -> None:
+    async with session.delegate("x") as child:
+        with pytest.raises(MalformedInputError, match="must be a list"):
+            await child.answer("so", sources="#1")
+
+
+@pytest.mark.seed("B-1")
+async def test_a_transfer_between_agents_is_part_of_the_history(session: Session) -> None:
+    await session.transfer("billing", message="The order is 4711.")
+    await session.record([answered("Hello from billing.")], agent="billing")
+    await session.transfer("support")
+
+    events = await session.events()
+
+    assert [event for event in events if isinstance(event, AgentChanged)] == [
+        AgentChanged(name="billing", summary="The order is 4711."),
+        AgentChanged(name="support", previous="billing"),
+    ]
