@@ -265,6 +265,20 @@ def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
     assert summary.count("Always use spaces") == 1
 
 
+@pytest.mark.parametrize("budget", [600, 768, 1_024, 2_048])
+def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: int) -> None:
+    rule = "Never touch poetry.lock, and answer in French."
+    turns = [said(rule), answered("Entendu.")]
+    for number in range(12):
+        turns += [said(f"Question {number}: what of the tide?"), answered(f"Answer {number}: " + "it ebbs " * budget)]
+    history = heard([*turns[: budget // 100], said("And now?")])
+
+    view = settle(history, DEFAULT, situation(budget))
+
+    assert view.entries[0].position is None, "a fold was made"
+    assert rule in view.entries[0].message.text
+
+
 def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
     history, how = ToldHistory(format_named), situation(4_000)
     history.append(spoke(said("The launch code is 7319-ALPHA in config/launch.yaml.")))

@@ -20,6 +20,8 @@ from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary
 from holdfast.errors import SettingsError
 
+LEAST_SUMMARY_TOKENS, MOST_SUMMARY_SHARE = 256, 0.25
+"""What a summary may take even where its share is less, and the share of a small window that this may be."""
 TAIL_PARTS = 4
 """Where messages, turns or bytes are what there is too much of, one in so many messages stays."""
 ASSUMED_PRICES = PRICES["anthropic"]
@@ -108,8 +110,10 @@ class FoldDeep:
 
     def allowance(self, outlook: Outlook, step: FoldSpan) -> int:
         """Return what a summary may take: its share, and never more than half of what it stands for."""
-        folded = outlook.shown.tokens - self._left(outlook, step)
-        return min(self.summary_max_tokens, int(outlook.situation.room * self.summary_share), folded // 2)
+        folded, room = outlook.shown.tokens - self._left(outlook, step), outlook.situation.room
+        # A share of a small window holds no sentence: there it may be more, as long as the window is not full of it.
+        share = max(int(room * self.summary_share), min(LEAST_SUMMARY_TOKENS, int(room * MOST_SUMMARY_SHARE)))
+        return min(self.summary_max_tokens, share, folded // 2)
 
     def _least_gain(self, outlook: Outlook) -> float:
         """Return how many tokens a fold has to free: any, where it is not tokens that there are too many of."""
