@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup chat test test-model lint check format bench crash demo clean
+.PHONY: help setup chat test test-model lint check format bench lab-report crash demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -55,6 +55,9 @@ test-model: $(STAMP)  ## Converse for 200 turns with the embedded model in a win
 
 demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 	@$(BIN)/python examples/01_govern_a_list.py
+
+lab-report: $(STAMP)  ## A report on what each policy keeps, loses and costs; WORKLOADS='a.jsonl b.jsonl', else generated talk
+	@$(BIN)/python -m benchmarks.report $(WORKLOADS) -o $(or $(REPORT),lab-report.html)
 
 bench: $(STAMP)  ## Speed beside the peers; WORKLOADS='a.jsonl b.jsonl' adds validity on recorded sessions
 	@$(BIN)/python -m benchmarks.prepare $(if $(JSON),--json $(JSON))

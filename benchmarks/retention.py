@@ -12,6 +12,7 @@ in the part that stays.
 """
 
 import argparse
+import asyncio
 import json
 import random
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demands import demanded
 from benchmarks.reporting import save
 from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
@@ -29,8 +29,10 @@ from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import Item, Ledger, pack, render
 from holdfast.core.planning.presets import PRESETS
 from holdfast.lab.baselines import Asked, Sizes, Threshold
-from holdfast.lab.planned import Planned
-from holdfast.lab.replay import STATIC_TOKENS, Session, read_session
+from holdfast.lab.demands import demanded
+from holdfast.lab.played import Played
+from holdfast.lab.recordings import Recording, read_recording
+from holdfast.lab.replay import STATIC_TOKENS
 from holdfast.wire.formats import format_named
 
 FAR = 20
@@ -67,20 +69,27 @@ def ledgers(ledger: Ledger, counts: dict[str, int], allowance: int, counter: Cou
     }
 
 
-def play(job: tuple[Session, int, int]) -> dict[str, Any]:
-    session, budget, allowance = job
+def play(job: tuple[Recording, int, int]) -> dict[str, Any]:
+    return asyncio.run(played(*job))
+
+
+async def played(session: Recording, budget: int, allowance: int) -> dict[str, Any]:
+    async with Played(PRESETS["default"]) as ours:
+        return await judged(session, budget, allowance, ours)
+
+
+async def judged(session: Recording, budget: int, allowance: int, ours: Played) -> dict[str, Any]:
     counter, reader = counter_for("gpt-5"), format_named("openai-chat")
     sizes = Sizes(Transcript(session.messages, reader, counter), STATIC_TOKENS)
     policy = Threshold()
     ledger, counts, folded = Ledger(), dict[str, int](), 0
     packed: dict[str, str] = dict.fromkeys(LEDGERS, "")
-    ours = Planned(PRESETS["default"])
     tallies = {kind: Tally() for kind in KINDS}
     last_seen: dict[str, int] = {}
     for index, entry in enumerate(sizes.transcript.entry(i) for i in range(len(session.messages))):
         calls = entry.message.calls
         if calls and index:
-            policy.prepare(Asked(session.messages[:index], sizes, budget - allowance))
+            await policy.prepare(Asked(session.messages[:index], sizes, budget - allowance))
             for position in range(folded, policy.start):
                 observed = sizes.transcript.entry(position)
                 ledger.observe(observed)
@@ -91,7 +100,7 @@ def play(job: tuple[Session, int, int]) -> dict[str, Any]:
             if is_new_fold:
                 packed = ledgers(ledger, counts, allowance, counter, tail)
             wanted = {name for call in calls for name in demanded(argument_text(call.arguments)) if name in last_seen}
-            sent = ours.prepare(Asked(session.messages[:index], sizes, budget)).messages
+            sent = (await ours.prepare(Asked(session.messages[:index], sizes, budget))).messages
             view = "\n".join(text_of(Entry(reader.decode(native, at))) for at, native in enumerate(sent))
             texts = {kind: (tail, text) for kind, text in packed.items()} | {"default": (view, "")}
             judge({name for name in wanted if index - last_seen[name] > FAR}, texts, tallies)
@@ -138,7 +147,7 @@ def main() -> None:
     parser.add_argument("--ledger", type=int, default=2_000, help="tokens the ledger may take")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    sessions = [read_session(json.loads(line)) for path in options.files for line in path.read_text().splitlines()]
+    sessions = [read_recording(json.loads(line)) for path in options.files for line in path.read_text().splitlines()]
     with Pool() as pool:
         rows = pool.map(play, [(session, options.budget, options.ledger) for session in sessions], chunksize=1)
     rows = [row for row in rows if row["whole"]["demands"]]

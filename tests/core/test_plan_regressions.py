@@ -16,11 +16,11 @@ from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.lab.baselines import Asked, Sizes
-from holdfast.lab.planned import Planned
 from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.testing.items import function_call, function_output, output_message
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.core.planned import Planned
 
 COUNTER = counter_for("gpt-5")
 

@@ -17,9 +17,9 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, ReduceToText, Summary
 from holdfast.core.planning.view import STAGES
 from holdfast.lab.baselines import Asked, Sizes
-from holdfast.lab.planned import Planned
 from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.wire.formats import format_named
+from tests.core.planned import Planned
 
 COUNTER = counter_for("gpt-5")
 CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))

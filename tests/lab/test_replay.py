@@ -1,6 +1,7 @@
-"""The instruments: what a replay measures, on sessions small enough to reckon by hand."""
+"""The instruments: what a replay measures, on conversations small enough to reckon by hand."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,27 +9,37 @@ import pytest
 from holdfast import SettingsError
 from holdfast.core.planning.cost import PRICES, Prices, break_even_turns, prices_named, request_cost
 from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import POLICIES
-from holdfast.lab.metrics import against_bills, growth, measured
-from holdfast.lab.planned import Planned
-from holdfast.lab.replay import Player, Session, Turn, concatenated, read_session
-from holdfast.testing.chat import Json, answered, said
+from holdfast.lab.baselines import BASELINES, Asked, Spent
+from holdfast.lab.metrics.prefix import Cost, Stability, against_bills, growth, slope
+from holdfast.lab.metrics.soundness import Adherence, Determinism, Validity
+from holdfast.lab.played import Played
+from holdfast.lab.recordings import Recording, concatenated, read_recording
+from holdfast.lab.replay import Player, Turn
+from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.testing.sessions import generated_session
 
 ANTHROPIC = PRICES["anthropic"]
 
 
-def recorded(messages: list[Json], **marks: list[Any]) -> Session:
+def recorded(messages: list[Json], **marks: list[Any]) -> Recording:
     times, usage = marks.get("times"), marks.get("usage")
-    return Session("test", messages, times or [None] * len(messages), usage or [None] * len(messages))
+    return Recording("test", messages, times or [None] * len(messages), usage or [None] * len(messages))
 
 
 def turn(**fields: Any) -> Turn:
-    plain: dict[str, Any] = {
-        "sent": 100, "shared": 80, "is_extension": True, "output": 10, "summarised": 0, "gap_seconds": 1.0,
-        "is_invalid": False, "is_over": False, "is_different": False,
-    }  # fmt: skip
+    plain: dict[str, Any] = {"sent": 100, "shared": 80, "is_extension": True, "output": 10, "gap_seconds": 1.0}
     return Turn(**{**plain, **fields})
+
+
+async def turns_of(recording: Recording, name: str, budget: int = 10**6, static: int = 0) -> Sequence[Turn]:
+    player = Player(recording, BASELINES[name](), budget, static)
+    await player.play()
+    return player.turns
+
+
+async def sound(recording: Recording, name: str, budget: int, seconds: float | None = None) -> dict[str, float]:
+    async with Played(PRESETS[name], summary_seconds=seconds) as played:
+        return await Player(recording, played, budget).play([Stability(), Validity(), Adherence(), Determinism(played)])
 
 
 def test_a_request_costs_what_is_held_what_is_new_and_the_answer() -> None:
@@ -60,80 +71,121 @@ def test_an_unknown_price_model_is_named_with_the_known_ones() -> None:
         prices_named("acme")
 
 
-def test_sending_everything_only_ever_extends_the_prefix() -> None:
-    turns = list(Player(recorded(generated_session(60)), POLICIES["full"](), 10**6, static=0).turns())
+async def test_sending_everything_only_ever_extends_the_prefix() -> None:
+    turns = await turns_of(recorded(generated_session(60)), "full")
 
     assert all(one.is_extension for one in turns)
     assert [one.shared for one in turns[1:]] == [one.sent for one in turns[:-1]]
-    assert measured(turns)["M5.breaks_per_100"] == 0
 
 
-def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() -> None:
-    session = recorded(generated_session(500))
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("full", ["system", "user", "assistant", "tool", "assistant", "user"]),
+        ("sliding", ["system", "assistant", "tool", "assistant", "user"]),
+        ("pair-safe", ["system", "user"]),
+        ("head-tail", ["system", "assistant", "tool", "assistant", "user"]),
+        ("masking", ["system", "user", "assistant", "tool", "assistant", "user"]),
+        ("hysteresis", ["system", "assistant", "tool", "assistant", "user"]),
+    ],
+)
+async def test_a_baseline_sends_what_its_name_says(name: str, roles: list[str]) -> None:
+    talk = [told("s"), said("w " * 300), called("a"), returned("a", "r " * 20), answered("b"), said("c"), answered("d")]
+    asked = Asked(talk[:-1], Player(recorded(talk), BASELINES[name](), 200, static=0).sizes(), 200)
 
-    policies = {"sliding": POLICIES["sliding"](), "floor": POLICIES["floor"](), "default": Planned(PRESETS["default"])}
-    figures = {name: measured(list(Player(session, policy, 12_000).turns())) for name, policy in policies.items()}
+    prepared = await BASELINES[name]().prepare(asked)
 
-    assert figures["sliding"]["M5.hit_share"] < figures["floor"]["M5.hit_share"] < figures["default"]["M5.hit_share"]
-    assert figures["sliding"]["M8.invalid"] > 0
-    for name in ("floor", "default"):
-        assert (figures[name]["M8.invalid"], figures[name]["M9.over"], figures[name]["M14.differences"]) == (0, 0, 0)
+    assert [message["role"] for message in prepared.messages] == roles
+
+
+async def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() -> None:
+    recording = recorded(generated_session(500))
+
+    sliding = await Player(recording, BASELINES["sliding"](), 12_000).play([Stability(), Validity()])
+    floor = await Player(recording, BASELINES["floor"](), 12_000).play([Stability(), Validity(), Adherence()])
+    default = await sound(recording, "default", 12_000)
+
+    assert sliding["M5.hit_share"] < floor["M5.hit_share"] < default["M5.hit_share"]
+    assert sliding["M8.invalid"] > 0
+    assert (floor["M8.invalid"], floor["M9.over"]) == (0, 0)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("has_summariser", [False, True])
-def test_every_preset_sends_only_what_is_valid_fits_and_can_be_made_again(name: str, has_summariser: bool) -> None:  # noqa: FBT001
-    policy = Planned(PRESETS[name], has_summariser=has_summariser)
+@pytest.mark.parametrize("seconds", [None, 60.0])
+async def test_every_preset_sends_only_what_is_valid_fits_and_can_be_made_again(name: str, seconds: float) -> None:
+    figures = await sound(recorded(generated_session(400)), name, 12_000, seconds)
 
-    figures = measured(list(Player(recorded(generated_session(400)), policy, 12_000).turns()))
-
-    assert (figures["M8.invalid"], figures["M9.over"], figures["M14.differences"]) == (0, 0, 0)
+    assert (figures["M8.invalid"], figures["M8.elsewhere"], figures["M9.over"], figures["M14.differences"]) == (0,) * 4
 
 
-def test_a_summary_by_a_model_is_priced() -> None:
-    assert turn(summarised=1_000).cost(ANTHROPIC) - turn().cost(ANTHROPIC) == 1_000 + 1_000 * ANTHROPIC.output
+def test_a_summary_by_a_model_is_priced_and_one_from_the_cache_less() -> None:
+    fresh, held = turn(summaries=[Spent(1_000)]), turn(summaries=[Spent(100, held=900)])
+
+    assert fresh.cost(ANTHROPIC) - turn().cost(ANTHROPIC) == 1_000 + 1_000 * ANTHROPIC.output
+    assert held.cost(ANTHROPIC) - turn().cost(ANTHROPIC) == pytest.approx(100 + 90 + 1_000 * ANTHROPIC.output)
 
 
 def test_growth_compares_the_last_quarter_with_the_first() -> None:
     turns = [turn(sent=100, shared=0)] * 4 + [turn(sent=300, shared=0)] * 4
 
     assert growth(turns, Prices(name="x", read=1, write=1, output=0)) == 3.0
+    assert slope([turn(sent=100), turn(sent=150), turn(sent=200)]) == 50.0
+
+
+async def test_stability_and_cost_are_sums_over_all_requests() -> None:
+    talk = [said("a"), answered("b"), said("c"), answered("d")]
+    player = Player(recorded(talk), BASELINES["full"](), 10**6, static=100)
+
+    figures = await player.play([Stability(), Cost([PRICES["none"]])])
+
+    first, second = player.turns
+    assert figures["M5.hit_share"] == second.shared / (first.sent + second.sent)
+    assert second.shared == first.sent
+    assert figures["M6.none.total"] == first.sent + second.sent + 4 * (first.output + second.output)
+    assert figures["turns"] == 2
 
 
 def test_a_record_is_read_without_its_annotations() -> None:
     record = {
         "id": "s",
         "messages": [
-            {"role": "user", "content": "x", "x_ts": "2026-01-01T00:00:00Z"},
+            {"role": "user", "content": "x", "x_ts": "2026-01-01T00:00:00Z", "x_id": "D1"},
             {"role": "assistant", "content": "y", "x_ts": "2026-01-01T00:01:00Z", "x_usage": {"input": 5, "cost": {}}},
+        ],
+        "probes": [
+            {"question": "What?", "answer": "x", "category": 1, "evidence": ["D1"]},
+            {"question": "Who?", "answer": "y", "category": 1, "evidence": ["D9"]},
         ],
     }
 
-    session = read_session(json.loads(json.dumps(record)))
+    recording = read_recording(json.loads(json.dumps(record)))
 
-    assert session.messages == [said("x"), answered("y")]
-    assert session.times[1] is not None
-    assert session.times[0] is not None
-    assert session.times[1] - session.times[0] == 60
-    assert session.usage == [None, {"input": 5}]
+    assert recording.messages == [said("x"), answered("y")]
+    assert recording.times[1] is not None
+    assert recording.times[0] is not None
+    assert recording.times[1] - recording.times[0] == 60
+    assert recording.usage == [None, {"input": 5}]
+    assert [(probe.question, probe.evidence) for probe in recording.probes] == [("What?", (0,))]
 
 
-def test_sessions_are_joined_without_mixing_their_calls() -> None:
+async def test_conversations_are_joined_without_mixing_their_calls() -> None:
     one = recorded(generated_session(20))
 
     joined = concatenated([one, one])
 
     assert joined.messages[0]["role"] == "system"
     assert [message["role"] for message in joined.messages].count("system") == 1
-    turns = list(Player(joined, POLICIES["full"](), 10**6).turns())
-    assert not any(one.is_invalid for one in turns)
+    figures = await Player(joined, BASELINES["full"](), 10**6).play([Validity()])
+    assert figures["M8.invalid"] == 0
 
 
 def test_the_simulator_says_how_far_it_is_from_the_bills_until_the_client_compacted() -> None:
     messages = [said("a"), answered("b"), said("c"), answered("d"), said("e"), answered("f")]
     bills = [None, {"input": 6_600}, None, {"input": 100, "cacheRead": 6_500}, None, {"input": 10}]
-    session = recorded(messages, usage=bills)
+    recording = recorded(messages, usage=bills)
     turns = [turn(sent=2_750, shared=0), turn(sent=2_750, shared=2_750), turn(sent=2_750)]
 
-    assert against_bills(session, turns) == pytest.approx({"prompt_tokens": 1.0, "hit_share": 0.75 - 6_500 / 13_200})
+    assert against_bills(recording, turns) == pytest.approx(
+        {"bills.prompt_tokens": 1.0, "bills.hit_share": 0.75 - 6_500 / 13_200}
+    )
     assert against_bills(recorded(messages), turns) is None

@@ -19,6 +19,8 @@ from holdfast.cli import commands as do
 from holdfast.cli.chatting import add_arguments, chat
 from holdfast.cli.configuring import configure, list_models, settings_of
 from holdfast.cli.doctor import examine
+from holdfast.cli.laboratory import add_arguments as add_lab_arguments
+from holdfast.cli.laboratory import lab_run
 from holdfast.cli.remembering import look_into_memory
 from holdfast.cli.terminal import prepare_output, warn
 from holdfast.cli.welcome import page
@@ -164,6 +166,8 @@ def parser() -> argparse.ArgumentParser:
     memory = _command(commands, "memory", look_into_memory)
     memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
     _about_settings(commands)
+    lab = commands.add_parser("lab", help="Play recorded conversations again under any policy; see lab run.")
+    add_lab_arguments(_command(lab.add_subparsers(metavar="run", required=True), "run", lab_run))
     return whole
 
 

@@ -1,7 +1,7 @@
 """What people do today: the policies that every other one is held against.
 
 Each takes the whole conversation so far and gives back what it would send. Those that remember
-anything between two requests do so in the object.
+anything between two requests do so in the object. `floor` is ours without a memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,20 @@ from holdfast.govern import Request, govern
 from holdfast.testing.chat import Json, said
 
 SUMMARY = "[Summary of the conversation so far.]"
+MASK = "[output left out]"
 SUMMARY_TOKENS = 1_000
 """What a summary by a model is taken to cost when it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one call for a summary would have taken, in tokens."""
+
+    fresh: int
+    """Read for the first time."""
+    output: int = SUMMARY_TOKENS
+    held: int = 0
+    """Read again from the provider's cache."""
 
 
 @dataclass(slots=True)
@@ -23,14 +35,18 @@ class Prepared:
     """What a policy would send, and what it spent on deciding that."""
 
     messages: Sequence[Mapping[str, object]]
-    summarised_tokens: int = 0
-    """How much a model would have had to read for a summary; 0 where none was made."""
+    summaries: Sequence[Spent] = ()
+    """The calls to a model that were made for it."""
+    waited_seconds: float = 0.0
+    """How long the request had to wait for one of them."""
+    is_folded: bool = False
+    """Whether messages were folded for this request."""
 
 
 class ReplayPolicy(Protocol):
     """Prepares each request of a session in turn."""
 
-    def prepare(self, asked: "Asked") -> Prepared:
+    async def prepare(self, asked: "Asked") -> Prepared:
         """Return what would be sent for the conversation so far."""
         ...
 
@@ -83,7 +99,7 @@ class Asked:
 class Full:
     """Sends everything, whatever the budget."""
 
-    def prepare(self, asked: Asked) -> Prepared:
+    async def prepare(self, asked: Asked) -> Prepared:
         """Return all messages."""
         return Prepared(asked.messages)
 
@@ -95,7 +111,7 @@ class Sliding:
     is_pair_safe: bool = False
     """Whether the window begins at a user's message, so that no call is parted from its result."""
 
-    def prepare(self, asked: Asked) -> Prepared:
+    async def prepare(self, asked: Asked) -> Prepared:
         """Return the window."""
         messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room
         start = max(head, sizes.start_within(len(messages), room))
@@ -112,7 +128,7 @@ class Hysteresis:
     keep_share: float = 0.5
     start: int = 0
 
-    def prepare(self, asked: Asked) -> Prepared:
+    async def prepare(self, asked: Asked) -> Prepared:
         """Return everything from the last cut on."""
         messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room
         self.start = max(head, self.start)
@@ -129,17 +145,56 @@ class Threshold:
     keep_share: float = 0.1
     start: int = 0
 
-    def prepare(self, asked: Asked) -> Prepared:
+    async def prepare(self, asked: Asked) -> Prepared:
         """Return the summary, if there is one, and everything behind it."""
         messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room - SUMMARY_TOKENS
         self.start = max(head, self.start)
-        read = 0
+        spent: list[Spent] = []
         if sizes.between(self.start, len(messages)) > room:
-            read = sizes.between(self.start, len(messages))
+            spent = [Spent(sizes.between(self.start, len(messages)))]
             wanted = sizes.start_within(len(messages), int(room * self.keep_share))
             self.start = max(self.start, next_cut(sizes.transcript, wanted))
         summary = [said(SUMMARY + " x" * SUMMARY_TOKENS)] if self.start > head else []
-        return Prepared([*messages[:head], *summary, *messages[self.start :]], read)
+        return Prepared([*messages[:head], *summary, *messages[self.start :]], spent, is_folded=bool(spent))
+
+
+@dataclass(slots=True)
+class HeadTail:
+    """Sends a quarter of what fits from the beginning and the rest from the end, decided anew each time."""
+
+    head_share: float = 0.25
+
+    async def prepare(self, asked: Asked) -> Prepared:
+        """Return both ends."""
+        messages, sizes, head, room = asked.messages, asked.sizes, asked.head, asked.room
+        if sizes.between(head, len(messages)) <= room:
+            return Prepared(messages)
+        stop = head
+        while sizes.between(head, stop + 1) <= room * self.head_share:
+            stop += 1
+        start = max(stop, sizes.start_within(len(messages), room - sizes.between(head, stop)))
+        return Prepared([*messages[:stop], *messages[start:]])
+
+
+@dataclass(slots=True)
+class Masking:
+    """Sends everything, with all but the newest tool outputs left out; whether that fits is not asked."""
+
+    kept: int = 10
+    masked: dict[int, Json] = field(default_factory=dict[int, Json])
+
+    async def prepare(self, asked: Asked) -> Prepared:
+        """Return all messages, old outputs masked."""
+        outputs = [index for index, one in enumerate(asked.messages) if one["role"] == "tool"]
+        hidden = set(outputs[: -self.kept])
+        return Prepared(
+            [self._masked(index, one) if index in hidden else one for index, one in enumerate(asked.messages)]
+        )
+
+    def _masked(self, index: int, message: Json) -> Json:
+        if index not in self.masked:
+            self.masked[index] = {**message, "content": MASK}
+        return self.masked[index]
 
 
 @dataclass(slots=True)
@@ -149,7 +204,7 @@ class Governed:
     model: str = "gpt-5"
     previous: Request | None = None
 
-    def prepare(self, asked: Asked) -> Prepared:
+    async def prepare(self, asked: Asked) -> Prepared:
         """Return the governed request."""
         room = asked.budget - asked.sizes.static
         self.previous = govern(asked.messages, budget=room, model=self.model, previous=self.previous, interrupted=True)
@@ -157,10 +212,12 @@ class Governed:
 
 
 Maker: TypeAlias = Callable[[], ReplayPolicy]
-POLICIES: Mapping[str, Maker] = {
+BASELINES: Mapping[str, Maker] = {
     "full": Full,
     "sliding": Sliding,
     "pair-safe": lambda: Sliding(is_pair_safe=True),
+    "head-tail": HeadTail,
+    "masking": Masking,
     "hysteresis": Hysteresis,
     "threshold": Threshold,
     "floor": Governed,

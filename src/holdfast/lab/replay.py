@@ -1,42 +1,24 @@
-"""Plays a recorded session again under a policy, and measures every request it would have made.
+"""Plays a recorded conversation again under a policy, and shows every request it would have made to the metrics.
 
-For each assistant turn the request is prepared from everything before it, held against the one before,
-and then the recorded turn is appended. No model is called: what a summary would have cost is priced.
+For each assistant turn the request is prepared from everything before it, held against the one before, and then
+the recorded turn is appended. No provider is asked: what a request would have cost is reckoned.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import cast
+from typing import Protocol
 
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.cost import Prices, request_cost
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import MalformedInputError
-from holdfast.lab.baselines import SUMMARY_TOKENS, Asked, Governed, Prepared, ReplayPolicy, Sizes
-from holdfast.lab.planned import Planned
-from holdfast.testing.chat import Json
+from holdfast.lab.baselines import Asked, Prepared, ReplayPolicy, Sizes, Spent
+from holdfast.lab.played import MODEL, text_of
+from holdfast.lab.recordings import Recording
 from holdfast.wire.formats import format_named
-from holdfast.wire.validate.provider import validate
 
 STATIC_TOKENS = 3_000
 """System text and tools that every request carries, where a recording does not say."""
-SAMPLED = 25
-"""Every how many turns determinism is checked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A recorded conversation in OpenAI chat format."""
-
-    name: str
-    messages: list[Json]
-    times: list[float | None]
-    """When each message was recorded, in seconds; None where that is not known."""
-    usage: list[Mapping[str, int] | None]
-    """What the provider billed for each assistant turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +32,11 @@ class Turn:
     is_extension: bool
     """Whether the request before is its prefix."""
     output: int
-    summarised: int
     gap_seconds: float
     """Since the request before."""
-    is_invalid: bool
-    is_over: bool
-    is_different: bool
-    """Whether preparing it afresh gave other bytes."""
+    summaries: Sequence[Spent] = ()
+    waited_seconds: float = 0.0
+    is_folded: bool = False
 
     def held(self, prices: Prices) -> int:
         """Return the tokens a provider's cache would still hold."""
@@ -64,76 +44,103 @@ class Turn:
         return 0 if is_cold else self.shared
 
     def cost(self, prices: Prices) -> float:
-        """Return what the request costs, summary included."""
+        """Return what the request costs, in plain input tokens, with the summaries that were written for it."""
         held = self.held(prices)
-        cost = request_cost(prices, held=held, fresh=self.sent - held, output=self.output)
-        summary_output = SUMMARY_TOKENS if self.summarised else 0
-        return cost + request_cost(prices, held=0, fresh=0, output=summary_output) + self.summarised
+        own = request_cost(prices, held=held, fresh=self.sent - held, output=self.output)
+        # What a summary is made of is read once: it is not worth being written to a cache.
+        return own + sum(one.fresh + prices.read * one.held + prices.output * one.output for one in self.summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request, beside all that somebody may want to know of it."""
+
+    index: int
+    """Which message of the recording is the answer to it."""
+    recording: Recording
+    asked: Asked
+    messages: Sequence[Mapping[str, object]]
+    turn: Turn
+    text: str
+    """All that the request says."""
+
+
+class Metric(Protocol):
+    """Watches a replay, and says what it was like."""
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request."""
+        ...
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the figures, by name."""
+        ...
 
 
 @dataclass(slots=True)
 class Player:
-    """Plays one session under one policy at one budget."""
+    """Plays one recording under one policy at one budget."""
 
-    session: Session
+    recording: Recording
     policy: ReplayPolicy
     budget: int
     static: int = STATIC_TOKENS
-    counter: Counter = field(default_factory=lambda: counter_for("gpt-5"))
-    _counted: dict[int, int] = field(default_factory=dict[int, int])
+    counter: Counter = field(default_factory=lambda: counter_for(MODEL))
+    turns: list[Turn] = field(default_factory=list[Turn])
+    _counted: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
     _kept: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
 
-    def turns(self) -> Iterator[Turn]:
-        """Yield each request in order."""
-        reader = format_named("openai-chat")
-        messages = self.session.messages
-        sizes = Sizes(Transcript(messages, reader, self.counter), self.static)
+    async def play(self, metrics: Sequence[Metric] = ()) -> dict[str, float]:
+        """Play to the end, and return what the metrics found."""
+        recording, messages = self.recording, self.recording.messages
+        sizes = self.sizes()
         before: Sequence[Mapping[str, object]] = ()
         asked_at = None
-        for index, message in enumerate(messages):
-            if message["role"] != "assistant" or index == 0:
-                continue
-            time = self.session.times[index]
-            gap = 0.0 if asked_at is None or time is None else time - asked_at
+        for index in recording.turns:
+            time = recording.times[index]
+            gap = 0.0 if asked_at is None or time is None else max(0.0, time - asked_at)
             asked = Asked(messages[:index], sizes, self.budget, gap)
-            prepared = self.policy.prepare(asked)
-            output = sizes.transcript.tokens(index)
-            yield self._turn(prepared, before, asked, output)
+            prepared = await self.policy.prepare(asked)
+            turn = self._turn(prepared, before, gap, sizes.transcript.tokens(index))
+            self.turns.append(turn)
+            if metrics:
+                text = "\n".join(self._known(message)[1] for message in prepared.messages)
+                seen = Seen(index, recording, asked, prepared.messages, turn, text)
+                for metric in metrics:
+                    await metric.see(seen)
             before, asked_at = prepared.messages, time
+        found: dict[str, float] = {"turns": len(self.turns)}
+        for metric in metrics:
+            found |= await metric.figures()
+        return found
 
-    def _turn(self, prepared: Prepared, before: Sequence[Mapping[str, object]], asked: Asked, output: int) -> Turn:
-        sent = self.static + sum(map(self._tokens, prepared.messages))
+    def sizes(self) -> Sizes:
+        """Return what each message of the recording costs."""
+        transcript = Transcript(self.recording.messages, format_named("openai-chat"), self.counter)
+        return Sizes(transcript, self.static)
+
+    def _turn(self, prepared: Prepared, before: Sequence[Mapping[str, object]], gap: float, output: int) -> Turn:
+        tokens = [self._known(message)[0] for message in prepared.messages]
         common = _common(before, prepared.messages)
-        shared = (self.static if before else 0) + sum(map(self._tokens, prepared.messages[:common]))
         return Turn(
-            sent=sent,
-            shared=shared,
+            sent=self.static + sum(tokens),
+            shared=(self.static if before else 0) + sum(tokens[:common]),
             is_extension=common == len(before),
             output=output,
-            summarised=prepared.summarised_tokens,
-            gap_seconds=asked.idle_seconds,
-            is_invalid=bool(validate(prepared.messages, "openai-chat")),
-            is_over=sent > self.budget,
-            is_different=len(asked.messages) % SAMPLED == 0 and self._differs(prepared, asked),
+            gap_seconds=gap,
+            summaries=tuple(prepared.summaries),
+            waited_seconds=prepared.waited_seconds,
+            is_folded=prepared.is_folded,
         )
 
-    def _differs(self, prepared: Prepared, asked: Asked) -> bool:
-        """Return whether one of our policies gives other bytes when it begins anew from what was recorded."""
-        if isinstance(self.policy, Governed):
-            again = Governed().prepare(asked).messages
-        elif isinstance(self.policy, Planned):
-            again = self.policy.again(asked)
-        else:
-            return False
-        return json.dumps(again) != json.dumps(prepared.messages)
-
-    def _tokens(self, message: Mapping[str, object]) -> int:
-        tokens = self._counted.get(id(message))
-        if tokens is None:
+    def _known(self, message: Mapping[str, object]) -> tuple[int, str]:
+        """Return the tokens and the text of a message, reckoned once."""
+        known = self._counted.get(id(message))
+        if known is None:
             decoded = format_named("openai-chat").decode(message, 0)
-            tokens = self._counted[id(message)] = sum(message_tokens(decoded, self.counter))
+            known = self._counted[id(message)] = sum(message_tokens(decoded, self.counter)), text_of(message)
             self._kept.append(message)
-        return tokens
+        return known
 
 
 def _common(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> int:
@@ -143,59 +150,3 @@ def _common(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str,
             break
         count += 1
     return count
-
-
-def read_session(record: Mapping[str, object]) -> Session:
-    """Return a session from a record of a JSONL file; keys that begin with `x_` are annotations."""
-    raw = record.get("messages") if isinstance(record, Mapping) else None
-    if not isinstance(raw, list):
-        raise MalformedInputError("session", "must be an object with a list of messages")
-    native: list[Json] = []
-    for index, message in enumerate(cast("list[object]", raw)):
-        said = cast("Json", message) if isinstance(message, dict) else {}
-        if not isinstance(said.get("role"), str):
-            raise MalformedInputError(f"messages[{index}]", "must be an object with a role")
-        native.append(said)
-    return Session(
-        str(record.get("id", "session")),
-        [{key: value for key, value in message.items() if not key.startswith("x_")} for message in native],
-        [_seconds(message.get("x_ts")) for message in native],
-        [_usage(message.get("x_usage")) for message in native],
-    )
-
-
-def concatenated(sessions: Sequence[Session]) -> Session:
-    """Return sessions as one long one; the system text of the first stands for all, call ids stay apart."""
-    messages: list[Json] = []
-    for number, session in enumerate(sessions):
-        for message in session.messages:
-            if number and message["role"] == "system":
-                continue
-            messages.append(_with_prefixed_ids(message, f"s{number}_"))
-    return Session(f"{len(sessions)} sessions", messages, [None] * len(messages), [None] * len(messages))
-
-
-def _with_prefixed_ids(message: Json, prefix: str) -> Json:
-    text = json.dumps(message)
-    changed: Json = json.loads(text)
-    if isinstance(changed.get("tool_call_id"), str):
-        changed["tool_call_id"] = f"{prefix}{changed['tool_call_id']}"
-    calls = changed.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:  # pyright: ignore[reportUnknownVariableType]
-        call["id"] = f"{prefix}{call['id']}"
-    return changed
-
-
-def _seconds(value: object) -> float | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        return datetime.fromisoformat(value).timestamp()
-    except ValueError:
-        return None
-
-
-def _usage(value: object) -> Mapping[str, int] | None:
-    if not isinstance(value, dict):
-        return None
-    return {key: item for key, item in value.items() if isinstance(item, int)}  # pyright: ignore[reportUnknownVariableType]

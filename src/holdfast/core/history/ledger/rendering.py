@@ -18,7 +18,7 @@ from holdfast.core.history.sections import Section, lines_of, with_more, within_
 
 FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
 Record = TypeVar("Record")
-RULES_SHARE, RULES_TOKENS, MOST_RULES_SHARE = 0.05, 80, 0.5
+RULES_SHARE, RULES_TOKENS, MOST_RULES_SHARE = 0.15, 160, 0.5
 """For what the user asked to keep to: a rule is as long in a small room as in a large one."""
 MOST_LINES = 60
 """How many lines of a kind are looked at: more never fit."""

@@ -65,7 +65,9 @@ class Wish:
     """The position of what superseded it or closed it."""
 
     def __str__(self) -> str:
-        said = f"“{one_line(self.text)}” #{self.sources[-1]}"
+        # What a person lays down stands to the letter; only what could break a line is taken out of it.
+        text = self.text if self.speaker == "user" and self.text.isprintable() else one_line(self.text)
+        said = f"“{text}” #{self.sources[-1]}"
         return said if self.status == "active" else f"{said} ({self.status} by #{self.settled_by})"
 
 

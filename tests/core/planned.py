@@ -1,22 +1,19 @@
-"""Plays a policy as a session would: its steps are carried out, its summaries are made of nothing, for a price.
+"""Plays a policy as a session would, without a session: its steps are carried out, its summaries say what is told.
 
-No model is called. A summary is a text of fixed length, and what reading the span would have cost is told;
-one that is written in the background is there at the next request.
+One that is written in the background is there at the next request.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from holdfast.core.history import events as log
-from holdfast.core.history.history import History
 from holdfast.core.planning.completion import completed, started, told
-from holdfast.core.planning.cost import Prices
-from holdfast.core.planning.plan import Plan, make_plan, outlook_of, rounds
+from holdfast.core.planning.plan import Plan, outlook_of, rounds
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
 from holdfast.counters.vocabularies import counter_for
-from holdfast.lab.baselines import SUMMARY, SUMMARY_TOKENS, Asked, Prepared
+from holdfast.lab.baselines import SUMMARY, Asked, Prepared
 from holdfast.session.request import encoded
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
@@ -32,28 +29,17 @@ class Planned:
     model: str = "gpt-5"
     has_summariser: bool = False
     """Whether summaries can be had; without, each policy does what it does then."""
-    summary: str = SUMMARY + " x" * SUMMARY_TOKENS
-    prices: Prices | None = None
+    summary: str = SUMMARY
     history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
     reasons: list[str] = field(default_factory=list[str])
-    _summarised: int = 0
     _begun: FoldSpan | None = None
 
     def prepare(self, asked: Asked) -> Prepared:
         """Return what would be sent for the conversation so far."""
         for native in asked.messages[len(self.history) :]:
             self.history.append(log.MessageAppended(format=FORMAT, native=native))
-        self._summarised = 0
         plan = self._settled(asked)
-        return Prepared([encoded(entry, format_named(FORMAT)) for entry in plan.view.entries], self._summarised)
-
-    def again(self, asked: Asked) -> list[Mapping[str, object]]:
-        """Return what the same log gives when it is read from the beginning."""
-        history = History.replay(self.history.events, format_named)
-        return [
-            encoded(entry, format_named(FORMAT))
-            for entry in make_plan(history, self.policy, self._situation(asked)).view.entries
-        ]
+        return Prepared([encoded(entry, format_named(FORMAT)) for entry in plan.view.entries])
 
     def _situation(self, asked: Asked) -> Situation:
         return Situation(
@@ -63,7 +49,6 @@ class Planned:
             tools_tokens=asked.sizes.static,
             has_summariser=self.has_summariser,
             has_ready_summary=self._begun is not None,
-            prices=self.prices,
             idle_seconds=asked.idle_seconds,
             is_interrupted=True,
         )
@@ -98,5 +83,4 @@ class Planned:
             return
         outlook = outlook_of(self.history, self.policy, situation)
         summary = Summary(self.summary) if step.by == "summary" else None
-        self._summarised += outlook.shown.tokens if summary else 0
         self.history.append(completed(step, rule, outlook, summary))

@@ -1,0 +1,41 @@
+"""A laboratory report with plots, on recorded sessions or on generated ones.
+
+    python -m benchmarks.report [FILE.jsonl …] [-o lab-report.html]
+
+Without files it plays three generated sessions of 600 messages: a look at the report, and no evidence of anything.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from holdfast.cli.main import main as holdfast
+from holdfast.testing.sessions import generated_session
+
+SESSIONS, MESSAGES = 3, 600
+
+
+def generated(folder: Path) -> str:
+    """Return a file with generated sessions."""
+    path = folder / "generated.jsonl"
+    lines = [
+        {"id": f"generated-{seed}", "messages": generated_session(MESSAGES, seed=seed)} for seed in range(SESSIONS)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return str(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help="sessions in OpenAI chat format, one a line")
+    parser.add_argument("-o", "--output", default="lab-report.html", metavar="FILE")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        files = options.files or [generated(Path(folder))]
+        return holdfast(["lab", "run", *files, "--policy", "default,default+summary,copilot", "--html", options.output])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""M1 demand retention and M13 instruction survival: what of what is needed stands in the request."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.history.identifiers import argument_text
+from holdfast.lab.demands import demanded, laid_down
+from holdfast.lab.played import FORMAT, text_of
+from holdfast.lab.replay import Seen
+from holdfast.wire.formats import format_named
+
+FAR = 20
+"""A demand is far when what it is for was last seen more than so many messages ago."""
+AGES = (20, 50, 100, 200, 500)
+"""Where retention by age is told apart."""
+Recall = Callable[[str], Awaitable[str]]
+
+
+@dataclass(slots=True)
+class Demands:
+    """M1: of the identifiers in a call's arguments that were last seen more than 20 messages before, those in view.
+
+    `far` is the share that stands verbatim in the request, `far_recall` that in the request or in one recall of 1,000
+    tokens whose query is the last text that anybody said. `first` and `first_recall` are the same for the first far use
+    of each identifier; `by_age` is the share in view by how long ago it was seen.
+    """
+
+    recall: Recall | None = None
+    counts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """By name: how many were met, and of how many."""
+    _last_seen: dict[str, int] = field(default_factory=dict[str, int])
+    _known: int = 0
+    _used: set[str] = field(default_factory=set[str])
+    _said: str = ""
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request: what the answer to it demands."""
+        self._take_in(seen)
+        message = format_named(FORMAT).decode(seen.recording.messages[seen.index], seen.index)
+        names = {name for call in message.calls for name in demanded(argument_text(call.arguments))}
+        ages = {name: seen.index - self._last_seen[name] for name in names if name in self._last_seen}
+        far = {name: age for name, age in ages.items() if age > FAR}
+        lost = {name for name in far if name not in seen.text}
+        answer = await self.recall(self._said) if self.recall and lost and self._said else ""
+        for name, age in sorted(far.items()):
+            is_reached = name not in lost or name in answer
+            self._add("far", is_met=name not in lost)
+            self._add("far_recall", is_met=is_reached)
+            self._add(f"by_age.{max(at for at in AGES if age >= at)}", is_met=name not in lost)
+            if name not in self._used:
+                self._used.add(name)
+                self._add("first", is_met=name not in lost)
+                self._add("first_recall", is_met=is_reached)
+
+    def _take_in(self, seen: Seen) -> None:
+        for position in range(self._known, seen.index):
+            native = seen.recording.messages[position]
+            self._last_seen |= dict.fromkeys(demanded(text_of(native)), position)
+            said = format_named(FORMAT).decode(native, position).text
+            self._said = said if said.strip() else self._said
+        self._known = seen.index
+
+    def _add(self, name: str, *, is_met: bool) -> None:
+        count = self.counts.setdefault(name, [0, 0])
+        count[0] += is_met
+        count[1] += 1
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the shares; none where nothing was demanded."""
+        shares = {f"M1.{name}": met / total for name, (met, total) in self.counts.items()}
+        if self.recall is None:
+            shares = {name: share for name, share in shares.items() if not name.endswith("_recall")}
+        return {**shares, "M1.demands": self.counts["far"][1]} if shares else {}
+
+
+@dataclass(slots=True)
+class Instructions:
+    """M13: which of the standing instructions stand verbatim in the request, on average over all requests.
+
+    `verbatim` is of system text, the first prompt, the newest one, and every sentence of the user's that says what
+    always or never is to be done; `users` is of all the user's messages.
+    """
+
+    kept: int = 0
+    asked: int = 0
+    users_kept: int = 0
+    users: int = 0
+    _rules: list[str] = field(default_factory=list[str])
+    _prompts: list[str] = field(default_factory=list[str])
+    _known: int = 0
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request."""
+        for native in seen.asked.messages[self._known :]:
+            text = text_of(native).strip()
+            if native["role"] == "system" and text:
+                self._rules.append(text)
+            elif native["role"] == "user" and text:
+                self._rules += [text] if not self._prompts else []
+                self._prompts.append(text)
+                self._rules += laid_down(text)
+        self._known = len(seen.asked.messages)
+        wanted = {*self._rules, *self._prompts[-1:]}
+        self.kept += sum(rule in seen.text for rule in wanted)
+        self.asked += len(wanted)
+        self.users_kept += sum(prompt in seen.text for prompt in self._prompts)
+        self.users += len(self._prompts)
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the shares."""
+        return {"M13.verbatim": self.kept / max(1, self.asked), "M13.users": self.users_kept / max(1, self.users)}

@@ -1,0 +1,123 @@
+"""M4 losslessness, M10 stalls, M11 what summaries take and see, M12 what the engine itself takes."""
+
+import resource
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.history import events as log
+from holdfast.lab.played import Played, text_of
+from holdfast.lab.recordings import Recording
+from holdfast.lab.replay import Seen, Turn
+
+PROBE_CHARS, PROBE_STEP = 24, 400
+"""How much of a text is looked for, and how far apart."""
+
+
+@dataclass(slots=True)
+class Losslessness:
+    """M4: how many messages of the recording do not come back from the log byte for byte, read by another session."""
+
+    played: Played
+    recording: Recording
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request; what counts is the end."""
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the count."""
+        known = self.recording.messages[: len(self.played.session)]
+        return {"M4.lost": await self.played.lost(known)}
+
+
+@dataclass(slots=True)
+class Waiting:
+    """M10: how long requests wait, for a summary that takes its time and for the engine, in milliseconds.
+
+    The time of the summary is that of the recording's clock, the engine's is the processor's.
+    """
+
+    played: Played
+    turns: list[Turn] = field(default_factory=list[Turn])
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request."""
+        self.turns.append(seen.turn)
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the waits."""
+        waits = [
+            1_000 * (turn.waited_seconds + busy)
+            for turn, busy in zip(self.turns, self.played.busy_seconds, strict=False)
+        ]
+        return {
+            "M10.stall_ms_max": max(waits, default=0.0),
+            "M10.stall_ms_p50": statistics.median(waits) if waits else 0.0,
+            "M10.stalls": sum(turn.waited_seconds > 0 for turn in self.turns),
+        }
+
+
+@dataclass(slots=True)
+class Summaries:
+    """M11: what summaries take, and how much of what is folded reaches them.
+
+    `calls`, `tokens_in` and `tokens_out` are those of the calls; `share` is their part of all tokens, read or written;
+    `coverage` is the share of the folded text that a summariser was shown, by samples of it; `depth` how many summaries
+    went into the deepest one.
+    """
+
+    played: Played
+    recording: Recording
+    turns: list[Turn] = field(default_factory=list[Turn])
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request."""
+        self.turns.append(seen.turn)
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return what they took."""
+        spent = [one for turn in self.turns for one in turn.summaries]
+        taken = sum(one.fresh + one.held for one in spent), sum(one.output for one in spent)
+        everything = sum(turn.sent + turn.output for turn in self.turns) + sum(taken)
+        figures = {
+            "M11.calls": len(spent),
+            "M11.tokens_in": taken[0],
+            "M11.tokens_out": taken[1],
+            "M11.share": sum(taken) / max(1, everything),
+        }
+        written = [fold for fold in await self.played.folds() if fold.by_model]
+        if not written or self.played.writer is None:
+            return figures
+        return {**figures, "M11.coverage": self._coverage(written), "M11.depth": len(written)}
+
+    def _coverage(self, folds: list[log.CompactionCompleted]) -> float:
+        shown = "\n".join(self.played.writer.shown) if self.played.writer else ""
+        found = [probe in shown for fold in folds for probe in self._probes(fold)]
+        return sum(found) / max(1, len(found))
+
+    def _probes(self, fold: log.CompactionCompleted) -> Iterator[str]:
+        for native in self.recording.messages[fold.start or 0 : fold.stop or 0]:
+            for line in text_of(native).splitlines()[:: max(1, PROBE_STEP // 80)]:
+                if len(line.strip()) >= PROBE_CHARS:
+                    yield line.strip()[:PROBE_CHARS]
+
+
+@dataclass(slots=True)
+class Overhead:
+    """M12: what preparing a request takes of the processor, in milliseconds; and the largest the process was, in MB."""
+
+    played: Played
+
+    async def see(self, seen: Seen) -> None:
+        """Take in one request; the time is taken elsewhere."""
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the times."""
+        busy = sorted(1_000 * seconds for seconds in self.played.busy_seconds) or [0.0]
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        return {
+            "M12.cpu_ms_p50": statistics.median(busy),
+            "M12.cpu_ms_p99": busy[min(len(busy) - 1, len(busy) * 99 // 100)],
+            "M12.rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
+        }

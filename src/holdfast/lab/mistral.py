@@ -1,0 +1,67 @@
+"""Second opinions from mistral-common, where it is installed: on what is valid, and on how many tokens a text has."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast
+
+from holdfast.core.conversation.tokens import Counter, Provenance
+
+PACKAGE, FILE = "mistral_common", "tekken_240911.json"
+Oracle: TypeAlias = Callable[[Sequence[Mapping[str, object]]], bool]
+"""Says whether a request would be taken."""
+
+
+class _Tokenizer(Protocol):
+    def encode(self, text: str, *, bos: bool, eos: bool) -> list[int]: ...
+
+
+class _Validator(Protocol):
+    def validate_request(self, request: object) -> object: ...
+
+
+class Tekken:
+    """Counts with Mistral's tekken vocabulary."""
+
+    provenance: Provenance = "counted"
+    name = "tekken"
+
+    def __init__(self, tokenizer: _Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has."""
+        return len(self._tokenizer.encode(text, bos=False, eos=False))
+
+
+@cache
+def tekken_counter() -> Counter | None:
+    """Return the counter; None where there is none."""
+    found = find_spec(PACKAGE)
+    path = Path(found.origin).parent / "data" / FILE if found and found.origin else None
+    if path is None or not path.is_file():
+        return None
+    return Tekken(import_module(f"{PACKAGE}.tokens.tokenizers.tekken").Tekkenizer.from_file(path))
+
+
+@cache
+def mistral_oracle() -> Oracle | None:
+    """Return what tells whether Mistral's own library takes a request; None where it is not installed."""
+    if find_spec(PACKAGE) is None:
+        return None
+    refusal = cast("type[Exception]", import_module(f"{PACKAGE}.exceptions").MistralCommonException)
+    request = import_module(f"{PACKAGE}.protocol.instruct.request").ChatCompletionRequest
+    rules = import_module(f"{PACKAGE}.protocol.instruct.validator")
+    version = import_module(f"{PACKAGE}.tokens.tokenizers.base").TokenizerVersion.v11
+    judge: _Validator = rules.get_validator(version, rules.ValidationMode.serving)
+
+    def takes(messages: Sequence[Mapping[str, object]]) -> bool:
+        try:
+            judge.validate_request(request.from_openai(list(messages), model="mistral"))
+        except refusal:
+            return False
+        return True
+
+    return takes

@@ -1,0 +1,116 @@
+"""Line and bar plots as SVG, drawn by hand: a report needs no program to be looked at."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 260, 64, 28, 10, 12
+COLOURS = ("#2a6fdb", "#d9480f", "#2b8a3e", "#9c36b5", "#b08900", "#0b7285", "#c2255c", "#495057", "#5c940d", "#862e9c")
+MOST_POINTS = 600
+TICKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a plot."""
+
+    name: str
+    values: Sequence[float]
+    marks: Sequence[int] = ()
+    """Where something happened."""
+
+
+def lines(title: str, series: Sequence[Series], *, unit: str = "") -> str:
+    """Return lines over turns, with what is marked on them."""
+    top = max((value for one in series for value in one.values), default=0.0) or 1.0
+    longest = max((len(one.values) for one in series), default=1)
+    drawn = [_line(one, colour, longest, top) for one, colour in zip(series, _colours(series), strict=True)]
+    return _figure(title, [*_grid(top, unit), *_turns(longest), *drawn], series)
+
+
+def bars(title: str, groups: Mapping[str, Sequence[Series]], *, unit: str = "") -> str:
+    """Return bars, a group beside another; each series has one value."""
+    every = [one for group in groups.values() for one in group]
+    names = list(dict.fromkeys(one.name for one in every))
+    colours = dict(zip(names, _colours([Series(name, ()) for name in names]), strict=True))
+    top = max((value for one in every for value in one.values), default=0.0) or 1.0
+    drawn: list[str] = list(_grid(top, unit))
+    wide = (WIDTH - LEFT - RIGHT) / max(1, len(groups))
+    for place, (label, group) in enumerate(groups.items()):
+        start, each = LEFT + place * wide + wide * 0.1, wide * 0.8 / max(1, len(names))
+        for one in group:
+            high = _high(one.values[0], top)
+            at = start + names.index(one.name) * each
+            told = escape(f"{one.name}, {label}: {one.values[0]:,.3g}{unit}")
+            drawn.append(
+                f'<rect x="{at:.1f}" y="{HEIGHT - BOTTOM - high:.1f}" width="{max(1.0, each - 1):.1f}" '
+                f'height="{high:.1f}" fill="{colours[one.name]}"><title>{told}</title></rect>'
+            )
+        drawn.append(_text(start + wide * 0.4, HEIGHT - 8, label, "middle"))
+    return _figure(title, drawn, [Series(name, ()) for name in names])
+
+
+def _colours(series: Sequence[Series]) -> list[str]:
+    return [COLOURS[place % len(COLOURS)] for place in range(len(series))]
+
+
+def _line(series: Series, colour: str, longest: int, top: float) -> str:
+    step = max(1, len(series.values) // MOST_POINTS)
+    wide = (WIDTH - LEFT - RIGHT) / max(1, longest - 1)
+
+    def place(index: int) -> tuple[float, float]:
+        return LEFT + index * wide, HEIGHT - BOTTOM - _high(series.values[index], top)
+
+    points = " ".join("{:.1f},{:.1f}".format(*place(index)) for index in range(0, len(series.values), step))
+    marks = "".join(
+        '<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*place(index), colour) for index in series.marks
+    )
+    name = escape(series.name)
+    return (
+        f'<g><title>{name}</title><polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        f"{marks}</g>"
+    )
+
+
+def _high(value: float, top: float) -> float:
+    return max(0.0, value) / top * (HEIGHT - BOTTOM - TOP)
+
+
+def _grid(top: float, unit: str) -> list[str]:
+    drawn: list[str] = []
+    for number in range(TICKS):
+        value = top * number / (TICKS - 1)
+        at = HEIGHT - BOTTOM - _high(value, top)
+        drawn.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        drawn.append(_text(LEFT - 6, at + 4, f"{_short(value)}{unit}", "end"))
+    return drawn
+
+
+def _turns(longest: int) -> list[str]:
+    wide = WIDTH - LEFT - RIGHT
+    return [
+        _text(LEFT + wide * number / (TICKS - 1), HEIGHT - 8, f"{(longest - 1) * number // (TICKS - 1):,}", "middle")
+        for number in range(TICKS)
+    ]
+
+
+def _short(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _figure(title: str, drawn: Sequence[str], series: Sequence[Series]) -> str:
+    key = "".join(
+        f'<span class="key"><i style="background:{colour}"></i>{escape(one.name)}</span>'
+        for one, colour in zip(series, _colours(series), strict=True)
+    )
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(title, quote=True)}">{"".join(drawn)}</svg><p>{key}</p></figure>'
+    )

@@ -1,0 +1,117 @@
+"""Recorded conversations in OpenAI's chat format, with what is known of each message besides.
+
+Keys of a message that begin with `x_` are annotations: when it was said (`x_ts`), what the provider billed for it
+(`x_usage`), and a name by which questions refer to it (`x_id`). They are taken off before anything is sent.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from holdfast.errors import MalformedInputError
+from holdfast.testing.chat import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A question about a conversation, and where in it the answer stands."""
+
+    question: str
+    answer: str
+    evidence: tuple[int, ...]
+    """The messages that are needed for it."""
+    category: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One conversation as it was recorded."""
+
+    name: str
+    messages: list[Json]
+    times: list[float | None]
+    """When each message was recorded, in seconds; None where that is not known."""
+    usage: list[Mapping[str, int] | None]
+    """What the provider billed for each assistant turn."""
+    probes: tuple[Probe, ...] = ()
+
+    @property
+    def turns(self) -> list[int]:
+        """Where the assistant answers: before each of these a request was made."""
+        return [index for index, message in enumerate(self.messages) if message["role"] == "assistant" and index]
+
+
+def read_recording(record: object) -> Recording:
+    """Return a recording from a record of a JSONL file."""
+    raw = record.get("messages") if isinstance(record, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    if not isinstance(record, Mapping) or not isinstance(raw, list):
+        raise MalformedInputError("session", "must be an object with a list of messages")
+    fields = cast("Mapping[str, object]", record)
+    native: list[Json] = []
+    for index, message in enumerate(cast("list[object]", raw)):
+        said = cast("Json", message) if isinstance(message, dict) else {}
+        if not isinstance(said.get("role"), str):
+            raise MalformedInputError(f"messages[{index}]", "must be an object with a role")
+        native.append(said)
+    return Recording(
+        str(fields.get("id", "session")),
+        [{key: value for key, value in message.items() if not key.startswith("x_")} for message in native],
+        [_seconds(message.get("x_ts")) for message in native],
+        [_usage(message.get("x_usage")) for message in native],
+        tuple(_probes(fields.get("probes"), [message.get("x_id") for message in native])),
+    )
+
+
+def concatenated(recordings: Sequence[Recording]) -> Recording:
+    """Return recordings as one long one; the system text of the first stands for all, call ids stay apart.
+
+    Conversations that have nothing to do with each other share no facts, so their questions are left out.
+    """
+    messages: list[Json] = []
+    for number, recording in enumerate(recordings):
+        for message in recording.messages:
+            if number and message["role"] == "system":
+                continue
+            messages.append(_with_prefixed_ids(message, f"s{number}_"))
+    return Recording(f"{len(recordings)} sessions", messages, [None] * len(messages), [None] * len(messages))
+
+
+def _with_prefixed_ids(message: Json, prefix: str) -> Json:
+    changed: Json = json.loads(json.dumps(message))
+    if isinstance(changed.get("tool_call_id"), str):
+        changed["tool_call_id"] = f"{prefix}{changed['tool_call_id']}"
+    calls = changed.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:  # pyright: ignore[reportUnknownVariableType]
+        call["id"] = f"{prefix}{call['id']}"
+    return changed
+
+
+def _probes(value: object, names: Sequence[object]) -> list[Probe]:
+    """Return the questions whose evidence is all there."""
+    places = {name: index for index, name in enumerate(names) if isinstance(name, str)}
+    found: list[Probe] = []
+    for probe in cast("list[object]", value) if isinstance(value, list) else []:
+        fields = cast("Json", probe) if isinstance(probe, dict) else {}
+        evidence, question = fields.get("evidence"), fields.get("question")
+        named = cast("list[object]", evidence) if isinstance(evidence, list) else []
+        if isinstance(question, str) and named and all(name in places for name in named):
+            where = tuple(places[str(name)] for name in named)
+            found.append(Probe(question, str(fields.get("answer", "")), where, str(fields.get("category", ""))))
+    return found
+
+
+def _seconds(value: object) -> float | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except ValueError:
+        return None
+
+
+def _usage(value: object) -> Mapping[str, int] | None:
+    if not isinstance(value, dict):
+        return None
+    return {key: item for key, item in value.items() if isinstance(item, int)}  # pyright: ignore[reportUnknownVariableType]

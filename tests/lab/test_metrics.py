@@ -1,0 +1,198 @@
+"""Each figure on a conversation whose answer can be worked out by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast.core.planning.presets import PRESETS
+from holdfast.lab.baselines import Asked, Prepared, Spent
+from holdfast.lab.demands import laid_down
+from holdfast.lab.metrics.evidence import Evidence, questioned
+from holdfast.lab.metrics.retention import Demands, Instructions
+from holdfast.lab.metrics.soundness import Adherence, Validity
+from holdfast.lab.metrics.work import Losslessness, Overhead, Summaries, Waiting
+from holdfast.lab.mistral import mistral_oracle, tekken_counter
+from holdfast.lab.played import Played
+from holdfast.lab.recordings import Probe, Recording
+from holdfast.lab.replay import Player
+from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.sessions import generated_session
+
+
+def recorded(messages: list[Json], probes: Sequence[Probe] = ()) -> Recording:
+    nothing: list[Any] = [None] * len(messages)
+    return Recording("test", messages, nothing, nothing, tuple(probes))
+
+
+@dataclass(slots=True)
+class Only:
+    """Sends the newest messages, and nothing else."""
+
+    count: int
+
+    async def prepare(self, asked: Asked) -> Prepared:
+        return Prepared(asked.messages[-self.count :])
+
+
+async def asked_of(
+    talk: Recording, policy: Any, *metrics: Any, budget: int = 10**6, static: int = 0
+) -> dict[str, float]:
+    return await Player(talk, policy, budget, static).play(metrics)
+
+
+def working(paths: Sequence[str]) -> list[Json]:
+    """Read files one after the other, each with an exchange between."""
+    talk: list[Json] = [said("go")]
+    for number, path in enumerate(paths):
+        call: Json = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "read", "arguments": f'{{"path": "{path}"}}'},
+        }
+        asking: Json = {"role": "assistant", "content": None, "tool_calls": [call]}
+        talk += [asking, returned(f"c{number}", f"read {path}"), answered("done"), said("next")]
+    return talk
+
+
+async def test_m1_counts_identifiers_that_are_needed_again_after_twenty_messages() -> None:
+    paths = ["src/first.py", *(f"src/file{number}.py" for number in range(9)), "src/first.py", "src/file8.py"]
+
+    seen_all = await asked_of(recorded(working(paths)), Only(10**6), Demands())
+    seen_few = await asked_of(recorded(working(paths)), Only(6), Demands())
+
+    assert (seen_all["M1.demands"], seen_all["M1.far"], seen_all["M1.first"]) == (1, 1.0, 1.0)
+    assert (seen_few["M1.demands"], seen_few["M1.far"]) == (1, 0.0)
+    assert seen_few["M1.by_age.20"] == 0.0
+    assert "M1.far_recall" not in seen_few
+
+
+async def test_m1_counts_what_one_recall_brings_back() -> None:
+    paths = ["src/first.py", *(f"src/file{number}.py" for number in range(9)), "src/first.py"]
+
+    async def recall(query: str) -> str:
+        return "it was src/first.py" if query == "next" else ""
+
+    figures = await asked_of(recorded(working(paths)), Only(6), Demands(recall))
+
+    assert (figures["M1.far"], figures["M1.far_recall"]) == (0.0, 1.0)
+
+
+async def test_m2_and_m3_ask_for_all_evidence_and_for_the_answer() -> None:
+    talk = [said("I live in Oslo."), answered("Noted."), said("My cat is called Miso."), answered("Noted.")]
+    probes = [
+        Probe("Where do I live?", "Oslo", (0,)),
+        Probe("What is the cat called?", "Miso", (2,)),
+        Probe("Where does Miso live?", "in Oslo with you", (0, 2)),
+    ]
+
+    figures = await asked_of(questioned(recorded(talk, probes)), Only(3), Evidence())
+
+    assert figures["M2.questions"] == pytest.approx(1 / 3)
+    assert figures["M2.hard"] == 0.0
+    assert figures["M2.turns"] == pytest.approx(2 / 4)
+    assert figures["M3.answers"] == pytest.approx(1 / 2), "the third answer stands nowhere to the letter"
+
+
+async def test_m2_with_a_recall_whose_query_is_the_question() -> None:
+    talk = [said("I live in Oslo."), answered("Noted."), said("My cat is called Miso."), answered("Noted.")]
+    asked: list[str] = []
+
+    async def recall(query: str) -> str:
+        asked.append(query)
+        return "I live in Oslo."
+
+    figures = await asked_of(
+        questioned(recorded(talk, [Probe("Where do I live?", "Oslo", (0,))])), Only(2), Evidence(recall)
+    )
+
+    assert (figures["M2.questions_recall"], figures["M3.answers_recall"], asked) == (1.0, 1.0, ["Where do I live?"])
+
+
+@pytest.mark.skipif(mistral_oracle() is None, reason="mistral-common is not installed")
+async def test_m8_counts_requests_that_a_provider_would_refuse() -> None:
+    talk = recorded([said("a"), called("x"), returned("x", "r"), answered("b")])
+
+    whole = await asked_of(talk, Only(10), Validity(oracle=mistral_oracle()))
+    torn = await asked_of(talk, Only(1), Validity(oracle=mistral_oracle()))
+
+    assert (whole["M8.invalid"], whole["M8.elsewhere"], whole["M8.mistral"]) == (0, 0, 0)
+    assert torn["M8.invalid"] == 1, "a result without its call"
+
+
+async def test_m9_counts_requests_over_budget_as_somebody_else_counts() -> None:
+    talk = recorded([said("word " * 85), answered("b")])
+
+    ours = await asked_of(talk, Only(1), Adherence(), budget=200, static=100)
+    theirs = await asked_of(talk, Only(1), Adherence("over_claude", 1.21, 100), budget=200, static=100)
+
+    assert (ours["M9.over"], theirs["M9.over_claude"]) == (0, 1)
+    assert theirs["M9.over_claude_most"] == pytest.approx((100 + (ours["M9.over_most"] * 200 - 100) * 1.21) / 200)
+
+
+@pytest.mark.skipif(tekken_counter() is None, reason="mistral-common is not installed")
+def test_m9_has_a_second_vocabulary() -> None:
+    counter = tekken_counter()
+
+    assert counter is not None
+    assert 3 <= counter.count("The tide turns at four.") <= 9
+
+
+async def test_m13_counts_instructions_that_stand_to_the_letter() -> None:
+    talk = recorded(
+        [told("Be brief."), said("Count ships."), answered("one"), said("Never round. Fine?"), answered("two"),
+         said("Go on."), answered("three")]
+    )  # fmt: skip
+
+    everything = await asked_of(talk, Only(10), Instructions())
+    newest = await asked_of(talk, Only(1), Instructions())
+
+    assert everything == {"turns": 3, "M13.verbatim": 1.0, "M13.users": 1.0}
+    # Of 2, 4 and 4 instructions the newest message says 1, 2 and 1; of 1, 2 and 3 prompts it is 1 each time.
+    assert newest == {"turns": 3, "M13.verbatim": pytest.approx(4 / 10), "M13.users": pytest.approx(3 / 6)}
+
+
+def test_a_rule_is_a_sentence_that_says_what_is_always_or_never_done() -> None:
+    text = "Use tabs. Never touch a.lock! I don't know. Do you always win? Please don't read it all.\nIt must be fast"
+
+    assert list(laid_down(text)) == ["Never touch a.lock!", "Please don't read it all.", "It must be fast"]
+
+
+async def test_m4_m10_m11_and_m12_of_a_policy_that_waits_for_its_summaries() -> None:
+    talk = recorded(generated_session(300))
+
+    async with Played(PRESETS["copilot"], summary_seconds=60.0) as played:
+        metrics = [Losslessness(played, talk), Waiting(played), Summaries(played, talk), Overhead(played)]
+        figures = await asked_of(talk, played, *metrics, budget=12_000)
+
+    assert figures["M4.lost"] == 0
+    assert figures["M10.stalls"] > 0
+    assert 0 < figures["M10.stall_ms_max"] <= 61_000
+    assert figures["M11.calls"] > 0
+    assert 0 < figures["M11.share"] < 1
+    assert figures["M11.coverage"] > 0.99
+    assert figures["M12.cpu_ms_p50"] > 0
+
+
+async def test_m10_of_the_default_is_nothing_but_its_own_work() -> None:
+    talk = recorded(generated_session(300))
+
+    async with Played(PRESETS["default"], summary_seconds=60.0) as played:
+        figures = await asked_of(talk, played, Waiting(played), Summaries(played, talk), budget=12_000)
+
+    assert figures["M10.stalls"] == 0
+    assert figures["M11.calls"] > 0
+
+
+async def test_spend_on_summaries_is_told_with_the_request_it_was_for() -> None:
+    talk = recorded(generated_session(300))
+
+    async with Played(PRESETS["copilot"], summary_seconds=0.0) as played:
+        player = Player(talk, played, 12_000)
+        await player.play()
+
+    spent: list[Spent] = [one for turn in player.turns for one in turn.summaries]
+    assert played.writer is not None
+    assert spent == played.writer.spent[: len(spent)]
+    assert all(one.fresh > 0 and one.output > 0 for one in spent)

@@ -1,0 +1,208 @@
+"""`holdfast lab run`: from files and sessions to a table, rows for programs, and a report."""
+
+import asyncio
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.core.planning.cost import PRICES, Prices
+from holdfast.errors import SettingsError
+from holdfast.lab.prices import prices_for
+from holdfast.lab.running import rules_of
+from holdfast.session.session import Session
+from holdfast.testing.chat import answered, said
+from holdfast.testing.sessions import generated_session
+
+Captured = pytest.CaptureFixture[str]
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+ASKED = [
+    "M1.far", "M1.far_recall", "M4.lost", "M5.hit_share", "M5.breaks_per_100", "M6.anthropic.total",
+    "M6.anthropic.vs_threshold", "M6.none.vs_threshold", "M7.growth", "M8.invalid", "M9.over", "M9.over_claude",
+    "M10.stall_ms_max", "M11.calls", "M12.cpu_ms_p50", "M13.verbatim", "M14.differences",
+]  # fmt: skip
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    path = tmp_path / "sessions.jsonl"
+    probes = [{"question": "What was first?", "answer": "x", "evidence": ["first"]}]
+    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generated_session(150)]
+    lines = [{"id": "one", "messages": generated_session(120)}, {"id": "two", "messages": messages, "probes": probes}]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\nnot a line\n")
+    return path
+
+
+def ran(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = main(["lab", "run", *arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+class Looking(HTMLParser):
+    """Finds out what a page is made of, and whether its tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[str] = []
+        self.titles: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        assert not any(name in {"src", "href", "onload"} for name, _ in attrs), "it needs nothing but itself"
+        if tag not in {"meta", "line", "circle", "polyline", "rect", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "figcaption":
+            self.titles.append(data)
+
+
+def test_a_run_tells_people_programs_and_a_browser(sessions: Path, tmp_path: Path, capsys: Captured) -> None:
+    html, table = tmp_path / "report.html", tmp_path / "figures.csv"
+
+    code, out, problems = ran(
+        capsys, str(sessions), "--budget", "12000", "--prices", "anthropic,none", "--json", "--html", str(html),
+        "--csv", str(table),
+    )  # fmt: skip
+
+    rows = json.loads(out)
+    assert f"holdfast: {sessions}, line 3: " in problems
+    assert code == 1, "something could not be read"
+    assert {(row["session"], row["policy"]) for row in rows if row["policy"] in {"default", "threshold"}} == {
+        ("one", "default"), ("two", "default"), ("one", "threshold"), ("two", "threshold"),
+    }  # fmt: skip
+    (ours,) = [row for row in rows if row["policy"] == "default" and row["session"] == "two"]
+    assert [name for name in ASKED if name not in ours] == []
+    assert (ours["M4.lost"], ours["M8.invalid"], ours["M9.over"], ours["M14.differences"]) == (0, 0, 0, 0)
+    assert (ours["M2"]["questions_recall"], ours["M2.questions_recall"]) == (1.0, 1.0)
+    assert ours["M6"]["anthropic"]["vs_threshold"] == ours["M6.anthropic.vs_threshold"]
+    assert len(list(csv.DictReader(io.StringIO(table.read_text())))) == len(rows)
+    looking = Looking()
+    looking.feed(html.read_text())
+    assert looking.found.count("svg") == len(looking.titles) >= 2 * 4
+    assert {"table", "polyline", "circle", "rect"} <= {*looking.found}
+    assert "script" not in looking.found
+
+
+def test_the_table_explains_its_columns(sessions: Path, capsys: Captured) -> None:
+    code, out, _ = ran(capsys, str(sessions), "--budget", "12000", "--concat", "--baselines", "threshold")
+
+    assert code == 1
+    heading, *lines = out.splitlines()
+    assert heading.split()[:5] == ["SESSION", "BUDGET", "POLICY", "FAR", "+RECALL"]
+    assert [line.split()[3] for line in lines[:2]] == ["threshold", "default"]
+    assert "standing instructions verbatim" in out
+
+
+def test_a_session_of_the_store_is_played_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:///{tmp_path}/chats.db")
+
+    async def talk() -> None:
+        async with Session.open("report-1", store=f"sqlite:///{tmp_path}/chats.db") as session:
+            for number in range(20):
+                await session.record([said(f"question {number}"), answered(f"answer {number}")])
+
+    asyncio.run(talk())
+
+    code, out, _ = ran(capsys, "report", "--budget", "9000", "--baselines", "", "--json")
+
+    (row,) = json.loads(out)
+    assert (code, row["session"], row["turns"], row["M8.invalid"]) == (0, "report-1", 20, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--policy", "nonsense"], "--policy: 'nonsense': "),
+        (["--policy", "default+what"], "--policy: 'what' is not known; write default+summary"),
+        (["--policy", "my.toml"], "--policy: my.toml cannot be read: No such file"),
+        (["--budget", "many"], "--budget: 'many' is no list of tokens above 3,000"),
+        (["--prices", "acme"], "--prices: 'acme' is not known; choose from anthropic"),
+        (["--prices", "prices.toml"], "--prices: prices.toml: [mine] needs output"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(
+    sessions: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str
+) -> None:
+    monkeypatch.chdir(sessions.parent)
+    Path("prices.toml").write_text("[mine]\nread = 0.1\nwrite = 1.0\n")
+
+    code, out, problems = ran(capsys, str(sessions), *arguments)
+
+    assert (code, out) == (2, "")
+    assert problem in problems
+
+
+def test_a_file_that_is_no_conversation_is_named_and_the_others_are_played(
+    sessions: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    odd = tmp_path / "odd.bin"
+    odd.write_bytes(b"\x00\x01\xff nothing of use")
+
+    code, out, problems = ran(
+        capsys, str(odd), "/nowhere.jsonl", str(sessions), "--budget", "9000", "--baselines", "", "--json"
+    )
+
+    assert (code, len(json.loads(out))) == (1, 2)
+    assert str(odd) in problems
+    assert "/nowhere.jsonl" in problems
+
+
+def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[mine]\nread = 0.2\nwrite = 1\noutput = 3\nttl_seconds = 60\n")
+
+    found = prices_for(f"openai, anthropic,claude, {path}, gpt-4o-mini")
+
+    assert found[:3] == [
+        PRICES["gpt-5"],
+        PRICES["anthropic"],
+        Prices(name="mine", read=0.2, write=1.0, output=3.0, ttl_seconds=60.0),
+    ]
+    assert [one.name for one in found[3:]] == ["gpt-4o-mini"]
+    with pytest.raises(SettingsError, match="names nothing"):
+        prices_for(" , ")
+
+
+def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summariser(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "copilot"\n')
+
+    assert (rules_of("default")[0].name, rules_of("default")[1]) == ("default", False)
+    assert (rules_of(f"{path}+summary")[0].fold, rules_of(f"{path}+summary")[1]) == (rules_of("copilot")[0].fold, True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see the processes of this machine")
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"id": "long", "messages": generated_session(3_000)}) + "\n")
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
+    command = [HOLDFAST, "lab", "run", str(path), "--budget", "16000,50000", "--jobs", "1", "--policy", "default"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
+
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None and not children.read_text().split()[1:]:
+        pass  # the first is the one that watches over what they share; the second plays
+    process.send_signal(signal.SIGINT)
+    out, problems = process.communicate(timeout=60)
+
+    assert "interrupted; what is done is shown" in problems
+    assert "Traceback" not in problems
+    assert out.startswith("SESSION") or "nothing" in problems
