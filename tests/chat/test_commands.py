@@ -20,6 +20,7 @@ NAMED = [
     "new",
     "history",
     "memory",
+    "board",
     "context",
     "config",
     "model",

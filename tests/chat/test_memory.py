@@ -74,3 +74,74 @@ def test_the_model_can_search_memory_unless_it_has_no_tools(
     assert "the keys are in the red box" in str(served.asked[1][-1]["content"])
     offered = ["memory_search" in str(request.body.get("tools")) for request in served._endpoint.requests]
     assert offered == [True, True, False]
+
+
+def work(folder: Path, branch: str = "main") -> None:
+    (folder / ".git").mkdir(parents=True, exist_ok=True)
+    (folder / ".git" / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
+
+
+async def test_the_board_is_shown_added_to_and_pruned(tmp_path: Path) -> None:
+    work(tmp_path)
+    chat, room = await entered(tmp_path)
+
+    empty = await told(chat, room, "/board")
+    added = await told(chat, room, "/board add Use tabs, never spaces")
+    entry = added[1:5]
+    shown = await told(chat, room, "/board")
+    wrong = [await told(chat, room, line) for line in ("/board add", "/board prune", "/board burn it")]
+    unknown = await told(chat, room, "/board prune zzzz")
+    pruned = await told(chat, room, f"/board prune {entry}")
+
+    assert empty == f"the board of {tmp_path}, branch main is empty; /board add TEXT puts something on it"
+    assert added == f"[{entry}] Use tabs, never spaces"
+    assert f"{entry} | Use tabs, never spaces | 2" in shown
+    assert {*wrong} == {"/board: takes nothing, `add TEXT` or `prune ID`"}
+    assert unknown == f"board: there is no one entry 'zzzz'; there are: {entry}"
+    assert pruned == "taken off: Use tabs, never spaces"
+
+
+async def test_lines_of_a_board_that_cannot_be_read_are_told_and_a_board_can_be_off(tmp_path: Path) -> None:
+    work(tmp_path)
+    chat, room = await entered(tmp_path)
+    await told(chat, room, "/board add Use tabs")
+    (path,) = (tmp_path / "boards").glob("*.md")
+    path.write_text(path.read_text() + "scribbled\n")
+
+    shown = await told(chat, room, "/board")
+    await told(chat, room, "/config boards off")
+
+    assert f"{path}: line 6: scribbled: is no entry; it is kept as it is" in shown
+    assert await told(chat, room, "/board") == "boards: are off; /config boards FOLDER names a folder for them"
+
+
+def test_a_new_conversation_finds_the_board_of_its_branch_in_its_inbox(
+    served: Served, env: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    work(folder)
+    ran(served, env, folder, said="/board add The report is built with make report\n")
+
+    ran(served, env, folder, said="How is it built?\nAnd then?\n/history\n")
+    work(folder, "other")
+    ran(served, env, folder, said="And here?\n")
+
+    first, second, other = ([str(message["content"]) for message in asked[1:]] for asked in served.asked)
+    assert [("make report" in text, "for reference only" in text) for text in first] == [(True, True), (False, False)]
+    assert first[1] == "How is it built?"
+    assert second[:2] == first
+    assert other == ["And here?"]
+
+
+async def test_a_board_that_cannot_be_read_does_not_stop_a_conversation(
+    served: Served, env: dict[str, str], tmp_path: Path
+) -> None:
+    folder, home = tmp_path / "folder", Path(env["HOLDFAST_HOME"])
+    folder.mkdir()
+    home.mkdir()
+    (home / "boards").write_text("a file")
+
+    code, out, err = ran(served, env, folder, "-p", "Hello?")
+
+    assert (code, out) == (0, "you said: Hello?\n")
+    assert "board: " in err

@@ -19,7 +19,9 @@ from holdfast.models.embedded.weights import NAME as EMBEDDED
 from holdfast.session.checkpoints import Checkpoints
 from holdfast.session.compactor import Approval, Compaction
 from holdfast.session.keeping import Clock
+from holdfast.session.memory.board import ContextBoard
 from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.memory.repository import repository_of
 from holdfast.session.session import Opening, Session, now_ms
 from holdfast.stores.base import Store
 
@@ -104,6 +106,13 @@ def memory_from(settings: Settings) -> DailyMemory | None:
     """Return daily memory: where the policy wants one or the user has named a folder; None where it is off."""
     is_wanted = policy_from(settings).remembers or settings.source("memory").kind != "default"
     return DailyMemory(settings.memory) if settings.memory is not None and is_wanted else None
+
+
+def board_from(settings: Settings) -> ContextBoard | None:
+    """Return the context board of the repository and branch around the working folder; None where it is off."""
+    if settings.boards is None:
+        return None
+    return ContextBoard(settings.boards, repository_of(settings.places.cwd))
 
 
 def compaction_from(

@@ -191,6 +191,15 @@ class Values:
             "A folder for daily memory, YYYY-MM-DD.md, or off; named by you it holds for presets that have none too",
         ),
     )
+    boards: Path | None = field(
+        default=Path("~/.holdfast/boards"),
+        metadata=_about(
+            PLACES,
+            FolderPath(),
+            "A folder for context boards, one for each repository and branch, or off",
+            also="board",
+        ),
+    )
     retention_days: int | None = field(
         default=None,
         metadata=_about(PLACES, Whole(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"),

@@ -159,7 +159,12 @@ def settled(
 ) -> Settings:
     """Return the settings that all of what was given makes; what cannot be is left out and told in `problems`."""
     told, wrong = list(notes), list(problems)
-    values: dict[str, object] = {"store": where.store, "checkpoints": where.checkpoints, "memory": where.memory}
+    values: dict[str, object] = {
+        "store": where.store,
+        "checkpoints": where.checkpoints,
+        "memory": where.memory,
+        "boards": where.boards,
+    }
     sources: dict[str, Source] = {}
     is_safe = _is_trusted(given, where)
     for one in given if is_safe else _harmless(given, where, told):

@@ -76,6 +76,7 @@ _RULES: Mapping[str, Callable[[object, Path], str | None]] = {
     "policy": _leaves,
     "checkpoints": _leaves,
     "memory": _leaves,
+    "boards": _leaves,
     "retention_days": _deletes,
     "trust": _trusts,
 }

@@ -19,6 +19,7 @@ from holdfast.app.settings import Settings
 from holdfast.chat.answerer import Answerer
 from holdfast.chat.folder import Folder
 from holdfast.chat.happenings import Notice, Outcome, Screen, TurnEnded
+from holdfast.chat.inbox import FORMAT, welcomed
 from holdfast.chat.prompts import attached, is_too_large, reference, sound
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import Budget
@@ -35,7 +36,6 @@ from holdfast.stores.base import Store
 from holdfast.stores.listing import session_named
 from holdfast.stores.open import open_store
 
-FORMAT = "pydantic-ai"
 MAX_NAME_CHARS = 100
 
 
@@ -200,12 +200,15 @@ class Chat:
     async def say(self, typed: str | None) -> Outcome:
         """Take one turn: a prompt and its answer. Without a prompt, the last one is asked again."""
         self._turn = asyncio.current_task()
-        session, said = self.session, len(self.session)
+        session, is_first, said = self.session, not len(self.session), len(self.session)
         prompt: str | None = None
         try:
             prompt = None if typed is None else await self._fit(typed)
             if prompt == "":
                 return "failed"
+            if is_first:
+                await welcomed(session, self.settings, self.screen, self.budget)
+                said = len(session)
             outcome = await self._answer(prompt)
         except asyncio.CancelledError:
             outcome = self._stopped()
@@ -215,7 +218,7 @@ class Chat:
             self._turn = None
         is_recorded = len(session) > said
         self.unsaid = None if is_recorded else prompt
-        if prompt and is_recorded and not said:
+        if prompt and is_recorded and is_first:
             with suppress(StoreError):
                 await session.rename(" ".join(prompt.split())[:MAX_NAME_CHARS])
         return outcome

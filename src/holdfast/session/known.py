@@ -20,11 +20,13 @@ def name_of(native: Mapping[str, object], spoken: str) -> str:
 
 
 def recorded(history: History, keeper: Keeper) -> list[Recorded]:
-    """Return the messages of the main agent that stand, folded ones too, by their names; none of its delegates'."""
+    """Return the messages of the main agent that stand, folded ones too, by their names; no delegate's, no note's."""
     context, spoken = history.context(), history.format or ""
     names = keeper.names if spoken in KEEPING_MORE else keeper.hashes
     found: list[Recorded] = []
     for entry in context.between(context.standing.cleared_at, context.length):
+        if entry.message.is_from_memory:
+            continue
         position = entry.position or 0
         if history.said_in[position] != MAIN:
             continue

@@ -52,7 +52,8 @@ class Reader(Traveller):
     async def messages(self) -> list[Mapping[str, object]]:
         """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
 
-        Never what stands before a clear, nor what a rewind took out, nor what delegates said among themselves.
+        Never what stands before a clear, nor what a rewind took out, nor what delegates said among themselves, nor a
+        note from memory.
         """
         async with self._keeper.turn:
             await self._keeper.take_in()
@@ -60,4 +61,4 @@ class Reader(Traveller):
         start, entries = context.standing.cleared_at, self.history.entries
         own = [at for at in range(start, context.length) if context.said_in[at] == log.MAIN and context.stands(at)]
         entries.need(own)
-        return [entries.native(position) for position in own]
+        return [entries.native(position) for position in own if not entries[position].message.is_from_memory]

@@ -12,6 +12,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, get_args
 
+from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.scope import MainSees
 from holdfast.core.history.sees import EVERYTHING, Sees
@@ -179,6 +180,14 @@ class Session(Delegator):
             if any(message.role == "assistant" for message in decoded):
                 self._ladder.answered(scope)
             return await self._keeper.say(events, decoded)
+
+    async def deliver(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+        """Record a note from memory, and return its position: the model sees it, as reference that nobody has said."""
+        wire = self._format(format)
+        message = user(words("text", text), trust="memory")
+        event = log.MessageAppended(format=wire.name, native=wire.encode(message), trust="memory")
+        async with self._keeper.turn:
+            return (await self._keeper.say([event], [wire.decode(event.native, 0)])).start
 
     @fetching
     async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002

@@ -1,10 +1,12 @@
-"""Commands about what outlasts a conversation: daily memory."""
+"""Commands about what outlasts a conversation: daily memory, and the context board."""
 
-from holdfast.app.build import memory_from
+from holdfast.app.build import board_from, memory_from
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.chat.inbox import today
 from holdfast.errors import SettingsError
+from holdfast.session.memory.board import ContextBoard
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.looking import MemoryTool
 
@@ -39,3 +41,44 @@ def _daily(chat: Chat) -> DailyMemory:
     if daily is None:
         raise SettingsError("memory", "is off; /config memory FOLDER names a folder for it")
     return daily
+
+
+@GROUP.register("[add TEXT | prune ID]", completes=lambda _: ("add", "prune"))
+async def board(chat: Chat, what: str) -> None:
+    """Show the context board of this repository and branch, put TEXT on it, or take an entry off it.
+
+    New conversations find it in their inbox, as reference; the file may be edited by hand.
+    """
+    where = _board(chat)
+    verb, _, rest = what.partition(" ")
+    if verb == "add" and rest.strip():
+        entry = await where.add(rest, day=today(chat.session.clock()))
+        chat.screen.show(Notice(f"[{entry.id}] {entry.text}"))
+    elif verb == "prune" and rest.strip():
+        entry = await where.prune(rest)
+        chat.screen.show(Notice(f"taken off: {entry.text}"))
+    elif what:
+        raise SettingsError("/board", "takes nothing, `add TEXT` or `prune ID`")
+    else:
+        await _show_board(chat, where)
+
+
+async def _show_board(chat: Chat, where: ContextBoard) -> None:
+    shown = await where.read()
+    rows = [
+        (entry.id, entry.text, entry.added or "by hand", f"{entry.used:,}", ", ".join(entry.sources))
+        for entry in shown.entries
+    ]
+    if rows:
+        chat.screen.show(Table(("ID", "ENTRY", "ADDED", "USED", "FROM"), rows, title=str(where.repository)))
+    else:
+        chat.screen.show(Notice(f"the board of {where.repository} is empty; /board add TEXT puts something on it"))
+    for line in shown.damage:
+        chat.screen.show(Notice(f"{where.path}: {line}: is no entry; it is kept as it is", "warning"))
+
+
+def _board(chat: Chat) -> ContextBoard:
+    found = board_from(chat.settings)
+    if found is None:
+        raise SettingsError("boards", "are off; /config boards FOLDER names a folder for them")
+    return found

@@ -23,7 +23,7 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "tool": "tool",
 }
 
-MADE_UP: frozenset[Trust] = frozenset({"summary", "system"})
+MADE_UP: frozenset[Trust] = frozenset({"summary", "system", "memory"})
 """Who writes in a user's place without being the user."""
 
 
@@ -201,6 +201,16 @@ class Message:
             or isinstance(part, Media | Opaque)
             for part in self.parts
         )
+
+    @property
+    def is_from_memory(self) -> bool:
+        """Whether it was put here from memory: reference that nobody has said, and no client's own list holds."""
+        return any(isinstance(part, Text) and part.trust == "memory" for part in self.parts)
+
+    def trusted_as(self, trust: Trust) -> "Message":
+        """Return the same message with its words under another label, and its JSON as it was."""
+        parts = tuple(replace(part, trust=trust) if isinstance(part, Text) else part for part in self.parts)
+        return replace(self, parts=parts, decoded=parts)
 
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the same message saying something else; its JSON stays beside it for the encoder."""

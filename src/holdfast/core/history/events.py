@@ -8,7 +8,7 @@ siblings); how a record is written down is `records.py`'s business.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from holdfast.core.history.compactions import (
     MAIN,
@@ -50,6 +50,8 @@ class MessageAppended:
     agent: str | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
+    trust: Literal["memory"] | None = None
+    """Whose word it is, where that is not its role's: what comes from memory is reference, and nobody's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

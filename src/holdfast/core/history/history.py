@@ -213,11 +213,12 @@ class History:
 
     def read(self, position: int, event: log.MessageAppended) -> None:
         """Take in a message of the past that was not read before."""
-        self.entries.put(Entry(self.readers(event.format).decode(event.native, position), position), event)
+        message = _labelled(self.readers(event.format).decode(event.native, position), event)
+        self.entries.put(Entry(message, position), event)
 
     def _say(self, event: log.MessageAppended, message: Message | None) -> None:
         position = len(self.entries)
-        message = message or self.readers(event.format).decode(event.native, position)
+        message = _labelled(message or self.readers(event.format).decode(event.native, position), event)
         self.entries.append(Entry(message, position), event)
         self.said_in.append(event.scope)
         self.format = event.format
@@ -319,6 +320,10 @@ class History:
         history._has_earlier, history.facts = state.has_earlier, state.facts
         history._ledgers = {scope: _Kept(kept.lineage, kept.stop, kept) for scope, kept in state.ledgers.items()}
         return history
+
+
+def _labelled(message: Message, event: log.MessageAppended) -> Message:
+    return message if event.trust is None else message.trusted_as(event.trust)
 
 
 @dataclass(slots=True)
