@@ -21,6 +21,7 @@ NAMED = [
     "history",
     "memory",
     "board",
+    "subconscious",
     "context",
     "config",
     "model",

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Session
+from holdfast.session.memory.board import ContextBoard, held_at
+from holdfast.session.memory.repository import repository_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import called, spoken
-from tests.chat.conftest import Served
+from tests.chat.conftest import Served, Sit
 from tests.chat.room import entered, said, told, user_part
 from tests.chat.test_behind_a_pipe import ran
 
@@ -145,3 +148,76 @@ async def test_a_board_that_cannot_be_read_does_not_stop_a_conversation(
 
     assert (code, out) == (0, "you said: Hello?\n")
     assert "board: " in err
+
+
+RULE = "Always run the tests with make test."
+
+
+async def finished(tmp_path: Path, store: MemoryStore, session: str, *texts: str) -> None:
+    """Let a conversation about the work in a folder be over."""
+    board = ContextBoard(tmp_path / "boards", repository_of(tmp_path))
+    async with Session.open(session, store=store, clock=lambda: 1_700_000_000_000) as opened:
+        await store.put_fact(held_at(session), {"board": board.repository.key})
+        for text in texts:
+            prompt = {"kind": "request", "parts": [user_part(text)]}
+            reply = {"kind": "response", "parts": [{"part_kind": "text", "content": "Yes."}]}
+            await opened.record([prompt, reply], format="pydantic-ai")
+
+
+@pytest.mark.seed("C-55")
+async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp_path: Path) -> None:
+    work(tmp_path)
+    store = MemoryStore()
+    await finished(tmp_path, store, "earlier", RULE)
+    length = await store.length("earlier")
+    chat, room = await entered(tmp_path, "no", "yes", flags={"summarization_model": "none"}, store=store)
+
+    refused = await told(chat, room, "/subconscious run")
+    empty = await told(chat, room, "/board")
+    agreed = await told(chat, room, "/subconscious run")
+    board = await told(chat, room, "/board")
+    again = await told(chat, room, "/subconscious run")
+    wrong = await told(chat, room, "/subconscious")
+
+    assert refused == f" | ENTRY | FROM\nadd | {RULE} | earlier #0\nthe board stays as it is"
+    assert "is empty" in empty
+    assert agreed.endswith("done; /board shows it")
+    assert RULE in board
+    assert again == "nothing to propose; 0 finished conversations read"
+    assert wrong == "/subconscious: takes `run`"
+    assert await store.length("earlier") == length
+
+
+def test_a_conversation_that_ends_with_nobody_there_leaves_what_it_settled_where_that_is_allowed(
+    served: Served, env: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    work(folder)
+    lines = f"{RULE}\nGo on.\n"
+
+    _, _, silent = ran(served, env, folder, said=lines)
+    _, _, told_of = ran(served, {**env, "HOLDFAST_CONSOLIDATE": "on", **NOBODY}, folder, said=lines)
+    _, out, _ = ran(served, {**env, **NOBODY}, folder, said="How do I test?\n")
+
+    assert silent == ""
+    assert told_of == "rem-agent: 1 change of the board; /board shows it\n"
+    assert out == "you said: How do I test?\n"
+    assert f"- {RULE}" in str(served.asked[-1])
+
+
+NOBODY = {"HOLDFAST_SUMMARIZATION_MODEL": "none"}
+
+
+def test_a_terminal_that_goes_away_is_nobody_there(sit: Sit, tmp_path: Path) -> None:
+    work(tmp_path / "folder")
+    person = sit(HOLDFAST_CONSOLIDATE="on", **NOBODY)
+    person.says(RULE)
+    person.sees(f"you said: {RULE}")
+    person.says("Go on.")
+    person.sees("you said: Go on.")
+
+    person.ends()
+    person.leaves()
+
+    (board,) = (tmp_path / "home" / "boards").glob("folder-main-*.md")
+    assert f"- {RULE}" in board.read_text()

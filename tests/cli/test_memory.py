@@ -1,11 +1,17 @@
-"""`holdfast memory`, run as people run it."""
+"""`holdfast memory` and `holdfast consolidate`, run as people run them."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from holdfast import Session
 from holdfast.cli.main import main
+from holdfast.session.memory.board import held_at
+from holdfast.session.memory.repository import repository_of
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, said
 
 Captured = pytest.CaptureFixture[str]
 
@@ -75,3 +81,50 @@ def test_a_preset_without_memory_has_one_where_the_user_names_a_folder(
     monkeypatch.setenv("HOLDFAST_MEMORY", str(home / "memory"))
 
     assert (without, run(capsys, "memory")[0]) == (2, 0)
+
+
+RULE = "Always run the tests with make test."
+
+
+@pytest.fixture
+def earlier(home: Path, tmp_path: Path) -> Path:
+    """A conversation about this folder that is over; returns the board's folder."""
+
+    async def held() -> None:
+        store = SqliteStore(home / "chats.db")
+        async with Session.open("earlier", store=store, clock=lambda: 1_700_000_000_000) as session:
+            await store.put_fact(held_at("earlier"), {"board": repository_of(tmp_path).key})
+            await session.record([said(RULE), answered("Yes.")])
+        await store.close()
+
+    asyncio.run(held())
+    return home / "boards"
+
+
+@pytest.mark.seed("C-55")
+def test_consolidate_shows_what_it_would_do_and_does_it_when_told(
+    earlier: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SUMMARIZATION_MODEL", "none")
+
+    shown = run(capsys, "consolidate")
+    untouched = [*earlier.glob("*.md")]
+    facts = json.loads(run(capsys, "consolidate", "--json", "--apply")[1])
+    (board,) = earlier.glob("*.md")
+    again = run(capsys, "consolidate", "--apply")
+
+    assert shown[0] == 0
+    assert shown[1].splitlines()[1].split("  ") == ["add", RULE, "earlier #0"]
+    assert shown[2] == "holdfast: nothing was changed; --apply does it\n"
+    assert untouched == []
+    assert (facts["applied"], facts["read"], facts["proposals"][0]["text"]) == (True, {"earlier": 2}, RULE)
+    assert RULE in board.read_text()
+    assert again == (0, "", "holdfast: nothing to propose; 0 conversations were read\n")
+
+
+def test_consolidate_says_that_boards_are_off(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_BOARDS", "off")
+
+    code, _, problem = run(capsys, "consolidate")
+
+    assert (code, "boards: are off" in problem) == (2, True)

@@ -16,10 +16,12 @@ from holdfast.counters.models import budget_for, prices_of
 from holdfast.errors import SettingsError
 from holdfast.models.base import Writer
 from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.models.open import writer_for
 from holdfast.session.checkpoints import Checkpoints
 from holdfast.session.compactor import Approval, Compaction
 from holdfast.session.keeping import Clock
 from holdfast.session.memory.board import ContextBoard
+from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.repository import repository_of
 from holdfast.session.session import Opening, Session, now_ms
@@ -113,6 +115,17 @@ def board_from(settings: Settings) -> ContextBoard | None:
     if settings.boards is None:
         return None
     return ContextBoard(settings.boards, repository_of(settings.places.cwd))
+
+
+def rem_agent_from(
+    settings: Settings, store: Store, *, primary: str | Writer | None = None, clock: Clock = now_ms
+) -> RemAgent | None:
+    """Return who keeps the context board, with the model that writes summaries; None where boards are off."""
+    board = board_from(settings)
+    if board is None:
+        return None
+    how = compaction_from(settings, "", primary=primary)
+    return RemAgent(store, board, writer=writer_for(how.automatic or how.manual), clock=clock)
 
 
 def compaction_from(

@@ -176,6 +176,15 @@ class Values:
     )
     approve: bool = field(default=False, metadata=_about(KEEPING, Switch(), "Ask before a summary counts"))
 
+    consolidate: bool = field(
+        default=False,
+        metadata=_about(
+            KEEPING,
+            Switch(),
+            "Put what a conversation leaves on the context board when it ends with nobody at the terminal",
+        ),
+    )
+
     store: str = field(
         default="sqlite:///~/.holdfast/chats.db", metadata=_about(PLACES, StoreUrl(), "Where conversations are kept")
     )

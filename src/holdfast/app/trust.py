@@ -77,6 +77,7 @@ _RULES: Mapping[str, Callable[[object, Path], str | None]] = {
     "checkpoints": _leaves,
     "memory": _leaves,
     "boards": _leaves,
+    "consolidate": _trusts,
     "retention_days": _deletes,
     "trust": _trusts,
 }

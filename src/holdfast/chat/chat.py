@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
 
-from holdfast.app.build import budget_from, follow, open_session, store_url
+from holdfast.app.build import budget_from, follow, open_session, rem_agent_from, store_url
 from holdfast.app.models import bare_name, model_of
 from holdfast.app.settings import Settings
 from holdfast.chat.answerer import Answerer
@@ -30,6 +30,7 @@ from holdfast.models.base import Writer
 from holdfast.models.refusals import translated
 from holdfast.redaction import redacted
 from holdfast.session.compactor import Approval, Draft
+from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
@@ -125,6 +126,12 @@ class Chat:
             "notice": lambda text: self.screen.show(Notice(text, "warning")),
             "progress": self.screen.busy,
         }
+
+    def rem_agent(self) -> RemAgent | None:
+        """Return who keeps the context board; None where boards are off."""
+        return rem_agent_from(
+            self.settings, self.store, primary=self._answerer.writer(self.settings), clock=self.session.clock
+        )
 
     async def adopt(self, session: Session) -> None:
         """Go on with a session that is already open, such as a fork."""

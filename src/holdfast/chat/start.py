@@ -14,6 +14,7 @@ from holdfast.app.build import policy_from
 from holdfast.app.settings import Settings
 from holdfast.chat.chat import Chat
 from holdfast.chat.happenings import Notice, Outcome, Screen, Told
+from holdfast.chat.parting import left_behind
 from holdfast.chat.plain import JsonScreen, PlainScreen
 from holdfast.chat.taking import answer_lines, take
 from holdfast.errors import SettingsError
@@ -44,8 +45,11 @@ async def start(settings: Settings, wish: Wish) -> int:
     screen = JsonScreen() if wish.is_json else PlainScreen()
     async with _begun(settings, screen, wish) as chat:
         chat.hint = f"; go on with: holdfast chat --resume {chat.session.id}"
-        with ended_by_signals(_cancel_of_this_task()):
-            return EXIT_CODES[await _answered(chat, wish)]
+        try:
+            with ended_by_signals(_cancel_of_this_task()):
+                return EXIT_CODES[await _answered(chat, wish)]
+        finally:
+            await left_behind(chat)
 
 
 async def _answered(chat: Chat, wish: Wish) -> Outcome:
@@ -69,8 +73,10 @@ async def _in_terminal(settings: Settings, wish: Wish) -> int:
             asked, answer = await chat.recap()
             terminal.said(asked)
             terminal.show(Told(answer))
-        with ended_by_signals(terminal.line.leave):
+        with ended_by_signals(terminal.line.leave) as told:
             await converse(chat, terminal, wish.prompt)
+        if told:
+            await left_behind(chat)
         if len(chat.session):
             terminal.show(Notice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
     return 0
@@ -82,14 +88,23 @@ def _cancel_of_this_task() -> Callable[[], object]:
 
 
 @contextmanager
-def ended_by_signals(end: Callable[[], object]) -> Generator[None]:
-    """Let a program that is told to end, or whose terminal goes away, end as if the person had left."""
+def ended_by_signals(end: Callable[[], object]) -> Generator[list[int]]:
+    """Let a program that is told to end, or whose terminal goes away, end as if the person had left.
+
+    Yields what it was told, as it comes.
+    """
+    told: list[int] = []
+
+    def heard(number: int) -> None:
+        told.append(number)
+        end()
+
     loop = asyncio.get_running_loop()
     numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
     for number in numbers:
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, heard, number)
     try:
-        yield
+        yield told
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)

@@ -21,7 +21,7 @@ from holdfast.cli.configuring import configure, list_models, settings_of
 from holdfast.cli.doctor import examine
 from holdfast.cli.laboratory import add_arguments as add_lab_arguments
 from holdfast.cli.laboratory import lab_run
-from holdfast.cli.remembering import look_into_memory
+from holdfast.cli.remembering import consolidate, look_into_memory
 from holdfast.cli.terminal import prepare_output, warn
 from holdfast.cli.welcome import page
 from holdfast.errors import HoldfastError, StoreUnavailableError
@@ -163,6 +163,8 @@ def parser() -> argparse.ArgumentParser:
         writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
     removing = _command(commands, "scrub", do.scrub_session, of_session=True)
     removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
+    consolidating = _command(commands, "consolidate", consolidate)
+    consolidating.add_argument("--apply", action="store_true", help="do it, without asking")
     memory = _command(commands, "memory", look_into_memory)
     memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
     _about_settings(commands)

@@ -1,12 +1,14 @@
-"""`holdfast memory`: what was noted of earlier conversations, by day and by search."""
+"""`holdfast memory` and `holdfast consolidate`: what was noted, and what the next conversation should know."""
 
 import argparse
+import sys
 from dataclasses import asdict
 
-from holdfast.app.build import memory_from
+from holdfast.app.build import memory_from, rem_agent_from
 from holdfast.cli.configuring import settings_of
 from holdfast.cli.terminal import plain, print_json, print_table, warn
 from holdfast.errors import SettingsError
+from holdfast.session.memory.consolidation import Consolidation, RemAgent, told
 from holdfast.session.memory.looking import source_of
 from holdfast.stores.base import Store
 
@@ -46,3 +48,47 @@ async def look_into_memory(args: argparse.Namespace, store: Store) -> int:
     else:
         warn("nothing was noted yet")
     return 0
+
+
+async def consolidate(args: argparse.Namespace, store: Store) -> int:
+    """Propose what finished conversations leave for the context board of this repository and branch, and ask.
+
+    holdfast consolidate --apply
+    """
+    agent = rem_agent_from(settings_of(args), store)
+    if agent is None:
+        raise SettingsError("boards", "are off; name a folder for them: holdfast config boards ~/.holdfast/boards")
+    try:
+        done = await agent.run()
+    finally:
+        await agent.close()
+    is_agreed = await _agreed(args, agent, done)
+    if args.json:
+        read = {session: reading.messages for session, reading in done.read.items()}
+        proposals = [proposal._asdict() for proposal in done.proposals]
+        facts = {"board": str(agent.board.path), "proposals": proposals, "read": read, "applied": is_agreed}
+        print_json({**facts, "notes": done.notes, "left": done.left})
+    return 0
+
+
+async def _agreed(args: argparse.Namespace, agent: RemAgent, done: Consolidation) -> bool:
+    """Show what is proposed and apply it where somebody agrees; return whether that was so."""
+    for note in done.notes:
+        warn(note)
+    if not done.proposals:
+        await agent.remember(done)
+        warn(f"nothing to propose; {len(done.read):,} conversations were read")
+        return False
+    if not args.json:
+        print_table(("", "ENTRY", "FROM"), told(done.proposals))
+    if not args.apply and (args.json or not sys.stdin.isatty()):
+        warn("nothing was changed; --apply does it")
+        return False
+    if not args.apply:
+        print(f"change {agent.board.path}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            warn("nothing was changed")
+            return False
+    await agent.apply(done)
+    warn(f"{len(done.proposals):,} changes are on {agent.board.path}")
+    return True

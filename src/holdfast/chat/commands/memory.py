@@ -1,4 +1,4 @@
-"""Commands about what outlasts a conversation: daily memory, and the context board."""
+"""Commands about what outlasts a conversation: daily memory, the context board, and what is put on it."""
 
 from holdfast.app.build import board_from, memory_from
 from holdfast.chat.chat import Chat
@@ -7,6 +7,7 @@ from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.chat.inbox import today
 from holdfast.errors import SettingsError
 from holdfast.session.memory.board import ContextBoard
+from holdfast.session.memory.consolidation import told
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.looking import MemoryTool
 
@@ -82,3 +83,35 @@ def _board(chat: Chat) -> ContextBoard:
     if found is None:
         raise SettingsError("boards", "are off; /config boards FOLDER names a folder for them")
     return found
+
+
+@GROUP.register("run", completes=lambda _: ("run",))
+async def subconscious(chat: Chat, what: str) -> None:
+    """With `run`, let rem-agent read finished conversations and propose changes of the context board.
+
+    You see what it proposes before it counts. No conversation is changed by it.
+    """
+    if what != "run":
+        raise SettingsError("/subconscious", "takes `run`")
+    agent = chat.rem_agent()
+    if agent is None:
+        raise SettingsError("boards", "are off; /config boards FOLDER names a folder for them")
+    chat.screen.busy("Reading finished conversations")
+    try:
+        done = await agent.run(besides=chat.session.id)
+    finally:
+        chat.screen.busy("")
+        await agent.close()
+    for note in done.notes:
+        chat.screen.show(Notice(note, "warning"))
+    if not done.proposals:
+        await agent.remember(done)
+        many = len(done.read)
+        chat.screen.show(Notice(f"nothing to propose; {many:,} finished conversation{'s' * (many != 1)} read"))
+        return
+    chat.screen.show(Table(("", "ENTRY", "FROM"), [*told(done.proposals)], title=str(agent.board.repository)))
+    if await chat.screen.consent(f"Make {len(done.proposals):,} changes of the board?") == "no":
+        chat.screen.show(Notice("the board stays as it is"))
+        return
+    await agent.apply(done)
+    chat.screen.show(Notice("done; /board shows it"))

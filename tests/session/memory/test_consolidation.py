@@ -1,0 +1,158 @@
+"""`rem-agent` reads conversations that are over, changes none of them, and reads each once."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast import Session
+from holdfast.core.planning.consolidating import AGENT, TOOL, Proposal
+from holdfast.models.base import Ask
+from holdfast.session.memory.board import ContextBoard, held_at
+from holdfast.session.memory.consolidation import IDLE_MS, INTERACTION, RemAgent
+from holdfast.session.memory.repository import Repository
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, said
+from holdfast.testing.models import FailingModel, ScriptedModel
+
+WORK = Repository(Path("/work/report"), "main")
+NOW = 1_800_000_000_000
+RULE = "Always run the tests with make test."
+
+
+def agent(folder: Path, store: Store, *, writer: ScriptedModel | FailingModel | None = None, now: int = 0) -> RemAgent:
+    return RemAgent(store, ContextBoard(folder, WORK), writer=writer, clock=lambda: now or NOW + 2 * IDLE_MS)
+
+
+async def held(store: Store, name: str, *texts: str, board: str = WORK.key) -> None:
+    """Let a conversation have been."""
+    async with Session.open(name, store=store, clock=lambda: NOW) as session:
+        await store.put_fact(held_at(name), {"board": board})
+        for text in texts:
+            await session.record([said(text), answered("Yes.")])
+
+
+async def log_of(store: Store, session: str) -> tuple[int, str]:
+    records = [[stored.time_ms, dict(stored.record)] for stored in await store.read(session)]
+    return len(records), hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()
+
+
+@pytest.mark.seed("C-55")
+@pytest.mark.parametrize("writes", [False, True], ids=["rule", "model"])
+async def test_consolidation_proposes_for_the_board_and_never_changes_a_conversation(
+    tmp_path: Path, *, writes: bool
+) -> None:
+    call = {"tool": TOOL, "action": "add", "text": "Tests run with make test", "sources": [0]}
+    store = SqliteStore(tmp_path / "chats.db")
+    await held(store, "s1", RULE, "Go on, please.")
+    before = await log_of(store, "s1")
+    rem = agent(tmp_path, store, writer=ScriptedModel([json.dumps(call)]) if writes else None)
+
+    done = await rem.run()
+    untouched = rem.board.path.exists()
+    board = await rem.apply(done)
+
+    text = "Tests run with make test" if writes else RULE
+    assert (AGENT, TOOL) == ("rem-agent", "context_board")
+    assert done.proposals == (Proposal("add", text, sources=("s1 #0",)),)
+    assert not untouched
+    assert [(entry.text, entry.sources) for entry in board.entries] == [(text, ("s1 #0",))]
+    assert await log_of(store, "s1") == before
+    await store.close()
+
+
+async def test_a_conversation_is_read_once_and_what_is_said_later_is_read_later(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+    rem = agent(tmp_path, store)
+    first = await rem.run()
+    await rem.apply(first)
+
+    second = await rem.run()
+    await held(store, "s1", "Never push to main without asking me.")
+    third = await rem.run()
+
+    assert (second.read, second.proposals) == ({}, ())
+    assert [(one.text, one.sources) for one in third.proposals] == [
+        ("Never push to main without asking me.", ("s1 #2",))
+    ]
+
+
+async def test_what_was_only_shown_is_proposed_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+
+    first, again = await agent(tmp_path, store).run(), await agent(tmp_path, store).run()
+
+    assert first.proposals == again.proposals != ()
+
+
+async def test_only_conversations_about_this_work_that_are_over_are_read(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await held(store, "other-branch", RULE, board=Repository(WORK.root, "other").key)
+    await held(store, "current", RULE)
+    async with Session.open("nowhere", store=store, clock=lambda: NOW) as session:
+        await session.record([said(RULE), answered("Yes.")])
+
+    besides = await agent(tmp_path, store).run(besides="current")
+    too_soon = await agent(tmp_path, store, now=NOW + 1).run()
+    ending = await agent(tmp_path, store, now=NOW + 1).run(only="current")
+
+    assert (besides.read, too_soon.read) == ({}, {})
+    assert [*ending.read] == ["current"]
+
+
+async def test_a_model_is_asked_as_rem_agent_and_not_shown_keys_nor_its_own_board_as_words(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with Session.open("s1", store=store, clock=lambda: NOW) as session:
+        await store.put_fact(held_at("s1"), {"board": WORK.key})
+        await session.deliver("[Inbox]\n- offered to it")
+        await session.record([said("The key is sk-abcdefghijklmnop1234."), answered("Noted.")])
+    writer = ScriptedModel(["none"])
+
+    done = await agent(tmp_path, store, writer=writer).run()
+
+    (ask,) = writer.asks
+    assert (done.proposals, ask.interaction) == ((), INTERACTION)
+    assert AGENT in ask.system
+    assert "abcdefghijklmnop" not in ask.text
+    assert "offered to it" not in ask.text
+
+
+async def test_a_model_that_fails_leaves_it_to_the_rule_and_says_so(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+
+    done = await agent(tmp_path, store, writer=FailingModel("unauthorised")).run()
+
+    assert [one.text for one in done.proposals] == [RULE]
+    assert done.notes[0].startswith("s1 was read by rule: ")
+
+
+async def test_what_a_model_makes_up_is_not_proposed_and_what_looks_like_a_key_is_taken_out(tmp_path: Path) -> None:
+    def answer(ask: Ask) -> str:
+        del ask
+        calls = [
+            {"action": "add", "text": "Invented", "sources": [99]},
+            {"action": "add", "text": "Log in with password=hunter2x9", "sources": [0]},
+            {"action": "prune", "id": "ffff", "sources": [0]},
+        ]
+        return "\n".join(map(json.dumps, calls))
+
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+
+    done = await agent(tmp_path, store, writer=ScriptedModel([answer])).run()
+
+    assert [one.text for one in done.proposals] == ["Log in with password=[redacted]"]
+
+
+async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    done = await agent(tmp_path, store).run(only="gone")
+
+    assert (done.proposals, done.read["gone"].messages) == ((), 0)
