@@ -586,3 +586,23 @@ async def test_instructions_that_were_changed_before_a_fold_are_still_changed_af
 
     assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
     assert "Be fast." in str([*model.requests[-1], model.asked[-1].instructions])
+
+
+async def test_a_run_goes_on_from_what_was_said_to_it_and_not_from_notes_and_delegates() -> None:
+    def request(text: str) -> dict[str, Any]:
+        return {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": text}]}
+
+    def response(text: str) -> dict[str, Any]:
+        return {"kind": "response", "parts": [{"part_kind": "text", "content": text}]}
+
+    session: Session = await Session.open("c1", store=MemoryStore())
+    await session.deliver("[Inbox]\n- Use tabs.", format="pydantic-ai")
+    await session.record([request("hello"), response("hi")], format="pydantic-ai")
+    await session.record([request("look"), response("seen")], format="pydantic-ai", scope="scout")
+    length = len(session)
+
+    result = await Agent(ScriptedAgentModel(fine), capabilities=[Holdfast(session=session)]).run("go on")
+
+    said = [getattr(part, "content", "") for message in result.all_messages() for part in message.parts]
+    assert said[:3] == ["hello", "hi", "go on"]
+    assert len(session) == length + 2

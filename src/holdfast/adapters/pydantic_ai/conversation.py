@@ -154,7 +154,8 @@ class Conversation:
         """Return where the messages that stand were recorded."""
         context = self.session.history.context()
         standing = context.between(context.standing.cleared_at, context.length)
-        return [entry.position or 0 for entry in standing if not entry.message.is_from_memory]
+        own = (entry for entry in standing if context.said_in[entry.position or 0] == MAIN)
+        return [entry.position or 0 for entry in own if not entry.message.is_from_memory]
 
     async def _catch_up_with(self, messages: Sequence[ModelMessage]) -> None:
         """Let the session find out what has changed, and learn under which of its own records each message goes."""
