@@ -16,7 +16,6 @@ from holdfast.counters.models import budget_for, prices_of
 from holdfast.errors import SettingsError
 from holdfast.models.base import Writer
 from holdfast.models.embedded.weights import NAME as EMBEDDED
-from holdfast.models.open import writer_for
 from holdfast.session.checkpoints import Checkpoints
 from holdfast.session.compactor import Approval, Compaction
 from holdfast.session.keeping import Clock
@@ -99,8 +98,9 @@ def checkpoints_folder(settings: Settings, session_id: str) -> Path | None:
 
 def files_beside(settings: Settings, session_id: str) -> list[Path]:
     """Return the files that hold something of what was said in a session, besides its store."""
-    folders = (checkpoints_folder(settings, session_id), settings.places.attachments(session_id), settings.memory)
-    found = [path for folder in folders if folder is not None for path in sorted(folder.rglob("*"))]
+    folders = (checkpoints_folder(settings, session_id), settings.places.attachments(session_id))
+    shared = (settings.memory, settings.boards)
+    found = [path for folder in (*folders, *shared) if folder is not None for path in sorted(folder.rglob("*"))]
     return [path for path in (*found, settings.places.prompts) if path.is_file()]
 
 
@@ -125,7 +125,7 @@ def rem_agent_from(
     if board is None:
         return None
     how = compaction_from(settings, "", primary=primary)
-    return RemAgent(store, board, writer=writer_for(how.automatic or how.manual), clock=clock)
+    return RemAgent(store, board, writer=how.automatic or how.manual, clock=clock)
 
 
 def compaction_from(

@@ -16,8 +16,10 @@ from holdfast.core.history.history import History
 from holdfast.core.history.lasting.board import Board
 from holdfast.core.planning.consolidating import Draft, Proposal, applied, asked_of, calls_in, propose_by_rule
 from holdfast.core.planning.summary.material import pieces
+from holdfast.counters.models import model_named
 from holdfast.errors import MalformedInputError, ModelError, StoreError
 from holdfast.models.base import Ask, Closes, Writer
+from holdfast.models.open import writer_for
 from holdfast.models.patience import patiently
 from holdfast.redaction import redacted
 from holdfast.session.log import Log
@@ -62,11 +64,13 @@ class RemAgent:
     """Keeps one board."""
 
     def __init__(
-        self, store: Store, board: ContextBoard, *, writer: Writer | None = None, clock: Callable[[], int]
+        self, store: Store, board: ContextBoard, *, writer: str | Writer | None = None, clock: Callable[[], int]
     ) -> None:
+        """`writer` is a model by its name, or a writer; None lets a rule read."""
         self.board = board
         self._store = store
-        self._writer = writer
+        self._writer = writer_for(writer) if isinstance(writer, str) else writer
+        self._is_ours = isinstance(writer, str)
         self._clock = clock
         self.patience = Patience()
 
@@ -104,8 +108,8 @@ class RemAgent:
             await self._store.put_fact(self._key(session), reading._asdict())
 
     async def close(self) -> None:
-        """Give back what its writer holds open."""
-        if isinstance(self._writer, Closes):
+        """Give back what a writer that was named holds open; one that was given is its giver's."""
+        if self._is_ours and isinstance(self._writer, Closes):
             await self._writer.close()
 
     @property
@@ -151,9 +155,11 @@ class RemAgent:
         """Let a model propose, and say whether it could."""
         if self._writer is None:
             return False
-        window = (self._writer.window or UNKNOWN_WINDOW) - ANSWER_TOKENS - ROOM
+        known = model_named(self._writer.name) if self._writer.window is None else None
+        window = (known.max_input_tokens if known else self._writer.window) or UNKNOWN_WINDOW
+        room = max(ROOM, window - ANSWER_TOKENS - ROOM)
         said = list(draft.shown.values())
-        parts = pieces(said, self.board.counter, max(window, ROOM), MAX_PIECE_BYTES, redacted)[-MOST_PIECES:]
+        parts = pieces(said, self.board.counter, room, MAX_PIECE_BYTES, redacted)[-MOST_PIECES:]
         try:
             for part in parts:
                 asked = asked_of(part, draft.board)
