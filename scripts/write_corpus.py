@@ -112,6 +112,7 @@ async def shortening(writer: Writer) -> None:
     session = writer.session
     await writer.tell(log.OutputsOffloaded(line=6, max_chars=80))
     await session.prepare(BUDGET)
+    await session.prepare(BUDGET, has_recall=True)
     await writer.tell(
         log.CompactionStarted(
             trigger="agent_request",

@@ -83,7 +83,7 @@ async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the
 
     assert await kinds(session) == ["compaction_start", "summary_written", "compaction_complete"]
     assert len(before.messages) == 21
-    assert after.tokens.total < before.tokens.total / 2
+    assert after.tokens.total < before.tokens.total * 0.75
     assert SUMMARY.split(".", maxsplit=1)[0] in str(after.messages[0]["content"])
     assert validate(after.messages, "openai") == []
     (fold,) = await ended(session)
@@ -106,7 +106,7 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
 
     full = await session.prepare(BUDGET)
 
-    assert full.tokens.total < BUDGET / 2
+    assert full.tokens.total < BUDGET * 0.7
     assert [fold.by_model for fold in await ended(session)] == [None]
     gate.set()
     await settled(session)
@@ -164,7 +164,9 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
 
     # The breaker has opened: most of the forty turns have not asked at all. To a preset, garbage is a summary.
     is_refused = policy == "default" or failure != "garbage"
-    assert 0 < len(model.asks) <= (24 if is_refused else 40)
+    turns = (await kinds(session)).count("compaction_start")
+    assert 0 < turns <= (16 if is_refused else 40)
+    assert 0 < len(model.asks) <= 4 * turns
     assert await session.recall(0, 80) == [
         message
         for number in range(40)

@@ -68,7 +68,7 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
         f"cache     {receipt.prefix_lost:,} tokens of the prefix lost, {receipt.rewritten:,} sent as new",
         "survival  100% of what must not be forgotten",
         "spent     10,000 tokens in (9,000 from the cache), 100 out",
-        "cost      $0.003375 for the summary, $0.001 for what is sent as new",
+        f"cost      $0.003375 for the summary, ${receipt.rewrite_dollars:.4g} for what is sent as new",
         "took      0.0 s",
         "undo with session.undo()",
     ]

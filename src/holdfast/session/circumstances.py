@@ -29,6 +29,8 @@ class Wanted:
     """Whether it is to be made as if there were nobody to write summaries."""
     idle_seconds: float = 0.0
     """Since the last request."""
+    has_recall: bool | None = None
+    """Whether the model has the recall tool; None for as it was last said."""
 
 
 def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situation:
@@ -51,6 +53,7 @@ def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situa
         window=budget.tokens if budget.source in {"user", "provider"} else table_window,
         prices=prices_of(known) if known else None,
         idle_seconds=wanted.idle_seconds,
+        has_recall=wanted.scope in facts.recallers,
         refusals=wanted.refusals,
     )
 
@@ -68,6 +71,14 @@ def changes_beside(
         json_text("tools", list(listed))
         events.append(log.ToolsChanged(tools=listed))
     return events
+
+
+def recall_changed(history: History, wanted: Wanted) -> list[log.RecallOffered]:
+    """Return that an agent has the recall tool now, or has it no more, where that is new."""
+    has_it = wanted.scope in history.facts.recallers
+    if wanted.has_recall is None or wanted.has_recall is has_it:
+        return []
+    return [log.RecallOffered(is_offered=wanted.has_recall, scope=wanted.scope)]
 
 
 def billed_usage(given: Mapping[str, int] | None) -> log.Usage | None:

@@ -7,8 +7,9 @@ word, a time alone) is looked for message by message, and only so far at once; t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
-from holdfast.core.conversation.handles import RECALL
+from holdfast.core.history.answers import Answers
 from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.packing import Found
 from holdfast.core.history.recall.ranking import (
@@ -61,8 +62,12 @@ class _Ranking:
 class Finder:
     """Looks for one agent in one session."""
 
-    def __init__(self, store: Store, session: str, reader: Rereader, in_view: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, store: Store, session: str, reader: Rereader, own: Answers, in_view: frozenset[int] = frozenset()
+    ) -> None:
         self._store = store
+        self._own = own
+        """Which messages are recall's own calls and answers."""
         self._session = session
         self._reader = reader
         self._context = reader.context
@@ -96,10 +101,11 @@ class Finder:
         asked = [part for question in asking.questions for part in questions_of(question)]
         rankings = [await self._ranking(question, span) for question in asked or self._instead(asking)]
         share = max(LEAST_READ, self._wanted(asking) // max(1, len(rankings)))
-        best = dict.fromkeys(
-            position for one in rankings for position in self._unseen_first(in_order(one.lent))[:share]
-        )
-        read = {one.position: one for one in await self._reader.read(list(best)) if _is_asked(one, asking)}
+        best = dict.fromkeys(position for one in rankings for position in self._best(one, span, share))
+        found = await self._reader.read(list(best))
+        if asking.tool or asking.file:
+            found = await self._reader.named(found)
+        read = {one.position: one for one in found if _is_asked(one, asking)}
         is_lent = bool(asking.tool or asking.file)
         orders = [in_order(_scores(one, read, is_lent=is_lent)) for one in rankings]
         order = orders[0] if len(orders) == 1 else in_order(fused(orders))
@@ -122,15 +128,20 @@ class Finder:
         limit, visible = HITS, dict[int, float]()
         while words and limit <= MAX_HITS:
             hits = await self._store.search(words, session=self._session, limit=limit, start=span.start, stop=span.stop)
-            visible = {hit.position: hit.score for hit in hits if self._context.recalls(hit.position)}
+            visible = {hit.position: hit.score for hit in hits if self._may_be_found(hit.position)}
             if len(hits) < limit or len(visible) >= HITS // 2:
                 break
             limit *= 4
-        lent = {position: score for position, score in spread(visible).items() if self._is_inside(position, span)}
-        return _Ranking(question, visible, lent)
+        return _Ranking(question, visible, spread(visible))
 
-    def _is_inside(self, position: int, span: range) -> bool:
-        return position in span and self._context.recalls(position)
+    def _best(self, ranking: _Ranking, span: range, most: int) -> list[int]:
+        """Return the places worth reading: what is not in view first, and nothing that is not for this agent to see."""
+        order = self._unseen_first(in_order(ranking.lent))
+        return list(islice((place for place in order if place in span and self._may_be_found(place)), most))
+
+    def _may_be_found(self, position: int) -> bool:
+        """Return whether a message is this agent's to see and nothing that recall itself has said."""
+        return self._context.recalls(position) and not self._own.are_recalls(position)
 
     def _unseen_first(self, order: Sequence[int]) -> list[int]:
         return sorted(order, key=self._in_view.__contains__)
@@ -142,7 +153,10 @@ class Finder:
         enough = asking.skip + self._wanted(asking) if most is None else most
         last = max(span.start, span.stop - MAX_SCANNED)
         for start in range(span.stop, last, -PAGE):
-            page = await self._reader.read(range(start - 1, max(last - 1, start - 1 - PAGE), -1))
+            places = range(start - 1, max(last - 1, start - 1 - PAGE), -1)
+            page = await self._reader.read([place for place in places if self._may_be_found(place)])
+            if asking.tool or asking.file:
+                page = await self._reader.named(page)
             findings.found += [one for one in page if _is_asked(one, asking)]
             if len(findings.found) >= enough:
                 break
@@ -197,8 +211,8 @@ def is_work(one: Found) -> bool:
 
 
 def _is_asked(one: Found, asking: Recall) -> bool:
-    """Return whether a message is what was asked for, and no answer of recall itself."""
-    if one.tool == RECALL or (asking.role and one.message.role != asking.role):
+    """Return whether a message is what was asked for."""
+    if asking.role and one.message.role != asking.role:
         return False
     if asking.tool and asking.tool.lower() not in one.tool.lower().split(", "):
         return False

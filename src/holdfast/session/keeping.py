@@ -98,8 +98,6 @@ class Keeper:
         """When the last compaction was started."""
         self.sent: list[tuple[str, int | None]] = []
         """The hashes of what was last sent, and the positions it came from."""
-        self.in_view: dict[str, frozenset[int]] = {}
-        """By scope, the positions of what stood whole in its last request."""
         self.hashes: dict[int, str] = {}
         """Of recorded messages, by position."""
         self.names: dict[int, str] = {}

@@ -1,7 +1,7 @@
 """A session's log in its store: events become records, and large messages become blobs beside them."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from holdfast.core.conversation.messages import Message
@@ -119,6 +119,20 @@ async def whole_record(store: Store, record: Record) -> Record:
         raise MalformedInputError("blob", f"{digest} is not JSON: {error}") from error
     values = cast("dict[str, object]", record["data"])
     return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
+
+
+def said_in(record: Record) -> tuple[str, Mapping[str, object]]:
+    """Return the format and the message of a record that tells of one."""
+    event = from_record(record) if record.get("schema") != SCHEMA else None
+    data = event or record.get("data")
+    if isinstance(event, log.MessageAppended):
+        return event.format, event.native
+    if record.get("type") == log.MessageAppended.KIND and isinstance(data, Mapping):
+        values = cast("Mapping[str, object]", data)
+        spoken, native = values.get("format"), values.get("native")
+        if isinstance(spoken, str) and isinstance(native, Mapping):
+            return spoken, cast("Mapping[str, object]", native)
+    raise MalformedInputError("record", "tells of no message")
 
 
 def blob_of(record: Record) -> str | None:

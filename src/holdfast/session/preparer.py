@@ -15,7 +15,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, Outlook, ReduceToText, Step
 from holdfast.errors import OvertakenError
 from holdfast.models.base import Prefix
-from holdfast.session.circumstances import Wanted, changes_beside, situation_of
+from holdfast.session.circumstances import Wanted, changes_beside, recall_changed, situation_of
 from holdfast.session.compactor import Compactor
 from holdfast.session.given import Beside
 from holdfast.session.keeping import Keeper
@@ -118,7 +118,7 @@ class Preparer:
         self, wanted: Wanted, beside: Beside, reasons: list[str], *, may_wait: bool
     ) -> PreparedRequest | _Waiting:
         history = self._keeper.history
-        if changes := changes_beside(history, *beside):
+        if changes := [*changes_beside(history, *beside), *recall_changed(history, wanted)]:
             await self._keeper.change(*changes)
         await self._compactor.tidy()
         calibration = await self._meter.calibration(wanted.model)
@@ -205,7 +205,6 @@ class Preparer:
         await keeper.change(*events)
         if is_rescued(plan):
             self._compactor.companions.remember()
-        keeper.in_view[situation.scope] = frozenset(request.receipt.kept)
         if situation.scope == log.MAIN:
             # A client that sends its list again was answered by the main agent.
             keeper.sent = list(zip(request.hashes, request.positions, strict=True))

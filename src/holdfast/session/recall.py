@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
-from holdfast.core.history.recall.answer import Excerpt, Recalled
+from holdfast.core.history.recall.answer import Excerpt, Recalled, by_day
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
+from holdfast.core.history.recall.bodies import body_of
+from holdfast.core.history.recall.names import MAX_RANKED, names_for
 from holdfast.core.history.recall.packing import (
     Found,
     Packer,
@@ -23,16 +25,21 @@ from holdfast.core.history.recall.packing import (
 from holdfast.core.history.recall.references import Reference
 from holdfast.core.history.recall.schema import DESCRIPTION, PARAMETERS
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import MalformedInputError, UnknownReferenceError
+from holdfast.errors import MalformedInputError, NotInMemoryError, UnknownReferenceError
 from holdfast.session.fetching import fetching
-from holdfast.session.finding import Finder, Findings, check_words
+from holdfast.session.finding import READ, TOKENS_PER_MESSAGE, Finder, Findings, check_words, is_work
 from holdfast.session.keeping import Keeper
 from holdfast.session.reading import Reader
+from holdfast.session.request import PreparedRequest
 from holdfast.session.rereading import Rereader
 
 __all__ = ["Excerpt", "Recall", "RecallTool", "Recalled", "Recalling"]
+NAMES_SHARE = 0.4
+"""What names may take of an answer about work."""
 MOST_TOKENS = 4
 """How many times its allowance a model may ask for."""
+NAMED = 24
+"""Of at least how many messages that may be shown the tools are looked for."""
 RUN = 32
 """How many messages of a long reference are read at a time."""
 
@@ -63,8 +70,22 @@ class Recalling(Reader):
         check_words(question)
         async with self._keeper.turn:
             await self._keeper.take_in()
-        recollection = _Recollection(self._keeper, self.history.context(scope), question, self.model)
+        seen = self._in_view(scope) if question.is_unseen_first else frozenset[int]()
+        recollection = _Recollection(self._keeper, self.history.context(scope), question, self.model, seen)
         return await (recollection.places() if question.refs else recollection.search())
+
+    def leaves_out(self, request: PreparedRequest, *, scope: str = log.MAIN) -> bool:
+        """Return whether a request leaves something out or shortens it: only then a model has use for recall."""
+        if request.receipt.folded or request.receipt.clipped or request.receipt.elided:
+            return True
+        shown = set(request.positions)
+        return any(entry.position not in shown for entry in self.history.context(scope).shown())
+
+    def _in_view(self, scope: str) -> frozenset[int]:
+        """Return the positions of what stood whole in the last request of an agent, or was quoted there."""
+        sent = self._preparer.last(scope)
+        folds = self.history.version.of(scope).folds
+        return (sent.whole if sent else frozenset[int]()).union(*(fold.quoted for fold in folds))
 
     def recall_tool(self, *, scope: str = log.MAIN, max_tokens: int = DEFAULT_TOKENS) -> RecallTool:
         """Return the tool by which the model itself recalls; say `has_recall=True` to `prepare` where it is offered."""
@@ -85,12 +106,14 @@ class Recalling(Reader):
 class _Recollection:
     """One question, answered for one agent."""
 
-    def __init__(self, keeper: Keeper, context: Context, asking: Recall, model: str | None) -> None:
+    def __init__(
+        self, keeper: Keeper, context: Context, asking: Recall, model: str | None, in_view: frozenset[int]
+    ) -> None:
+        self._history = keeper.history
         self._context = context
         self._asking = asking
         self._reader = Rereader(keeper, context)
-        seen = keeper.in_view.get(context.scope, frozenset()) if asking.is_unseen_first else frozenset[int]()
-        self._finder = Finder(keeper.store, keeper.session, self._reader, seen)
+        self._finder = Finder(keeper.store, keeper.session, self._reader, keeper.history.answers, in_view)
         self._packer = Packer(counter_for(model), asking.max_tokens)
 
     # By reference.
@@ -121,7 +144,8 @@ class _Recollection:
             return packed_places([(meant, one)], self._packer), True
         is_there = False
         for run in self._runs(place):
-            found = [one for one in await self._reader.read(run) if _has_part(one, place)]
+            read = await self._reader.named(await self._reader.read(run))
+            found = [one for one in read if _has_part(one, place)]
             is_there = is_there or bool(found)
             if left := packed_places([(place, one) for one in found], self._packer):
                 rest = Reference(run[-1] + 1, place.last)
@@ -147,37 +171,73 @@ class _Recollection:
         asking, packer = self._asking, self._packer
         findings = await self._finder.search(asking)
         later = asking.continued()
-        packer.set_aside(str(later.arguments()))
-        packed_search(await self._with_neighbours(findings.found[asking.skip :]), asking, packer)
-        shown = [excerpt.position for excerpt in packer.excerpts if not excerpt.is_neighbour]
-        more = _more(findings, later, shown)
+        names_room = self._names_room(findings)
+        packer.left -= names_room
+        wanted = findings.found[asking.skip :]
+        first = await self._reader.named(wanted[: max(NAMED, asking.max_tokens // TOKENS_PER_MESSAGE // 2)])
+        listed = await self._with_neighbours([*first, *wanted[len(first) :]])
+        done = packed_search(listed, asking, packer)
+        seen = sum(not one.is_neighbour for one in listed[:done])
+        more = _more(findings, later, seen)
+        shown = [excerpt for excerpt in packer.excerpts if not excerpt.is_neighbour]
         notes = list(self._reader.notes)
         if more and more.before == findings.stopped_at:
             notes.append(f"messages before #{findings.stopped_at} were not looked at yet")
         return Recalled(
-            excerpts=tuple(packer.excerpts), found=max(findings.count, len(shown)), notes=tuple(notes), more=more
+            excerpts=tuple(by_day(packer.excerpts)),
+            found=max(findings.count, len(shown)),
+            names=self._names(names_room + max(0, packer.left)) if names_room else "",
+            notes=tuple(notes),
+            more=more,
+            asked=asking,
         )
+
+    def _names_room(self, findings: Findings) -> int:
+        """Return what names may take: nothing in a talk, nor where somebody asks for more of the same."""
+        first = findings.found[:READ]
+        is_asked = bool(self._asking.questions) and self._asking.is_unseen_first and not self._asking.skip
+        if not is_asked or sum(map(is_work, first)) * 2 < len(first):
+            return 0
+        return int(self._asking.max_tokens * NAMES_SHARE)
+
+    def _names(self, allowance: int) -> str:
+        """Return the names that go with the question and are not in view, as far as a ledger of them is at hand."""
+        context, history = self._context, self._history
+        folds, offloaded = context.standing.folds, context.standing.offloaded
+        stop = max(folds[-1].stop if folds else 0, offloaded.line if offloaded else 0)
+        if not stop:
+            return ""
+        try:
+            context.entries.need(range(stop, context.length))
+            items = history.ledger(context.scope, stop).ranked(MAX_RANKED)
+        except NotInMemoryError:
+            return ""
+        tail = (body_of(entry.message).text for entry in context.between(stop, context.length))
+        folded = (text for fold in folds for text in fold.replacement)
+        beside = "\n".join([*tail, *folded, *self._packer.texts])
+        return names_for(self._asking.questions, items, allowance, self._packer.counter, beside=beside)
 
     async def _with_neighbours(self, found: list[Found]) -> list[Found]:
         count = self._asking.neighbours
         if not count:
             return found
         listed: list[Found] = []
-        for one in found[: self._asking.max_tokens // 12]:
+        for one in found[: self._asking.max_tokens // TOKENS_PER_MESSAGE]:
             near = [*range(one.position - count, one.position), *range(one.position + 1, one.position + count + 1)]
             listed.append(one)
-            listed += [replace(other, is_neighbour=True) for other in await self._reader.read(near)]
+            others = await self._reader.named(await self._reader.read(near))
+            listed += [replace(other, is_neighbour=True) for other in others]
         return listed
 
 
-def _more(findings: Findings, later: Recall, shown: list[int]) -> Recall | None:
+def _more(findings: Findings, later: Recall, seen: int) -> Recall | None:
     """Return what to ask for the rest, where there is any."""
-    seen = later.skip + len(shown)
-    if seen < len(findings.found):
-        if findings.is_by_time and shown:
-            left = later.last - len(shown) if later.last else 0
-            return replace(later, skip=0, before=shown[-1], last=left)
-        return replace(later, skip=seen)
+    skip = later.skip + seen
+    if skip < len(findings.found):
+        if findings.is_by_time and skip:
+            left = max(0, later.last - skip)
+            return replace(later, skip=0, before=findings.found[skip - 1].position, last=left)
+        return replace(later, skip=skip)
     return None if findings.stopped_at is None else replace(later, skip=0, before=findings.stopped_at)
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
+from holdfast.core.conversation.elide import count_media
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
 from holdfast.core.conversation.view import Entry
@@ -105,6 +106,7 @@ def told_of(
             "toolsTokens": situation.tools_tokens,
             "tokens": request.tokens.total,
             **({RESCUED: True} if is_rescued(plan) else {}),
+            **({"hasRecall": True} if situation.has_recall else {}),
         },
         scope=situation.scope,
     )
@@ -175,12 +177,10 @@ def _is_same(one: Entry, other: Entry) -> bool:
 
 def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
     standing = history.version.of(situation.scope)
-    kept: list[int] = []
-    changed: list[int] = []
-    for entry in plan.view.entries:
-        if entry.position is not None:
-            (kept if entry.message.is_untouched else changed).append(entry.position)
-    shown = sorted({*kept, *changed})
+    said = [(entry.position, entry.message) for entry in plan.view.entries if entry.position is not None]
+    kept = [position for position, message in said if message.is_untouched]
+    changed = [(position, message) for position, message in said if not message.is_untouched]
+    shown = sorted({position for position, _ in said})
     folded = [span for fold in standing.folds for span in spans_without(fold.stop, shown, start=fold.start)]
     before = history.projection(situation.counter, situation.scope).tokens
     return Receipt(
@@ -190,7 +190,12 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
         messages_before=len(history),
         messages=len(plan.view.entries),
         kept=tuple(kept),
-        clipped=tuple(position for position in changed if history.entries[position].message.results),
+        clipped=tuple(position for position, _ in changed if history.entries[position].message.results),
+        elided=tuple(
+            position
+            for position, message in changed
+            if count_media(message) < count_media(history.entries[position].message)
+        ),
         folded=tuple(folded),
         mended=plan.view.repairs,
         reasons=plan.reasons,

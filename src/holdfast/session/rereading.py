@@ -8,19 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from holdfast.core.conversation.messages import ToolCall
-from holdfast.core.history import events as log
+from holdfast.core.conversation.messages import Message, ToolCall
 from holdfast.core.history.context import Context
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.recall.packing import Found
-from holdfast.core.history.records import from_record
 from holdfast.errors import MalformedInputError, MissingBlobError
 from holdfast.session.keeping import Keeper
-from holdfast.session.log import whole_record
+from holdfast.session.log import said_in, whole_record
 from holdfast.stores.base import StoredRecord
 from holdfast.wire.formats import format_named
 
-LOOK_BACK = (2, 8, 32)
+LOOK_BACK = (2, 6, 24)
 """How far before a result its call is looked for, one distance after the other."""
 LAST_MS = 253_402_300_799_000
 """The last moment of the year 9999: no calendar here goes further."""
@@ -36,8 +34,13 @@ class Rereader:
         self._known: dict[int, Found | None] = {}
 
     async def read(self, positions: Sequence[int]) -> list[Found]:
-        """Return the messages at some positions that may be recalled, in that order, each with its tool."""
+        """Return the messages at some positions that may be recalled, in that order."""
         await self._load(positions)
+        return list(self._at(positions))
+
+    async def named(self, found: Sequence[Found]) -> list[Found]:
+        """Return messages with the tools that they are from, and what those were asked."""
+        positions = [one.position for one in found]
         for before, after in zip((0, *LOOK_BACK), LOOK_BACK, strict=False):
             nameless = [one for one in self._at(positions) if one.message.outline.result_ids and not one.tool]
             if not nameless:
@@ -71,17 +74,20 @@ class Rereader:
         self._known |= dict.fromkeys(wanted)
         for position, stored in await self._keeper.pick(wanted):
             try:
-                event = from_record(await whole_record(self._keeper.store, stored.record))
-                if isinstance(event, log.MessageAppended):
-                    self._known[position] = _found(position, stored, event)
+                message = await self._message(position, stored)
             except (MissingBlobError, MalformedInputError):
                 self.notes.append(f"the content of #{position} is gone from the store or cannot be read")
+                continue
+            names = dict.fromkeys(call.name for call in message.calls)
+            told = time_told(stored.time_ms)
+            self._known[position] = Found(position, message, stored.time_ms, told, ", ".join(names))
 
-
-def _found(position: int, stored: StoredRecord, event: log.MessageAppended) -> Found:
-    message = format_named(event.format).decode(event.native, position)
-    names = dict.fromkeys(call.name for call in message.calls)
-    return Found(position, message, stored.time_ms, time_told(stored.time_ms), ", ".join(names))
+    async def _message(self, position: int, stored: StoredRecord) -> Message:
+        entry = self.context.entries.held(position)
+        if entry is not None:
+            return entry.message
+        spoken, native = said_in(await whole_record(self._keeper.store, stored.record))
+        return format_named(spoken).decode(native, position)
 
 
 def time_told(time_ms: int) -> str:

@@ -217,9 +217,15 @@ class Session(Delegator):
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
         scope: str = log.MAIN,
+        has_recall: bool | None = None,
     ) -> PreparedRequest:
-        """Return the next request: valid for its provider, within its budget, and recorded."""
-        wanted = Wanted(budget=budget, model=model_named(model) or self.model, scope=scope_named(scope))
+        """Return the next request: valid for its provider, within its budget, and recorded.
+
+        `has_recall` says whether the model has the tool of `recall_tool`: then markers tell it how to ask for the rest.
+        None for as it was last said.
+        """
+        asked, named = model_named(model) or self.model, scope_named(scope)
+        wanted = Wanted(budget=budget, model=asked, scope=named, has_recall=has_recall)
         return await self._ladder.prepare(wanted, read_beside(system, tools))
 
     @fetching

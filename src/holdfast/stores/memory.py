@@ -1,6 +1,5 @@
 """A store that lives as long as the program: for tests, and for those who want no file."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
-from holdfast.stores.terms import Term, terms_of
+from holdfast.stores.terms import Term, rarity, terms_of
 from holdfast.stores.words import words_of
 
 NAME = "memory"
@@ -132,7 +131,7 @@ class MemoryStore:
             if session is None or (start <= position and (stop is None or position < stop))
         ]
         holding = [[_times(term, counts) for term in terms] for *_, counts in places]
-        weights = [_rarity(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
+        weights = [rarity(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
         hits = [
             Hit(name, position, _score(times, weights, counts.total()))
             for (name, position, counts), times in zip(places, holding, strict=True)
@@ -207,10 +206,6 @@ def _times(term: Term, counts: Counter[str]) -> int:
         return min(counts[word] for word in term.words)
     stem = term.words[0]
     return sum(count for word, count in counts.items() if word.startswith(stem))
-
-
-def _rarity(holding: int, total: int) -> float:
-    return math.log(1 + (total - holding + 0.5) / (holding + 0.5))
 
 
 def _score(times: Sequence[int], weights: Sequence[float], size: int) -> float:

@@ -14,7 +14,7 @@ SEARCH = """
         JOIN holdfast.sessions ON sessions.number = session
         WHERE (%s::text IS NULL OR id = %s) AND position >= %s AND position < %s
     ), weights AS (
-        SELECT term, ln(1 + said.total / (count(*) + 0.5)) AS weight
+        SELECT term, power(ln(1 + said.total / (count(*) + 0.5)), 1.5) AS weight
         FROM held, (SELECT sum(length) AS total FROM holdfast.sessions WHERE %s::text IS NULL OR id = %s) AS said
         GROUP BY term, said.total
     )

@@ -7,13 +7,12 @@ the fewer messages hold it, and a message for the less the longer it is: BM25, w
 """
 
 import json
-import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
-from holdfast.stores.terms import Term
+from holdfast.stores.terms import Term, rarity
 
 COMMON = 1_000
 """From so many messages on a word is common, and nobody counts further."""
@@ -50,7 +49,7 @@ def found(connection: sqlite3.Connection, terms: Sequence[Term], rows: Rows, lim
     index = _Lookup(connection, rows)
     holding = index.among(telling, common) if telling else index.together(common)
     total = _messages(connection, rows)
-    weights = [math.log(1 + max(1.0, total - word.held + 0.5) / (word.held + 0.5)) for word in looked_for]
+    weights = [rarity(word.held, total) for word in looked_for]
     sums = {
         words: sum(weight for number, weight in enumerate(weights) if words >> number & 1)
         for words in set(holding.values())

@@ -5,6 +5,7 @@ looked for by the beginning that its forms share. A name of several words (`src/
 is looked for word by word, and as a whole besides: that is rarer, and counts for more.
 """
 
+import math
 from typing import NamedTuple
 
 from holdfast.stores.words import words_of
@@ -12,6 +13,8 @@ from holdfast.stores.words import words_of
 MAX_TERMS = 32
 MAX_NAME_WORDS = 12
 MIN_STEM_CHARS = 4
+RARITY_POWER = 1.5
+"""Of a question's words the rarest says most; BM25's own measure of that is too even for messages as short as talk."""
 ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
 NOT_DOUBLED = frozenset("lsz")
 """Letters that stand twice at the end of a word by themselves: `call`, `miss`, `buzz`."""
@@ -48,6 +51,11 @@ def stem_of(word: str) -> str:
             is_doubled = len(stem) > MIN_STEM_CHARS and stem[-1] == stem[-2] and stem[-1] not in NOT_DOUBLED
             return stem[:-1] if is_doubled else stem
     return word
+
+
+def rarity(holding: float, total: float) -> float:
+    """Return what a word counts for that some of all messages hold: the more the fewer they are."""
+    return math.log(1 + max(1.0, total - holding + 0.5) / (holding + 0.5)) ** RARITY_POWER
 
 
 def _has_forms(word: str) -> bool:

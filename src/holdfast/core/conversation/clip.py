@@ -1,9 +1,10 @@
 """Shortens tool output to its beginning and end.
 
-The model has no way to ask for the rest of a bare list, so the notice is plain and carries no
-handle. Clipping what is already clipped changes nothing.
+Where the model has a way to ask for the rest, the notice carries a handle; of a bare list it has none, and the notice
+is plain. Clipping what is already clipped changes nothing.
 """
 
+from holdfast.core.conversation.handles import ask_for, handle
 from holdfast.core.conversation.json_values import Json, cleaned_text, parsed, written
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
 
@@ -12,37 +13,55 @@ HEAD_SHARE = 2 / 3
 NOTICE_ROOM = 48
 
 
-def clip_text(text: str, max_chars: int) -> str:
-    """Return the text, or its head and tail with a notice between, in at most `max_chars` characters."""
+def clip_text(text: str, max_chars: int, place: str = "") -> str:
+    """Return the text, or its head and tail with a notice between, in at most `max_chars` characters.
+
+    `place` is the handle by which a model asks for all of it.
+    """
     if len(text) <= max_chars:
         return text
-    keep = max(0, max_chars - NOTICE_ROOM)
+    how = f": {ask_for(place)}" if place else ""
+    keep = max(0, max_chars - NOTICE_ROOM - len(how))
     head = int(keep * HEAD_SHARE)
     tail = keep - head
-    notice = f"\n[… {len(text) - keep:,} characters cut …]\n"
+    notice = f"\n[… {len(text) - keep:,} characters cut{how} …]\n"
     return text[:head] + notice + (text[len(text) - tail :] if tail else "")
 
 
-def clip_outputs(message: Message, max_chars: int) -> Message:
-    """Return the message with its tool output clipped; itself if there was nothing to clip."""
+def clip_outputs(message: Message, max_chars: int, position: int | None = None) -> Message:
+    """Return the message with its tool output clipped; itself if there was nothing to clip.
+
+    `position` is where it stands, for a model that can ask for the rest.
+    """
     if not any(isinstance(part, ToolResult) and _is_long(part, max_chars) for part in message.parts):
         return message
-    return message.with_parts(tuple(_clip_part(part, max_chars) for part in message.parts))
+    places = places_of(message, position)
+    return message.with_parts(
+        tuple(_clip_part(part, max_chars, place) for part, place in zip(message.parts, places, strict=True))
+    )
+
+
+def places_of(message: Message, position: int | None) -> list[str]:
+    """Return the handle of each part of a message; empty where nobody can ask for it."""
+    count = len(message.parts)
+    if position is None:
+        return [""] * count
+    return [handle(position, number if count > 1 else None) for number in range(1, count + 1)]
 
 
 def _is_long(result: ToolResult, max_chars: int) -> bool:
     return any(isinstance(part, Text) and len(part.text) > max_chars for part in result.content)
 
 
-def _clip_part(part: Part, max_chars: int) -> Part:
+def _clip_part(part: Part, max_chars: int, place: str) -> Part:
     if not isinstance(part, ToolResult) or not _is_long(part, max_chars):
         return part
-    return part.with_content(tuple(_clip_content(content, max_chars) for content in part.content))
+    return part.with_content(tuple(_clip_content(content, max_chars, place) for content in part.content))
 
 
-def _clip_content(content: Content, max_chars: int) -> Content:
+def _clip_content(content: Content, max_chars: int, place: str) -> Content:
     if isinstance(content, Text) and len(content.text) > max_chars:
-        return content.rewritten(clip_text(content.text, max_chars))
+        return content.rewritten(clip_text(content.text, max_chars, place))
     return content
 
 

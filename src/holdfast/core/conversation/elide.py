@@ -2,16 +2,25 @@
 
 from collections.abc import Iterable
 
+from holdfast.core.conversation.clip import places_of
+from holdfast.core.conversation.handles import ask_for
 from holdfast.core.conversation.messages import Content, Media, Message, Part, Text, ToolResult
 from holdfast.core.conversation.view import Entry
 
 
-def elide_media(message: Message, *, results_only: bool = False) -> Message:
-    """Return the message with its media replaced by a notice; itself if it has none."""
+def elide_media(message: Message, *, results_only: bool = False, position: int | None = None) -> Message:
+    """Return the message with its media replaced by a notice; itself if it has none.
+
+    `position` is where it stands, for a model that can ask what they were.
+    """
     if not count_media(message):
         return message
+    places = places_of(message, position)
     return message.with_parts(
-        tuple(part if results_only and isinstance(part, Media) else _elide(part) for part in message.parts)
+        tuple(
+            part if results_only and isinstance(part, Media) else _elide(part, place)
+            for part, place in zip(message.parts, places, strict=True)
+        )
     )
 
 
@@ -29,16 +38,17 @@ def count_all_media(entries: Iterable[Entry]) -> int:
     return sum(count_media(entry.message) for entry in entries)
 
 
-def _elide(part: Part) -> Part:
+def _elide(part: Part, place: str) -> Part:
     if isinstance(part, Media):
-        return _notice(part)
+        return _notice(part, place)
     if isinstance(part, ToolResult) and any(isinstance(inner, Media) for inner in part.content):
         content: tuple[Content, ...] = tuple(
-            _notice(inner) if isinstance(inner, Media) else inner for inner in part.content
+            _notice(inner, place) if isinstance(inner, Media) else inner for inner in part.content
         )
         return part.with_content(content)
     return part
 
 
-def _notice(media: Media) -> Text:
-    return Text(f"[{media.kind} elided]", media.trust, is_edited=True)
+def _notice(media: Media, place: str) -> Text:
+    how = f": {ask_for(place)}" if place else ""
+    return Text(f"[{media.kind} elided{how}]", media.trust, is_edited=True)

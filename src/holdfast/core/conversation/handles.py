@@ -13,6 +13,11 @@ def handle(position: int, part: int | None = None) -> str:
     return f"#{position}" if part is None else f"#{position}.{part}"
 
 
+def look_up(start: int, stop: int) -> str:
+    """Return the line below what stands for messages that says how to see them."""
+    return f"[All of it can be looked up: {RECALL} with ref #{start}-#{stop - 1}, or with a query.]"
+
+
 def ask_for(what: str) -> str:
     """Return the words that tell a model how to get something."""
     return f"{RECALL} {what}"

@@ -108,6 +108,10 @@ class CompactionCompleted:
     """Positions inside the span that stay whole behind the summary, such as the prompt that is being answered."""
     replacement: tuple[str, ...] = ()
     """The texts that stand for the span, in turns: the user's first, then the assistant's, and so on."""
+    quoted: tuple[int, ...] = ()
+    """Positions inside the span that the texts quote to the letter, whole."""
+    offers_recall: bool = False
+    """Whether the texts end with a line on how to look the span up, for an agent that can."""
     summary_content: str = ""
     is_merged: bool = False
     """Whether the text is put before the first message that stays, instead of in a message of its own."""

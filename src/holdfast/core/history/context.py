@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from holdfast.core.conversation.clip import clip_outputs
 from holdfast.core.conversation.cuts import unit_around
+from holdfast.core.conversation.handles import look_up
 from holdfast.core.conversation.messages import Message, Text, assistant, user
 from holdfast.core.conversation.view import Entry, Spoken
 from holdfast.core.conversation.words import turns_in_words
 from holdfast.core.history import events as log
+from holdfast.core.history.answers import Answers
 from holdfast.core.history.past import Past
 from holdfast.core.history.scope import Scopes, is_answer
 from holdfast.core.history.standing import Standing, Version
@@ -28,11 +30,18 @@ class Context:
     systems: Sequence[int] = ()
     """Positions of system messages: they are shown whatever is folded."""
     pins: frozenset[int] = frozenset()
+    answers: Answers | None = None
+    """Which messages are recall's own, where this agent has it; None where it has not, and markers do not name it."""
 
     @property
     def standing(self) -> Standing:
         """How this scope stands."""
         return self.version.of(self.scope)
+
+    @property
+    def has_recall(self) -> bool:
+        """Whether this agent can ask for what it is not shown."""
+        return self.answers is not None
 
     def shown(self) -> list[Entry]:
         """Return the messages that stand, in order, with what replaces those that were folded."""
@@ -74,7 +83,9 @@ class Context:
         entry, offloaded = self.entries[position], self.standing.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
-        shorter = clip_outputs(entry.message, offloaded.max_chars)
+        if self.answers and position in self.answers.answers:
+            return entry
+        shorter = clip_outputs(entry.message, offloaded.max_chars, position if self.has_recall else None)
         return entry if shorter is entry.message else entry.saying(shorter)
 
     def _sees(self, position: int) -> bool:
@@ -116,6 +127,8 @@ class Context:
         systems = [entry for entry in kept if entry.message.role == "system"]
         others = [entry for entry in kept if entry.message.role != "system"]
         made = () if fold.is_merged else fold.replacement
+        if made and fold.offers_recall and self.has_recall:
+            made = (*made[:-1], f"{made[-1]}\n{look_up(fold.start, fold.stop)}")
         return [*systems, *_spoken(made), *others]
 
     def _kept(self, fold: log.CompactionCompleted) -> list[Entry]:

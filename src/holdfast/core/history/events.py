@@ -232,6 +232,16 @@ class ToolsChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecallOffered:
+    """Whether an agent has the recall tool is this now: markers name it only where it is there."""
+
+    KIND: ClassVar[str] = "session.recall_offered"
+
+    is_offered: bool = True
+    scope: str = MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSwitched:
     """Another model answers from here on."""
 
@@ -320,6 +330,7 @@ Event: TypeAlias = (
     | AgentChanged
     | SystemChanged
     | ToolsChanged
+    | RecallOffered
     | ModelSwitched
     | DelegationStarted
     | DelegationFinished

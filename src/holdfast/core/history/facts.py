@@ -18,6 +18,8 @@ class Facts:
     """The custom agent that is at work."""
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()
+    recallers: frozenset[str] = frozenset()
+    """The scopes whose agents have the recall tool."""
     model: str | None = None
     pins: frozenset[int] = frozenset()
     running: log.CompactionStarted | None = None
@@ -120,6 +122,8 @@ def _learned(facts: Facts, event: log.Event) -> Facts:
             return replace(facts, system=text)
         case log.ToolsChanged(tools=tools):
             return replace(facts, tools=tools)
+        case log.RecallOffered(is_offered=is_offered, scope=scope):
+            return replace(facts, recallers=facts.recallers | {scope} if is_offered else facts.recallers - {scope})
         case log.ModelSwitched(model=model):
             return replace(facts, model=model)
         case log.DelegationStarted() | log.DelegationFinished():

@@ -16,6 +16,7 @@ from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Reader
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
+from holdfast.core.history.answers import Answers
 from holdfast.core.history.context import Context
 from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
@@ -44,6 +45,8 @@ class History:
     """Positions of system messages."""
     prompts: list[int] = field(default_factory=list[int])
     """Positions of what a user said."""
+    answers: Answers = field(default_factory=Answers)
+    """Which messages are recall's own."""
     facts: Facts = field(default_factory=Facts)
     _versions: list[Version] = field(default_factory=lambda: [Version()])
     _current: int = 0
@@ -117,6 +120,7 @@ class History:
             scope,
             self.systems,
             self.facts.pins,
+            self.answers if scope in self.facts.recallers else None,
         )
 
     def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
@@ -226,6 +230,7 @@ class History:
             self.systems.append(position)
         elif message.is_prompt:
             self.prompts.append(position)
+        self.answers.observe(message, position)
 
     def _note(self, event: log.Event) -> None:
         if isinstance(event, log.Pinned | log.Unpinned):
@@ -295,6 +300,7 @@ class History:
             said_in=tuple((scope, len(list(run))) for scope, run in groupby(self.said_in)),
             systems=tuple(self.systems),
             prompts=tuple(self.prompts),
+            answers=(tuple(sorted(self.answers.answers)), tuple(sorted(self.answers.calls)), tuple(self.answers.open)),
             versions=tuple(self._versions[first:]),
             current=self._current - first,
             changes=self.changes,
@@ -315,6 +321,7 @@ class History:
         history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
         history.format = state.format
         history.systems, history.prompts = list(state.systems), list(state.prompts)
+        history.answers = Answers.of(*state.answers)
         history._versions, history._current = list(state.versions), state.current
         history.changes = state.changes
         history._has_earlier, history.facts = state.has_earlier, state.facts

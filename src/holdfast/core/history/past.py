@@ -50,6 +50,10 @@ class Past(Sequence[Entry]):
             raise NotInMemoryError([position])
         return origin.native
 
+    def held(self, position: int) -> Entry | None:
+        """Return a message if it is there."""
+        return self._entries[position]
+
     def need(self, positions: Iterable[int]) -> None:
         """Raise `NotInMemoryError` with all of these that are not there; costs nothing where all are."""
         if self._unread and (missing := [position for position in positions if self._entries[position] is None]):

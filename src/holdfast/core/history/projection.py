@@ -114,6 +114,8 @@ class Projection:
         """Return this projection with what was said since, or None if it has to be made anew."""
         if context.version is not self.context.version or context.pins is not self.context.pins:
             return None
+        if context.has_recall is not self.context.has_recall:
+            return None
         folds = context.standing.folds
         if folds and folds[-1].is_merged and not self._has_prompt_behind(folds[-1].stop):
             return None

@@ -28,6 +28,9 @@ class Standing:
     """How much had been said when this last changed."""
 
 
+AS_SAID = Standing()
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
     """How all scopes stand."""
@@ -40,7 +43,7 @@ class Version:
 
     def of(self, scope: str) -> Standing:
         """Return how one scope stands."""
-        return self.standings.get(scope, Standing())
+        return self.standings.get(scope, AS_SAID)
 
     def is_hidden(self, position: int) -> bool:
         """Return whether a rewind took a message out."""

@@ -53,6 +53,8 @@ class State:
     """Scopes in the order of the messages, each with how many messages in a row are of it."""
     systems: tuple[int, ...]
     prompts: tuple[int, ...]
+    answers: tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+    """Of recall: its answers, its calls, and the ids of those without an answer."""
     versions: tuple[Version, ...]
     """The last few, with those that were taken back."""
     current: int

@@ -1,16 +1,20 @@
 """How steps become the events that tell of them."""
 
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from holdfast.core.history import events as log
 from holdfast.core.planning.effect import effect_of, seen_after, with_effect
+from holdfast.core.planning.reference import quoted_in
 from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Outlook, Proposal, ReduceToText, Summary
 from holdfast.errors import MalformedInputError
 
 
 class FoldRule(Protocol):
     """Decides when and what to fold, and what takes its place."""
+
+    offers_recall: ClassVar[bool]
+    """Whether what takes its place ends with a line on how to look it up, for an agent that can."""
 
     def propose(self, outlook: Outlook) -> Proposal:
         """Return what is to be done now and later, and why."""
@@ -84,6 +88,8 @@ def completed(
         stop=step.stop,
         kept=step.kept,
         replacement=texts,
+        quoted=quoted_in(texts, outlook) if rule.offers_recall else (),
+        offers_recall=rule.offers_recall,
         summary_content=summary.text if summary else "\n".join(texts),
         is_merged=step.is_merged,
         by_model=summary.by_model if summary else None,

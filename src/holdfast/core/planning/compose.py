@@ -85,7 +85,8 @@ class Composer:
         if words + media > self.room:
             return None
         if has_digest:
-            written = fold(self.transcript, cut.fold, folded, self._digest_room)
+            has_recall = self.situation.has_recall
+            written = fold(self.transcript, cut.fold, folded, self._digest_room, has_recall=has_recall)
             entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
             words += sum(self.transcript.tokens_of(written.message)) - self.digest_cost
         if not self._fits_otherwise(entries, media):
@@ -140,7 +141,8 @@ class Composer:
         if index not in self._short:
             is_small = self.transcript.weight_of(index) <= self.clip_chars
             if not is_small or self.transcript.tokens_of(entry.message, is_kept=True)[1]:
-                short = elide_media(clip_outputs(entry.message, self.clip_chars))
+                place = self._place(index)
+                short = elide_media(clip_outputs(entry.message, self.clip_chars, place), position=place)
                 entry = entry if short is entry.message else self.transcript.kept(entry.saying(short))
             self._short[index] = entry
         return self._short[index]
@@ -150,10 +152,17 @@ class Composer:
         entry = self.transcript.entry(index)
         if index in self.protection.fixed:
             return entry
-        message = clip_outputs(entry.message, chars)
+        place = self._place(index)
+        message = clip_outputs(entry.message, chars, place)
         if index == self.protection.prompt:
-            return entry.saying(elide_media(message, results_only=True))
-        return entry.saying(elide_media(clip_arguments(message, chars)))
+            return entry.saying(elide_media(message, results_only=True, position=place))
+        return entry.saying(elide_media(clip_arguments(message, chars), position=place))
+
+    def _place(self, index: int | None) -> int | None:
+        """Return where a model that can ask for a message finds it; None where it cannot."""
+        if index is None or not self.situation.has_recall:
+            return None
+        return self.transcript.told(index).position
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
         """Elide the oldest media beyond the most that providers take, half of that at a time."""
@@ -168,7 +177,8 @@ class Composer:
             if to_elide <= 0:
                 break
             if entries[index].position not in self.protection.whole:
-                limited[index] = entries[index].saying(elide_media(entries[index].message))
+                place = self._place(entries[index].position)
+                limited[index] = entries[index].saying(elide_media(entries[index].message, position=place))
                 to_elide -= count
         return limited
 
@@ -180,7 +190,8 @@ class Composer:
         shorter: list[Entry] = []
         for entry in entries:
             is_fixed = entry.position in self.protection.fixed
-            message = entry.message if is_fixed else clip_outputs(entry.message, longest)
+            place = self._place(entry.position)
+            message = entry.message if is_fixed else clip_outputs(entry.message, longest, place)
             texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
             size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
             if size > longest and entry.position is not None:

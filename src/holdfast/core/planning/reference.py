@@ -5,6 +5,7 @@ list of things to do, skills and agent as they stand; and the names that are lik
 marked as reference: it asks for nothing.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +18,8 @@ from holdfast.core.history.facts import Facts
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.ledger import render
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
-from holdfast.core.planning.summary.frames import STATE, WORDS, neutral, reference_frame
+from holdfast.core.planning.summary.frames import ANSWERS, STATE, WORDS, neutral, reference_frame
+from holdfast.core.planning.talk import may_be_quoted, telling
 
 WORDS_SHARE, LEDGER_SHARE = 0.2, 0.65
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
@@ -42,19 +44,30 @@ class _Kept(NamedTuple):
     ledger: str
     state: str
     """How things stand besides what was said."""
+    answers: str = ""
+    """What the assistant said, to the letter, where a talk is folded."""
 
 
-def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowance: int) -> str:
-    """Return the text that stands for a span, in at most `allowance` tokens where no model's summary is in it."""
+class Allowance(NamedTuple):
+    """What may stand for a span, in tokens."""
+
+    tokens: int
+    """Summary or digest, the user's words and the ledger."""
+    talk: int = 0
+    """Turns that stay whole besides, where a talk is folded."""
+
+
+def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowance: Allowance) -> str:
+    """Return the text that stands for a span, in at most the allowance where no model's summary is in it."""
     kept = _kept(outlook, step, allowance)
-    taken = sum(outlook.situation.counter.count(text) + 2 for text in (kept.words, kept.ledger, kept.state) if text)
+    texts = kept.state, kept.words, kept.answers, kept.ledger
+    taken = sum(outlook.situation.counter.count(text) + 2 for text in texts if text)
     done = (
         reference_frame(summary.text, step.count)
         if summary
-        else _without_summary(outlook, step, kept, allowance - taken)
+        else _without_summary(outlook, step, kept, allowance.tokens - max(0, taken - allowance.talk))
     )
-    texts = [text for text in (done, kept.state, kept.words, kept.ledger) if text]
-    return "\n\n".join(texts) or f"[{step.count:,} earlier messages]"
+    return "\n\n".join(text for text in (done, *texts) if text) or f"[{step.count:,} earlier messages]"
 
 
 def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: int) -> str:
@@ -71,30 +84,45 @@ def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: i
     return f"{told}\n\n{_digest(outlook, rest, newer, kept.whole, left)}"
 
 
-def beside(outlook: Outlook, step: FoldSpan, allowance: int) -> list[str]:
+def beside(outlook: Outlook, step: FoldSpan, allowance: Allowance) -> list[str]:
     """Return the texts that a summary of a span will stand next to: what it need not say, and what it may lose."""
     kept = _kept(outlook, step, allowance)
     positions = sorted({*step.kept, *(pin for pin in outlook.situation.pins if step.start <= pin < step.stop)})
     staying = [outlook.history.entries[position] for position in positions]
-    state = [kept.state] if kept.state else []
-    return [kept.words, kept.ledger, *state, *_texts(staying), *_tail(outlook, step)]
+    others = [text for text in (kept.answers, kept.state) if text]
+    return [kept.words, kept.ledger, *others, *_texts(staying), *_tail(outlook, step)]
 
 
-def _kept(outlook: Outlook, step: FoldSpan, allowance: int) -> _Kept:
+def quoted_in(texts: Iterable[str], outlook: Outlook) -> tuple[int, ...]:
+    """Return the positions of messages that texts quote whole, as this page does."""
+    found: list[int] = []
+    for text in texts:
+        for place in re.findall(r"(?m)^\(#(\d{1,9})\) ", text):
+            position = int(place)
+            if position < len(outlook.history) and _line(outlook.history.entries[position]) in text:
+                found.append(position)
+    return tuple(sorted(set(found)))
+
+
+def _kept(outlook: Outlook, step: FoldSpan, given: Allowance) -> _Kept:
     counter = outlook.situation.counter
-    state = _state(outlook.history.facts, int(allowance * STATE_SHARE), counter)
-    allowance -= counter.count(state)
+    state = _state(outlook.history.facts, int(given.tokens * STATE_SHARE), counter)
+    allowance = given.tokens - counter.count(state)
     prompts = _prompts(outlook, step)
-    whole = _whole(prompts, int(allowance * WORDS_SHARE), outlook)
+    # Of a talk the first prompt stays for its own sake, and all else for what it says.
+    whole = _whole(prompts[:1] if given.talk else prompts, int(allowance * WORDS_SHARE), outlook)
     ledger = outlook.history.ledger(outlook.situation.scope, step.stop)
     near = "\n".join([_words(whole), state, *_tail(outlook, step)])
     names = render(ledger, int(allowance * LEDGER_SHARE), counter, beside=near)
     # A conversation without tools has few names: what the ledger leaves, the user's words take.
-    spare = int(allowance * (WORDS_SHARE + LEDGER_SHARE)) - counter.count(names)
+    spare = max(int(allowance * (WORDS_SHARE + LEDGER_SHARE)) - counter.count(names), int(allowance * WORDS_SHARE))
+    if given.talk:
+        whole, answers = _turns(outlook, step, whole, spare + given.talk)
+        return _Kept(prompts, whole, _words(whole), names, state, _words(answers, ANSWERS))
     # What was quoted stays so: the ledger does not say it again.
     quoted = {entry.position for entry in whole}
     others = [entry for entry in prompts if entry.position not in quoted]
-    whole = _whole([*whole, *others], max(spare, int(allowance * WORDS_SHARE)), outlook)
+    whole = _whole([*whole, *others], spare, outlook)
     return _Kept(prompts, whole, _words(whole), names, state)
 
 
@@ -115,8 +143,26 @@ def _state(facts: Facts, allowance: int, counter: Counter) -> str:
     return ""
 
 
-def _words(whole: list[Entry]) -> str:
-    return "\n".join([WORDS, *(_line(entry) for entry in whole)]) if whole else ""
+def _turns(outlook: Outlook, step: FoldSpan, whole: list[Entry], allowance: int) -> tuple[list[Entry], list[Entry]]:
+    """Return the turns of a talk that are worth staying whole, the user's and the assistant's.
+
+    They are chosen from those that stood whole until now and those that an earlier fold has quoted.
+    """
+    history, counter = outlook.history, outlook.situation.counter
+    known = [position for fold in outlook.shown.context.standing.folds for position in fold.quoted]
+    standing = [entry.position for entry in outlook.shown.entries if entry.position is not None]
+    chosen = {position for position in (*known, *standing) if step.start <= position < step.stop}
+    others = sorted(chosen.difference(step.kept, (entry.position or 0 for entry in whole)))
+    history.entries.need(others)
+    turns = [turn for turn in (history.entries[position] for position in others) if may_be_quoted(turn)]
+    room = allowance - sum(counter.count(text) + 1 for text in (_words(whole) or WORDS, ANSWERS))
+    best = telling(turns, room, lambda entry: counter.count(_line(entry)) + 1)
+    said = sorted([*whole, *(turn for turn in best if turn.message.role == "user")], key=_position)
+    return said, [turn for turn in best if turn.message.role == "assistant"]
+
+
+def _words(whole: list[Entry], heading: str = WORDS) -> str:
+    return "\n".join([heading, *(_line(entry) for entry in whole)]) if whole else ""
 
 
 def digest_of(outlook: Outlook, step: FoldSpan, allowance: int = 2_000) -> str:
@@ -163,8 +209,7 @@ def _prompts(outlook: Outlook, step: FoldSpan) -> list[Entry]:
 
 def _whole(prompts: list[Entry], allowance: int, outlook: Outlook) -> list[Entry]:
     """Return the prompts that fit an allowance whole, in the order in which they were said."""
-    chosen = list(_fitting(prompts, allowance, outlook))
-    return sorted(chosen, key=lambda entry: entry.position or 0)
+    return sorted(_fitting(prompts, allowance, outlook), key=_position)
 
 
 def _fitting(prompts: list[Entry], allowance: int, outlook: Outlook) -> Iterator[Entry]:
@@ -175,6 +220,10 @@ def _fitting(prompts: list[Entry], allowance: int, outlook: Outlook) -> Iterator
         if cost <= left:
             left -= cost
             yield entry
+
+
+def _position(entry: Entry) -> int:
+    return entry.position or 0
 
 
 def _line(entry: Entry) -> str:

@@ -121,6 +121,8 @@ class Situation:
     """Whether a model is there to write summaries."""
     has_ready_summary: bool = False
     """Whether a summary that was begun earlier waits to be applied."""
+    has_recall: bool = False
+    """Whether the model can ask for what it is not shown: only then markers say how."""
     refusals: int = 0
     """How often in a row the provider has refused this request as too long."""
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+from holdfast.core.conversation.handles import RECALL
 from holdfast.core.conversation.messages import Role
 from holdfast.core.history.recall.asking import Recall
 
 MARK_CHARS = 6
 _HEADING_LIKE = re.compile(r"(?m)^#\d+\S* (?:system|user|assistant|tool)\b")
-DAY_CHARS = len("2026-01-31")
+YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class Recalled:
     """What could not be had, and why."""
     more: Recall | None = None
     """What to ask for the rest."""
+    asked: Recall | None = None
+    """What this answers."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -81,7 +84,7 @@ class Recalled:
         for note in self.notes:
             yield f"[{note}]"
         if self.more:
-            yield f"[More: recall {json.dumps(self.more.arguments(), ensure_ascii=False)}]"
+            yield more_line(self.more, self.asked)
 
 
 def heading_of(excerpts: Sequence[Excerpt], found: int) -> str:
@@ -89,7 +92,24 @@ def heading_of(excerpts: Sequence[Excerpt], found: int) -> str:
     if not excerpts:
         return "[Recall: nothing was found.]" if not found else "[Recall: nothing that fits into the answer.]"
     of = f" of {found:,}" if found > len(excerpts) else ""
-    return f"[Recall: {len(excerpts):,}{of} messages, to the letter, for reference only.]"
+    return f"[Recall: {len(excerpts):,}{of}, to the letter, for reference only.]"
+
+
+def more_line(more: Recall, asked: Recall | None) -> str:
+    """Return the line that says how to ask for the rest: all of the arguments, or those that change."""
+    wanted, given = more.arguments(), asked.arguments() if asked else {}
+    if asked is None or more.refs or given.keys() - wanted.keys():
+        return f"[More: {RECALL} {json.dumps(wanted, ensure_ascii=False)}]"
+    changed = {name: value for name, value in wanted.items() if given.get(name) != value and name != "query"}
+    return f"[More: the same with {json.dumps(changed, ensure_ascii=False)}]"
+
+
+def by_day(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
+    """Return excerpts with those of a day together: the day of the best first, and of a day the best first."""
+    days: dict[str, list[Excerpt]] = {}
+    for excerpt in excerpts:
+        days.setdefault(excerpt.time[:DAY_CHARS], []).append(excerpt)
+    return [excerpt for day in days.values() for excerpt in day]
 
 
 def headed(excerpt: Excerpt, before: Excerpt | None, mark: str) -> str:
@@ -97,12 +117,18 @@ def headed(excerpt: Excerpt, before: Excerpt | None, mark: str) -> str:
     pieces = [f"{excerpt.ref}{mark}", excerpt.role]
     if excerpt.tool:
         pieces.append(excerpt.tool)
-    day = excerpt.time[:DAY_CHARS]
-    if day and (before is None or before.time[:DAY_CHARS] != day):
+    if day := _day(excerpt.time, before.time if before else ""):
         pieces.append(day)
     if not excerpt.is_whole:
         pieces.append(f"characters {excerpt.start}-{excerpt.stop} of {excerpt.total}")
     return f"{' '.join(pieces)}:\n{excerpt.text}"
+
+
+def _day(time: str, before: str) -> str:
+    """Return the date of a time as far as it is not that of the one before."""
+    if time[:DAY_CHARS] == before[:DAY_CHARS]:
+        return ""
+    return time[YEAR_CHARS if time[:YEAR_CHARS] == before[:YEAR_CHARS] else 0 : DAY_CHARS]
 
 
 def looks_like_heading(text: str) -> bool:

@@ -1,8 +1,8 @@
 """As much of what was found as an allowance of tokens holds, the best first, none of it changed.
 
 A short message is shown whole. Of a long one that was searched for, the passage that says most of it is shown; of
-one that was referred to, as much as fits, and the answer says how to ask for what follows. The order is never left
-for a better fit, so that whoever asks for more misses nothing.
+one that was referred to, as much as fits, and the answer says how to ask for what follows. What there is no room for
+is first in the next answer, also where something shorter behind it still fits: whoever asks for more misses nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,21 +10,23 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.recall.answer import Excerpt, Recalled, headed, looks_like_heading
+from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading
 from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.bodies import Body, body_of
 from holdfast.core.history.recall.passages import best_passage
 from holdfast.core.history.recall.ranking import telling_words
 from holdfast.core.history.recall.references import Reference, Span
 
-FRAME_TOKENS = 30
+FRAME_TOKENS = 28
 """What is set aside for the first line and for how to ask for more, the question excepted."""
 MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
 """What it costs that headings carry a mark: each of them, and the line that says so."""
 PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
 """What one long message may take of an allowance where many were found."""
-LEAST_TOKENS = 16
+LEAST_TOKENS = 12
 """Less room than this holds no excerpt."""
+MAX_PASSED_OVER = 6
+"""After so many that do not fit nothing shorter is looked for."""
 MAX_CHARS_PER_TOKEN, CHARS_PER_TOKEN = 12, 4
 
 
@@ -56,21 +58,24 @@ class Packer:
     excerpts: list[Excerpt] = field(default_factory=list[Excerpt])
     left: int = field(init=False)
     _has_mark: bool = False
+    _days: set[str] = field(default_factory=set[str])
+    """The days of what was taken: excerpts of one stand together, and the first of them has the date."""
 
     def __post_init__(self) -> None:
         self.left = self.allowance - FRAME_TOKENS
 
-    def set_aside(self, text: str) -> None:
-        """Keep room for a text that is to stand in the answer too."""
-        self.left -= self.counter.count(text) + 2
+    @property
+    def texts(self) -> list[str]:
+        """What was taken."""
+        return [excerpt.text for excerpt in self.excerpts]
 
     def take(self, excerpt: Excerpt, most: int | None = None) -> bool:
         """Take an excerpt if there is room for it, and say so; `most` is what it may cost."""
         room = self.left if most is None else min(most, self.left)
         if len(excerpt.text) > room * MAX_CHARS_PER_TOKEN:
             return False
-        before = self.excerpts[-1] if self.excerpts else None
-        cost = self.counter.count(headed(excerpt, before, "")) + 1
+        day = excerpt.time[:DAY_CHARS]
+        cost = self.counter.count(headed(excerpt, excerpt if day in self._days else None, "") + "\n")
         is_marked = self._has_mark or looks_like_heading(excerpt.text)
         if is_marked:
             new = 1 if self._has_mark else len(self.excerpts) + 1
@@ -78,6 +83,7 @@ class Packer:
         if cost > room:
             return False
         self._has_mark = is_marked
+        self._days.add(day)
         self.left -= cost
         self.excerpts.append(excerpt)
         return True
@@ -94,13 +100,17 @@ class Packer:
         return None
 
 
-def packed_search(found: Iterable[Found], asking: Recall, packer: Packer) -> None:
-    """Take what was searched for, the best first."""
+def packed_search(found: Sequence[Found], asking: Recall, packer: Packer) -> int:
+    """Take what was searched for, the best first; returns how many can be left out of the next answer."""
     words = telling_words(" ".join(asking.questions)).split()
     most = max(MIN_PASSAGE_TOKENS, int(asking.max_tokens * PASSAGE_SHARE))
-    for one in found:
-        if packer.left < LEAST_TOKENS or not _take_found(one, words, asking.text, most, packer):
-            return
+    passed_over: list[int] = []
+    for number, one in enumerate(found):
+        if packer.left < LEAST_TOKENS or len(passed_over) > MAX_PASSED_OVER:
+            return min([number, *passed_over])
+        if not _take_found(one, words, asking.text, most, packer):
+            passed_over.append(number)
+    return min([len(found), *passed_over])
 
 
 def _take_found(one: Found, words: Sequence[str], literal: str, most: int, packer: Packer) -> bool:
@@ -152,7 +162,8 @@ def place_of(place: Reference, one: Found) -> Reference:
 def answered_places(left: Sequence[Reference], asking: Recall, packer: Packer, notes: Sequence[str]) -> Recalled:
     """Return the answer to references."""
     more = replace(asking, refs=", ".join(map(str, left)), lines="", chars="", last=0) if left else None
-    return Recalled(excerpts=tuple(packer.excerpts), found=len(packer.excerpts), notes=tuple(notes), more=more)
+    excerpts = tuple(packer.excerpts)
+    return Recalled(excerpts=excerpts, found=len(excerpts), notes=tuple(notes), more=more, asked=asking)
 
 
 def _rest(excerpt: Excerpt, start: int, place: Reference) -> Span | None:

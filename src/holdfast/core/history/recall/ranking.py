@@ -15,7 +15,8 @@ SPEAKER_FACTOR = 2.0
 """What it counts for that a message is by somebody the question names."""
 FUSION_RANKS = 60
 """How far down a list it still matters where something stands: Cormack's constant for fusing ranked lists."""
-MAX_WORDS = 24
+MAX_QUESTIONS = 4
+MAX_WORDS = 16
 """How many words of a question are looked for, the most telling first."""
 _SPEAKER = re.compile(r"(?:\[[^\]\n]{0,120}\]\s*)?([^\W\d_][\w.'’-]{0,30}(?: [^\W\d_][\w.'’-]{0,30}){0,2}):\s")
 _QUESTIONS = re.compile(r"[?？;；\n]+")
@@ -38,6 +39,9 @@ SILENT = frozenset(_SILENT.split())
 def questions_of(query: str) -> list[str]:
     """Return what is asked, each question for itself; all of it first, where there are several."""
     asked = [part.strip() for part in _QUESTIONS.split(query) if _WORD.search(part)]
+    if len(asked) > MAX_QUESTIONS:
+        # Something that was pasted rather than asked.
+        return [" ".join(asked)]
     return [" ".join(asked), *asked] if len(asked) > 1 else asked
 
 
@@ -55,15 +59,13 @@ def _is_plain(word: str) -> tuple[bool, int]:
     return _IDENTIFIER.search(word) is None, -len(word)
 
 
-def spread(scores: Mapping[int, float], stands: Iterable[range] = ()) -> dict[int, float]:
-    """Return scores by position with what neighbours lend each other; only inside `stands`, where that is given."""
-    spans = list(stands)
+def spread(scores: Mapping[int, float]) -> dict[int, float]:
+    """Return scores by position with what neighbours lend each other."""
     whole = dict(scores)
     for position, score in scores.items():
         for step, share in NEIGHBOURS.items():
             near = position + step
-            if near >= 0 and (not spans or any(near in span for span in spans)):
-                whole[near] = whole.get(near, 0.0) + share * score
+            whole[near] = whole.get(near, 0.0) + share * score
     return whole
 
 

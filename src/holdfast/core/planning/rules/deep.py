@@ -14,14 +14,17 @@ from holdfast.core.conversation.cuts import next_cut, unit_around
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import PRICES, break_even_turns
 from holdfast.core.planning.protection import reasoning_exchange
-from holdfast.core.planning.reference import beside, reference
+from holdfast.core.planning.reference import Allowance, beside, reference
 from holdfast.core.planning.settings import check_settings, ratio, share, whole
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary
+from holdfast.core.planning.talk import scale, talk_share
 from holdfast.errors import SettingsError
 
 LEAST_SUMMARY_TOKENS, MOST_SUMMARY_SHARE = 256, 0.25
 """What a summary may take even where its share is less, and the share of a small window that this may be."""
+MOST_QUOTED = 0.75
+"""The share of a talk that may stay whole: a fold that keeps more is none."""
 TAIL_PARTS = 4
 """Where messages, turns or bytes are what there is too much of, one in so many messages stays."""
 ASSUMED_PRICES = PRICES["anthropic"]
@@ -33,6 +36,7 @@ class FoldDeep:
     """Shares are of the room that system text and tools leave to the messages."""
 
     RULE: ClassVar[str] = "deep"
+    offers_recall: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share())
     """From here on a summary is asked for, and a fold is made once it pays."""
@@ -45,6 +49,9 @@ class FoldDeep:
     summary_share: float = field(default=0.06, metadata=share())
     summary_max_tokens: int = field(default=3_000, metadata=whole(1, 10**6))
     """What a summary or digest with the user's words and the ledger may take."""
+    talk_share: float = field(default=0.6, metadata=share())
+    talk_max_tokens: int = field(default=4_600, metadata=whole(0, 10**6))
+    """What turns may take besides that stay whole because they say much, where nearly all that is folded is talk."""
     min_reuse: float = field(default=30.0, metadata=ratio(0, 10**6))
     """A fold pays when what it gives up was read this often, at a cache whose reading costs nothing."""
     min_gain_share: float = field(default=0.2, metadata=share())
@@ -78,7 +85,7 @@ class FoldDeep:
         if why is not None and outlook.fixed_tokens - outlook.situation.static_tokens > self.soft_share * room:
             told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
             return Proposal(reasons=(told,)) if outlook.fill <= 1 else NOTHING
-        after = self._left(outlook, step) + self.allowance(outlook, step)
+        after = self._left(outlook, step) + sum(self._allowed(outlook, step))
         if held - after < self._least_gain(outlook):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
             return Proposal(reasons=(told,)) if why else NOTHING
@@ -102,11 +109,11 @@ class FoldDeep:
 
     def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text that stands for a span: the user's words, what was done, and the names that were used."""
-        return (reference(outlook, step, summary, self.allowance(outlook, step)),)
+        return (reference(outlook, step, summary, self._allowed(outlook, step)),)
 
     def beside(self, outlook: Outlook, step: FoldSpan) -> list[str]:
         """Return the texts that a summary of a span will stand next to: where it is looked up what it loses."""
-        return beside(outlook, step, self.allowance(outlook, step))
+        return beside(outlook, step, self._allowed(outlook, step))
 
     def allowance(self, outlook: Outlook, step: FoldSpan) -> int:
         """Return what a summary may take: its share, and never more than half of what it stands for."""
@@ -114,6 +121,16 @@ class FoldDeep:
         # A share of a small window holds no sentence: there it may be more, as long as the window is not full of it.
         share = max(int(room * self.summary_share), min(LEAST_SUMMARY_TOKENS, int(room * MOST_SUMMARY_SHARE)))
         return min(self.summary_max_tokens, share, folded // 2)
+
+    def _allowed(self, outlook: Outlook, step: FoldSpan) -> Allowance:
+        """Return what may stand for a span: more where it is talk, of which a ledger holds nothing."""
+        tokens, held = self.allowance(outlook, step), outlook.shown.tokens
+        room, folded = min(outlook.situation.room, held), held - self._left(outlook, step)
+        said = [entry for entry in outlook.shown.entries if (entry.position or 0) < step.stop]
+        most = min(self.talk_max_tokens, int(room * self.talk_share)) * scale(talk_share(said))
+        # Whatever is quoted, a fold frees what it has to.
+        spare = min(int(folded * MOST_QUOTED), folded - int(self.min_gain_share * room) - 1) - tokens
+        return Allowance(tokens, max(0, min(int(most), spare)))
 
     def _least_gain(self, outlook: Outlook) -> float:
         """Return how many tokens a fold has to free: any, where it is not tokens that there are too many of."""

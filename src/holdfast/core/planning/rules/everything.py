@@ -30,6 +30,7 @@ class FoldEverything:
     """Folds all that came before the newest prompt, or all that was done since."""
 
     RULE: ClassVar[str] = "everything"
+    offers_recall: ClassVar[bool] = False
 
     fraction: float = field(default=0.5, metadata=share())
     """Of the window: where the conversation is compressed."""

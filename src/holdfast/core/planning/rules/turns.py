@@ -60,6 +60,8 @@ def restored_turns(max_turns: int) -> int:
 class Emergency:
     """What is left after a provider's refusal, before the context is cleared: little of little."""
 
+    offers_recall: ClassVar[bool] = False
+
     max_chars: int = field(default=10_000, metadata=whole(64, 10**9))
     """Of each tool result and each user text; the newest prompt is exempt."""
     max_turns: int = field(default=5, metadata=whole(1, 10**9))
@@ -134,6 +136,7 @@ class HalveTurns:
     """Trims the older half of the complete turns at once; a summary of them comes into the first prompt later."""
 
     RULE: ClassVar[str] = "halve-turns"
+    offers_recall: ClassVar[bool] = False
 
     max_turns: int = field(default=20, metadata=whole(1, 10**9))
     max_tokens: int = field(default=50_000, metadata=whole(64, 10**12))

@@ -72,6 +72,7 @@ class FoldMiddle:
     """Folds what stands between the first run and the newest messages, before the request goes out."""
 
     RULE: ClassVar[str] = "middle"
+    offers_recall: ClassVar[bool] = False
 
     max_messages: int = field(default=40, metadata=whole(0, 10**9))
     """More requests and responses than this are too many; 0 switches it off."""

@@ -19,6 +19,8 @@ WORDS = "What the user said, to the letter:"
 """Above the user's own words, which stand beside a summary."""
 STATE = "[Plan, things to do, skills and agent as they stand, for reference only.]"
 """Above what else is true now."""
+ANSWERS = "What the assistant said, to the letter:"
+"""Above the assistant's, where a talk was folded."""
 END = "[End of the summary.]"
 INBOX_END = "[End of the inbox.]"
 QUOTE = "| "
@@ -33,7 +35,7 @@ _OPENINGS = (
     rf"[{_BRACKETS}][^\w{BREAKS}]{{0,8}}[#＃][-\d]{{0,12}}\s{{1,8}}[^\W\d]",
     rf"[{_BRACKETS}]\s{{0,8}}(?:summary|end|ledger)\s{{1,8}}of\b",
     rf"[{_BRACKETS}]\s{{0,8}}inbox\b",
-    *(re.escape(opening) for opening in (WORDS, STATE, HEADING)),
+    *(re.escape(opening) for opening in (WORDS, ANSWERS, STATE, HEADING)),
     rf"(?:{_ROLES})[ \t*_`]{{0,8}}[:：]",
 )
 # A line of a list begins with a dash and is read as part of it, so it may say "User: …".
