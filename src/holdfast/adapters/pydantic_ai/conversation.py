@@ -33,6 +33,10 @@ class Wanted:
     model: str | None
     system: str | None
     tools: Sequence[Mapping[str, object]]
+    recall_tool: Mapping[str, object] | None = None
+    """What tells of the recall tool, where the agent has it."""
+    has_recall: bool = False
+    """Whether this request does."""
 
 
 class Conversation:
@@ -56,6 +60,11 @@ class Conversation:
         """System text that was made anew since it was recorded: it goes out in the place of what was."""
         self.made: ModelRequestContext | None = None
         """How the newest request is made, besides its messages."""
+
+    @property
+    def has_recall(self) -> bool:
+        """Whether the model was last told of the recall tool."""
+        return MAIN in self.session.history.facts.recallers
 
     async def past(self) -> list[ModelMessage]:
         """Return what stands of the conversation."""
@@ -174,9 +183,14 @@ class Conversation:
             ]
 
     async def _prepared(self, wanted: Wanted) -> PreparedRequest:
+        tools = [*wanted.tools, *([wanted.recall_tool] if wanted.recall_tool and wanted.has_recall else [])]
         system = "\n\n".join(filter(None, [wanted.system, *self._changed]))
         return await self.session.prepare(
-            wanted.budget, model=wanted.model, system=system or None, tools=wanted.tools or None
+            wanted.budget,
+            model=wanted.model,
+            system=system or None,
+            tools=tools or None,
+            has_recall=wanted.has_recall,
         )
 
     def _object(self, native: Mapping[str, Any]) -> ModelMessage | None:

@@ -18,7 +18,9 @@ from pydantic_ai.toolsets import AgentToolset
 
 from holdfast.adapters.pydantic_ai.conversation import Conversation, Wanted
 from holdfast.adapters.pydantic_ai.dangling import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.recalling import LEAST_BUDGET, RecallToolset, without_recall
 from holdfast.adapters.pydantic_ai.sessions import Sessions
+from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError
@@ -40,6 +42,7 @@ class Governor(Protocol):
 
     budget: int | Budget | None
     model: str | None
+    recall: bool
     last: PreparedRequest | None
     usage: Usage | None
     conversations: Sessions
@@ -107,8 +110,10 @@ class GovernedRun(AbstractCapability[Any]):
             error.add_note(f"Holdfast could not record what was said last: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
-        """Return the tools that come with a governed run; none so far."""
-        return None
+        """Return the tools that come with a governed run: recall, unless it was left out."""
+        if not self._governor.recall:
+            return None
+        return RecallToolset(lambda: self._conversation.session if self._conversation else None)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Let a run without a history go on from what stands in its session."""
@@ -135,13 +140,25 @@ class GovernedRun(AbstractCapability[Any]):
         request, self._smaller = self._smaller, None
         if request is None:
             try:
-                request = await conversation.prepare(request_context, self._wanted(ctx, request_context))
+                request = await self._prepared(conversation, request_context, self._wanted(ctx, request_context))
             except EmptyConversationError:
                 return request_context
         self._asked, self._is_governed = messages, True
         if not self._is_nested:
             self._governor.last = request
-        return replace(request_context, messages=conversation.outgoing(request))
+        parameters = request_context.model_request_parameters
+        if self._governor.recall and not conversation.has_recall:
+            parameters = replace(parameters, function_tools=without_recall(parameters.function_tools))
+        return replace(request_context, messages=conversation.outgoing(request), model_request_parameters=parameters)
+
+    async def _prepared(self, conversation: Conversation, made: ModelRequestContext, wanted: Wanted) -> PreparedRequest:
+        """Return the next request; with the recall tool from the first one on that leaves something out."""
+        request = await conversation.prepare(made, wanted)
+        is_small = request.receipt.budget.tokens < LEAST_BUDGET
+        is_worth_it = not is_small and (wanted.has_recall or conversation.session.leaves_out(request))
+        if wanted.recall_tool is None or wanted.has_recall == is_worth_it:
+            return request
+        return await conversation.prepare(made, replace(wanted, has_recall=is_worth_it))
 
     async def on_model_request_error(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
@@ -182,6 +199,9 @@ class GovernedRun(AbstractCapability[Any]):
     def _wanted(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> Wanted:
         parameters, model = request_context.model_request_parameters, request_context.model
         shown = [tool for tool in parameters.function_tools if _is_shown(tool, ctx.discovered_tool_names)]
+        # Somebody may have taken it away from this step.
+        recall = next((_tool(tool) for tool in shown if tool.name == RECALL and self._governor.recall), None)
+        others = without_recall(shown) if self._governor.recall else shown
         session = self._conversation.session if self._conversation else None
         budget, settings = self._governor.budget, request_context.model_settings or {}
         if budget is None and model.context_window is not None:
@@ -190,7 +210,9 @@ class GovernedRun(AbstractCapability[Any]):
             budget=budget,
             model=self._governor.model or (session.model if session else None) or model.model_id,
             system=InstructionPart.join(parameters.instruction_parts or ()),
-            tools=[_tool(tool) for tool in (*shown, *parameters.output_tools)],
+            tools=[_tool(tool) for tool in (*others, *parameters.output_tools)],
+            recall_tool=recall,
+            has_recall=recall is not None and self._conversation is not None and self._conversation.has_recall,
         )
 
 

@@ -123,14 +123,19 @@ def _learned(facts: Facts, event: log.Event) -> Facts:
         case log.ToolsChanged(tools=tools):
             return replace(facts, tools=tools)
         case log.RecallOffered(is_offered=is_offered, scope=scope):
-            return replace(facts, recallers=facts.recallers | {scope} if is_offered else facts.recallers - {scope})
+            others = facts.recallers - {scope}
+            return replace(facts, recallers=others | frozenset([scope] * is_offered))
         case log.ModelSwitched(model=model):
             return replace(facts, model=model)
         case log.DelegationStarted() | log.DelegationFinished():
-            others = {scope: owner for scope, owner in facts.delegates.items() if scope != event.scope}
-            is_begun = isinstance(event, log.DelegationStarted)
-            return replace(facts, delegates={**others, event.scope: event.owner} if is_begun else others)
+            return replace(facts, delegates=_at_work(facts.delegates, event))
         case log.Forked():
             return replace(facts, parent=event)
         case _:
             return facts
+
+
+def _at_work(delegates: Mapping[str, str], event: log.DelegationStarted | log.DelegationFinished) -> Mapping[str, str]:
+    """Return the delegates that are at work after one was sent out or came back."""
+    others = {scope: owner for scope, owner in delegates.items() if scope != event.scope}
+    return {**others, event.scope: event.owner} if isinstance(event, log.DelegationStarted) else others

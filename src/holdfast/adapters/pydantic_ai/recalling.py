@@ -1,0 +1,49 @@
+"""The recall tool among the tools of an agent: what a run is not shown any more, its model can ask for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
+
+from holdfast.core.conversation.handles import RECALL
+from holdfast.core.history.recall.schema import DESCRIPTION, PARAMETERS
+from holdfast.session.session import Session
+
+LEAST_BUDGET = 4_000
+"""In a smaller window the words that tell of the tool would take more than a twentieth: there it is left out."""
+ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+"""Recall itself answers what it cannot understand, in words that say what would do."""
+
+
+def without_recall(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+    """Return tools without this one: a conversation that is in view as a whole has no use for it."""
+    return [tool for tool in tools if tool.name != RECALL]
+
+
+class RecallToolset(AbstractToolset[Any]):
+    """One tool, for the session of one run."""
+
+    def __init__(self, session: Callable[[], Session | None]) -> None:
+        """`session` returns the session once the run has opened it."""
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """How those know it that keep track of toolsets."""
+        return "holdfast-recall"
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tool, always; whether a request tells of it is decided when it is prepared."""
+        del ctx
+        told = ToolDefinition(name=RECALL, description=DESCRIPTION, parameters_json_schema=dict(PARAMETERS))
+        return {RECALL: ToolsetTool(toolset=self, tool_def=told, max_retries=1, args_validator=ANY_OBJECT)}
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> str:
+        """Answer, whatever is asked."""
+        del name, ctx, tool
+        session = self._session()
+        return "[Recall: nothing was said yet.]" if session is None else await session.recall_tool().call(tool_args)
