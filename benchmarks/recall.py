@@ -34,12 +34,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.demands import demanded
 from benchmarks.reporting import progress, save, verdict
 from holdfast import PendingToolCallsError, Session, counter_for
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history.identifiers import argument_text
-from holdfast.lab.replay import STATIC_TOKENS, read_session
+from holdfast.lab.demands import demanded
+from holdfast.lab.recordings import read_recording
+from holdfast.lab.replay import STATIC_TOKENS
 from holdfast.session.recall import RecallTool
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.words import words_of
@@ -118,7 +119,7 @@ async def chats(paths: Sequence[Path], folder: Path) -> dict[str, dict[str, floa
 
 
 async def chat(record: Mapping[str, Any], folder: Path, ways: Mapping[str, Asked]) -> None:
-    natives = read_session(record).messages
+    natives = read_recording(record).messages
     texts = [str(native["content"]) for native in natives]
     clock = Clock(1_600_000_000_000)
     url = f"sqlite:///{folder}/{record['id']}.db"
@@ -240,7 +241,7 @@ async def worked(record: Mapping[str, Any], folder: Path) -> Demand:
     tally, last_seen, last_text = Demand(), dict[str, int](), ""
     async with Session.open(record["id"], store=f"sqlite:///{folder}/{record['id']}.db", model="gpt-5") as session:
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
-        for index, native in enumerate(read_session(record).messages):
+        for index, native in enumerate(read_recording(record).messages):
             message = WIRE.decode(native, index)
             if message.calls and index:
                 names = {name for call in message.calls for name in demanded(argument_text(call.arguments))}
@@ -286,7 +287,7 @@ def text_of(message: Message) -> str:
 
 
 async def speed(paths: Sequence[Path], messages: int, folder: Path) -> dict[str, float]:
-    talks = [read_session(record).messages for record in records(paths)]
+    talks = [read_recording(record).messages for record in records(paths)]
     natives = [native for talk in talks for native in talk]
     questions = [probe["question"] for record in records(paths) for probe in record.get("probes", ())][:100]
     asked = [str(native["content"]) for native in natives if native["role"] == "user" and native.get("content")]

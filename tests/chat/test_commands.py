@@ -8,7 +8,7 @@ from holdfast import Session
 from holdfast.chat.commands.every import COMMANDS
 from holdfast.session.checkpoints import EMPTY
 from holdfast.stores.memory import MemoryStore
-from tests.chat.room import entered, said, told
+from tests.chat.room import entered, said, told, user_part
 
 NAMED = [
     "help",
@@ -33,6 +33,8 @@ NAMED = [
     "session",
     "pin",
     "receipts",
+    "recall",
+    "show",
     "export",
     "quit",
 ]
@@ -51,7 +53,7 @@ async def test_an_unknown_command_suggests_the_nearest(tmp_path: Path) -> None:
     assert await told(chat, room, "/xyzzy") == "/xyzzy: is no command; /help lists all"
     assert (
         await told(chat, room, "/re")
-        == "/re: is no command; did you mean /receipts or /redo or /resume or /retry or /rewind?"
+        == "/re: is no command; did you mean /recall or /receipts or /redo or /resume or /retry or /rewind?"
     )
     assert (await told(chat, room, "/his")).startswith("0 turns")
 
@@ -282,3 +284,45 @@ async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -
 
     assert shown == "session: 'other' holds openai-chat messages; the chat goes on with sessions of its own only"
     assert len(chat.session) == 0
+
+
+@pytest.mark.seed("D-23")
+async def test_recall_finds_what_was_said_long_ago_and_show_expands_it(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 12)
+    await chat.session.record([asked("The key lies under the ``` flower pot.")], format="pydantic-ai")
+    await said(chat, 12)
+
+    found = await told(chat, room, "/recall where is the flower pot?")
+
+    assert found.startswith("**#24 · user · ")
+    assert "\n\n````text\nThe key lies under the ``` flower pot.\n````\n" in found
+    assert found.endswith("/show #N shows a whole message")
+    assert (await told(chat, room, "/show #24")).endswith("````text\nThe key lies under the ``` flower pot.\n````")
+    assert await told(chat, room, "/recall #24") == await told(chat, room, "/show 24")
+
+
+async def test_recall_and_show_say_what_they_cannot_find(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 1)
+
+    assert await told(chat, room, "/recall xylophone") == "nothing was found"
+    assert await told(chat, room, "/recall") == "/recall: takes words to search for, or references such as #12-#20"
+    assert await told(chat, room, "/show") == "/show: takes a reference, such as #12 or #12-#20"
+    assert await told(chat, room, "/show #99") == (
+        "there is no message #99 here; give a ref that stands in view, or search"
+    )
+    assert "is no reference" in await told(chat, room, "/show (what?)")
+
+
+async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await chat.session.record([asked("The key lies under the flower pot.")], format="pydantic-ai")
+    await told(chat, room, "/clear")
+
+    assert await told(chat, room, "/recall flower pot") == "nothing was found"
+    assert (await told(chat, room, "/show #0")).startswith("there is no message #0 here")
+
+
+def asked(text: str) -> dict[str, object]:
+    return {"kind": "request", "parts": [user_part(text)]}

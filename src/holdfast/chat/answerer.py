@@ -120,7 +120,8 @@ class Answerer:
         system = brain.system_of(system_text(settings), folder.root, has_tools=bool(toolsets))
         if wanted and (daily := memory_from(settings)) is not None:
             toolsets.append(brain.memory_toolset(MemoryTool(daily)))
-        governed = Holdfast(session=session, budget=budget_from(settings), model=settings.model)
+        budget, has_tools = budget_from(settings), bool(wanted or servers)
+        governed = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
         model = brain.model_for(settings.model, server)
         return Mind(brain.agent_of(model, governed, toolsets, system, settings.max_steps), governed)
 

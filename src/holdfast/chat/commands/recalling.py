@@ -1,0 +1,63 @@
+"""Commands about what is not in view any more: search it, and expand what a marker stands for."""
+
+from holdfast.chat.chat import Chat
+from holdfast.chat.commands.registry import Commands
+from holdfast.chat.happenings import Notice, Told
+from holdfast.core.history.recall.references import is_reference
+from holdfast.errors import SettingsError
+from holdfast.session.recall import Excerpt, Recall, Recalled
+
+GROUP = Commands()
+SEARCH_TOKENS, WHOLE_TOKENS = 2_000, 20_000
+"""How much of what was found is shown at once, and of what was referred to."""
+
+
+@GROUP.register("QUERY")
+async def recall(chat: Chat, query: str) -> None:
+    """Search everything that was said here, folded or not; QUERY is words, or references such as #12-#20."""
+    if not query:
+        raise SettingsError("/recall", "takes words to search for, or references such as #12-#20")
+    if is_reference(query):
+        await show(chat, query)
+        return
+    found = await chat.session.recall_for(Recall(query=query, max_tokens=SEARCH_TOKENS))
+    if not found.excerpts:
+        chat.screen.show(Notice("nothing was found"))
+        return
+    _show(chat, found)
+    hidden = found.found - len(found.excerpts)
+    others = f"{hidden:,} more hold some of these words; " if hidden > 0 else ""
+    chat.screen.show(Notice(f"{others}/show #N shows a whole message"))
+
+
+@GROUP.register("REF")
+async def show(chat: Chat, ref: str) -> None:
+    """Show what a marker stands for, to the letter: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines)."""
+    if not ref:
+        raise SettingsError("/show", "takes a reference, such as #12 or #12-#20")
+    found = await chat.session.recall_for(Recall(refs=ref, max_tokens=WHOLE_TOKENS))
+    _show(chat, found)
+    if found.more:
+        chat.screen.show(Notice(f"there is more: /show {found.more.refs}"))
+
+
+def _show(chat: Chat, found: Recalled) -> None:
+    for excerpt in found.excerpts:
+        chat.screen.show(Told(f"**{_heading(excerpt)}**\n\n{_fenced(excerpt.text)}"))
+    for note in found.notes:
+        chat.screen.show(Notice(note, "warning"))
+
+
+def _heading(excerpt: Excerpt) -> str:
+    pieces = [excerpt.ref, excerpt.role, excerpt.tool, excerpt.time]
+    if not excerpt.is_whole:
+        pieces.append(f"characters {excerpt.start}-{excerpt.stop} of {excerpt.total}")
+    return " · ".join(piece for piece in pieces if piece)
+
+
+def _fenced(text: str) -> str:
+    """Return a text as it is, in a fence that nothing in it ends."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}text\n{text}\n{fence}"
