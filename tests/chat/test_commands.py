@@ -286,7 +286,6 @@ async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -
     assert len(chat.session) == 0
 
 
-@pytest.mark.seed("D-23")
 async def test_recall_finds_what_was_said_long_ago_and_show_expands_it(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
     await said(chat, 12)
@@ -315,6 +314,7 @@ async def test_recall_and_show_say_what_they_cannot_find(tmp_path: Path) -> None
     assert "is no reference" in await told(chat, room, "/show (what?)")
 
 
+@pytest.mark.seed("D-24")
 async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
     await chat.session.record([asked("The key lies under the flower pot.")], format="pydantic-ai")

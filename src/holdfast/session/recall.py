@@ -96,7 +96,8 @@ class Recalling(Reader):
                 asked = replace(asked, max_tokens=min(asked.max_tokens, MOST_TOKENS * max_tokens))
                 return str(await self.recall_for(asked, scope=scope))
             except MalformedInputError as error:
-                return f"[Recall: {error.where.removeprefix('recall.')}: {error.problem}]"
+                where = "" if error.where == RECALL else f"{error.where.removeprefix('recall.')}: "
+                return f"[Recall: {where}{error.problem}]"
             except UnknownReferenceError as error:
                 return f"[Recall: {error}]"
 
@@ -141,7 +142,8 @@ class _Recollection:
             if one is None:
                 return [], False
             meant = replace(_part_of(one, place.call_id), span=place.span)
-            return packed_places([(meant, one)], self._packer), True
+            named = await self._reader.named([one])
+            return packed_places([(meant, found) for found in named], self._packer), True
         is_there = False
         for run in self._runs(place):
             read = await self._reader.named(await self._reader.read(run))
@@ -179,6 +181,7 @@ class _Recollection:
         done = packed_search(listed, asking, packer)
         seen = sum(not one.is_neighbour for one in listed[:done])
         more = _more(findings, later, seen)
+        more = more.roomier() if more and not packer.excerpts else more
         shown = [excerpt for excerpt in packer.excerpts if not excerpt.is_neighbour]
         notes = list(self._reader.notes)
         if more and more.before == findings.stopped_at:

@@ -13,7 +13,7 @@ from holdfast.core.history.recall.ranking import questions_of, telling_words
 from holdfast.core.history.recall.references import Reference, Span, is_reference, references_in, span_of
 from holdfast.errors import MalformedInputError
 
-DEFAULT_TOKENS, MIN_TOKENS, MAX_TOKENS = 1_000, 50, 100_000
+DEFAULT_TOKENS, MIN_TOKENS, MAX_TOKENS = 1_000, 100, 100_000
 MAX_NEIGHBOURS = 20
 MAX_TEXT_CHARS = 10_000
 """Of a question or a literal text: more says no more."""
@@ -67,6 +67,8 @@ class Recall:
             _check_number(name, getattr(self, name), least, most)
         for name in ("text", "refs", "role", "tool", "file", "since", "until", "lines", "chars"):
             _check_text(name, getattr(self, name))
+        if not isinstance(self.query, str | tuple):
+            raise MalformedInputError("recall.query", f"must be a text or several, not {self.query!r:.60}")
         for question in self.questions:
             _check_text("query", question)
         if self.role and self.role not in ROLES:
@@ -116,10 +118,14 @@ class Recall:
         """Return the same question in as few words as find the same."""
         return replace(self, query=tuple(_shorter(question) for question in self.questions))
 
+    def roomier(self) -> "Recall":
+        """Return the same question with twice the room, where an answer had no room for anything."""
+        return replace(self, max_tokens=min(MAX_TOKENS, 2 * self.max_tokens))
+
     @property
     def questions(self) -> tuple[str, ...]:
         """What is searched for, each for itself."""
-        given = (self.query,) if isinstance(self.query, str) else tuple(self.query)
+        given = (self.query,) if isinstance(self.query, str) else self.query
         return tuple(question for question in given if question)
 
     @property

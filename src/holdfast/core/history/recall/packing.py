@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading
-from holdfast.core.history.recall.asking import Recall
+from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
 from holdfast.core.history.recall.bodies import Body, body_of
 from holdfast.core.history.recall.passages import best_passage
 from holdfast.core.history.recall.ranking import telling_words
@@ -19,6 +19,8 @@ from holdfast.core.history.recall.references import Reference, Span
 
 FRAME_TOKENS = 28
 """What is set aside for the first line and for how to ask for more, the question excepted."""
+SIZE_TOKENS = 8
+"""What it takes to say how much more is wanted, where that is not as usual."""
 MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
 """What it costs that headings carry a mark: each of them, and the line that says so."""
 PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
@@ -62,7 +64,7 @@ class Packer:
     """The days of what was taken: excerpts of one stand together, and the first of them has the date."""
 
     def __post_init__(self) -> None:
-        self.left = self.allowance - FRAME_TOKENS
+        self.left = self.allowance - FRAME_TOKENS - (0 if self.allowance == DEFAULT_TOKENS else SIZE_TOKENS)
 
     @property
     def texts(self) -> list[str]:
@@ -163,6 +165,8 @@ def answered_places(left: Sequence[Reference], asking: Recall, packer: Packer, n
     """Return the answer to references."""
     more = replace(asking, refs=", ".join(map(str, left)), lines="", chars="", last=0) if left else None
     excerpts = tuple(packer.excerpts)
+    if more and not excerpts:
+        more = more.roomier()
     return Recalled(excerpts=excerpts, found=len(excerpts), notes=tuple(notes), more=more, asked=asking)
 
 

@@ -13,8 +13,8 @@ NEIGHBOURS: Mapping[int, float] = {-4: 0.05, -3: 0.1, -2: 0.2, -1: 0.4, 1: 0.5, 
 """What share of its score a message lends to one so much further on: more to what follows than to what led to it."""
 SPEAKER_FACTOR = 2.0
 """What it counts for that a message is by somebody the question names."""
-FUSION_RANKS = 60
-"""How far down a list it still matters where something stands: Cormack's constant for fusing ranked lists."""
+TIE_SHARE = 1e-3
+"""What a place in further rankings counts for beside the best one."""
 MAX_QUESTIONS = 4
 MAX_WORDS = 16
 """How many words of a question are looked for, the most telling first."""
@@ -79,7 +79,8 @@ def fused(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, position in enumerate(ranking):
-            scores[position] = scores.get(position, 0.0) + 1.0 / (FUSION_RANKS + rank)
+            here, so_far = 1.0 / (1 + rank), scores.get(position, 0.0)
+            scores[position] = max(here, so_far) + TIE_SHARE * min(here, so_far)
     return scores
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from holdfast.core.history.recall.asking import MAX_NEIGHBOURS, ROLES
+from holdfast.core.history.recall.asking import MAX_NEIGHBOURS, MIN_TOKENS, ROLES
 
 DESCRIPTION = (
     "Looks up what was said or done earlier and is not in view any more. Give `ref` for what a marker or summary names "
@@ -32,7 +32,7 @@ PARAMETERS: Mapping[str, object] = {
         "since": _text("date or time, such as 2026-01-31"),
         "until": _text("the same"),
         "neighbours": _number("messages before and after each", 0, MAX_NEIGHBOURS),
-        "max_tokens": _number("of the answer", 50),
+        "max_tokens": _number("of the answer", MIN_TOKENS),
         "skip": _number("as an answer says", 0),
         "before": _number("as an answer says", 0),
     },
