@@ -239,6 +239,49 @@ async def test_a_reference_to_another_delegation_is_no_reference() -> None:
     assert refs(await session.recall_for("#0", scope="left")) == ["#0"]
 
 
+# Earlier sessions.
+
+
+async def told_before(store: Store) -> None:
+    """Let there have been a talk of the week before, part of it cleared, and one of somebody else."""
+    async with Session.open("before", store=store, model="gpt-5") as session:
+        await session.record([said("The ferry password is kiwi."), answered("Noted.")])
+        await session.clear()
+        await session.record([said("The ferry to Texel leaves at nine."), answered("From Den Helder.")])
+    async with Session.open("private", store=store, model="gpt-5") as session:
+        await session.record([said("The ferry is where I hid the ring.")])
+
+
+async def test_an_earlier_session_is_asked_where_that_is_allowed_and_not_past_its_clear() -> None:
+    store = MemoryStore()
+    await told_before(store)
+    session = await opened(store)
+    await session.record([said("When does the ferry leave?")])
+
+    alone = await session.recall_for("ferry Texel")
+    both = await session.recall_for("ferry Texel", earlier=["before"])
+    answer = await session.recall_tool(earlier=["before"]).call({"ref": "before#2-#3"})
+
+    assert (refs(alone), alone.earlier) == (["#0"], ())
+    assert [(one.session, refs(one)) for one in both.earlier] == [("before", ["#2", "#3"])]
+    assert "[Recall: 2 from earlier, each as before#…, to the letter, for reference only.]" in str(both)
+    assert "The ferry to Texel leaves at nine." in answer
+    assert "kiwi" not in str(both) + await session.recall_tool(earlier=["before"]).call({"ref": "before#0"})
+    assert counter_for("gpt-5").count(str(both)) <= 1_000
+
+
+async def test_a_session_that_was_not_named_is_neither_found_nor_referred_to() -> None:
+    store = MemoryStore()
+    await told_before(store)
+    session = await opened(store)
+    await session.record([said("hello")])
+    tool = session.recall_tool(earlier=["before", "never-was"])
+
+    assert "ring" not in await tool.call({"query": "ferry ring"})
+    assert (await tool.call({"ref": "private#0"})).startswith("[Recall: ref: ")
+    assert (await tool.call({"ref": "never-was#0"})).startswith("[Recall: there is no message #0 here")
+
+
 # The model's tool.
 
 

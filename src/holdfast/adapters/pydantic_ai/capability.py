@@ -43,13 +43,15 @@ class Holdfast(AbstractCapability[Any]):
         summariser: str | Writer | None = None,
         compaction: Compaction | None = None,
         recall: bool = True,
+        recall_from: Sequence[str] = (),
     ) -> None:
         """`session` is the one conversation of all runs, by its id or already open.
 
         `store`, `policy`, `summariser` and `compaction` are those of `Session.open`: memory and `default` where they
         are not given. `budget` is the largest input in tokens; without it the model says, or the table of models,
         in which `model` names it where its own name is not the one there. `recall` gives the agent the tool of that
-        name, by which its model sees again what was folded or shortened.
+        name, by which its model sees again what was folded or shortened; `recall_from` are the ids of earlier
+        sessions that it may look into as well.
         """
         given = session if isinstance(session, Session) else None
         how = Opened(store=store, policy=policy, summariser=summariser, compaction=compaction)
@@ -59,6 +61,7 @@ class Holdfast(AbstractCapability[Any]):
         self.budget = budget
         self.model = model
         self.recall = recall
+        self.recall_from = recall_from
         self.last: PreparedRequest | None = None
         """The newest request; those of runs inside other runs do not count."""
         self.usage: Usage | None = None

@@ -25,9 +25,10 @@ def without_recall(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
 class RecallToolset(AbstractToolset[Any]):
     """One tool, for the session of one run."""
 
-    def __init__(self, session: Callable[[], Session | None]) -> None:
-        """`session` returns the session once the run has opened it."""
+    def __init__(self, session: Callable[[], Session | None], earlier: Sequence[str] = ()) -> None:
+        """`session` returns the session once the run has opened it; `earlier` are those that may be asked too."""
         self._session = session
+        self._earlier = earlier
 
     @property
     def id(self) -> str:
@@ -46,4 +47,6 @@ class RecallToolset(AbstractToolset[Any]):
         """Answer, whatever is asked."""
         del name, ctx, tool
         session = self._session()
-        return "[Recall: nothing was said yet.]" if session is None else await session.recall_tool().call(tool_args)
+        if session is None:
+            return "[Recall: nothing was said yet.]"
+        return await session.recall_tool(earlier=self._earlier).call(tool_args)

@@ -43,6 +43,7 @@ class Governor(Protocol):
     budget: int | Budget | None
     model: str | None
     recall: bool
+    recall_from: Sequence[str]
     last: PreparedRequest | None
     usage: Usage | None
     conversations: Sessions
@@ -113,7 +114,8 @@ class GovernedRun(AbstractCapability[Any]):
         """Return the tools that come with a governed run: recall, unless it was left out."""
         if not self._governor.recall:
             return None
-        return RecallToolset(lambda: self._conversation.session if self._conversation else None)
+        earlier = self._governor.recall_from
+        return RecallToolset(lambda: self._conversation.session if self._conversation else None, earlier)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Let a run without a history go on from what stands in its session."""
@@ -155,7 +157,8 @@ class GovernedRun(AbstractCapability[Any]):
         """Return the next request; with the recall tool from the first one on that leaves something out."""
         request = await conversation.prepare(made, wanted)
         is_small = request.receipt.budget.tokens < LEAST_BUDGET
-        is_worth_it = not is_small and (wanted.has_recall or conversation.session.leaves_out(request))
+        is_asked = wanted.has_recall or bool(self._governor.recall_from)
+        is_worth_it = not is_small and (is_asked or conversation.session.leaves_out(request))
         if wanted.recall_tool is None or wanted.has_recall == is_worth_it:
             return request
         return await conversation.prepare(made, replace(wanted, has_recall=is_worth_it))

@@ -66,12 +66,16 @@ class Recalled:
     """What to ask for the rest."""
     asked: Recall | None = None
     """What this answers."""
+    session: str = ""
+    """Which earlier session it is from; empty for the conversation itself."""
+    earlier: tuple["Recalled", ...] = ()
+    """What earlier sessions have to say to it."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield heading_of(self.excerpts, self.found)
+        yield heading_of(self.excerpts, self.found, self.session)
         mark = mark_for(self.excerpts)
         if mark:
             yield f"[Excerpts begin at lines with the mark {mark}.]"
@@ -85,14 +89,16 @@ class Recalled:
             yield f"[{note}]"
         if self.more:
             yield more_line(self.more, self.asked)
+        yield from map(str, self.earlier)
 
 
-def heading_of(excerpts: Sequence[Excerpt], found: int) -> str:
+def heading_of(excerpts: Sequence[Excerpt], found: int, session: str = "") -> str:
     """Return the first line of an answer."""
     if not excerpts:
         return "[Recall: nothing was found.]" if not found else "[Recall: nothing that fits into the answer.]"
     of = f" of {found:,}" if found > len(excerpts) else ""
-    return f"[Recall: {len(excerpts):,}{of}, to the letter, for reference only.]"
+    where = f" from earlier, each as {session}#…" if session else ""
+    return f"[Recall: {len(excerpts):,}{of}{where}, to the letter, for reference only.]"
 
 
 def more_line(more: Recall, asked: Recall | None) -> str:

@@ -1,0 +1,55 @@
+"""Earlier sessions, asked along with this one: only those that were named, only their main agent's part, never changed.
+
+Of many sessions those are asked that fit the words best. Together they get a half of the allowance at most.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.core.history.recall.answer import Recalled
+from holdfast.core.history.recall.asking import MIN_TOKENS, Recall
+from holdfast.core.history.recall.ranking import telling_words
+from holdfast.errors import NotInMemoryError
+from holdfast.session.keeping import Clock, Keeper
+from holdfast.session.recollecting import recollected
+from holdfast.stores.base import Store
+
+MOST, HITS = 3, 200
+"""How many sessions are asked at once, and how many places of all of them are looked at to choose."""
+
+
+class Earlier:
+    """The sessions of a store that may be asked."""
+
+    def __init__(self, store: Store, clock: Clock, model: str | None, names: Sequence[str]) -> None:
+        self._store, self._clock, self._model = store, clock, model
+        self.names = list(dict.fromkeys(names))
+
+    async def places(self, asking: Recall) -> Recalled | None:
+        """Return what references into an earlier session mean; None where they are not of one of these."""
+        pieces = [piece.strip() for piece in asking.refs.split(",")]
+        name = next((name for name in self.names if all(piece.startswith(f"{name}#") for piece in pieces)), None)
+        if name is None:
+            return None
+        found = await self._asked(name, replace(asking, refs=asking.refs.replace(f"{name}#", "#")))
+        more = found.more and replace(found.more, refs=", ".join(f"{name}{ref}" for ref in found.more.refs.split(", ")))
+        return replace(found, session=name, more=more)
+
+    async def search(self, asking: Recall) -> list[Recalled]:
+        """Return what the sessions that fit best have to say, each in an equal share."""
+        words = telling_words(" ".join(asking.questions))
+        hits = await self._store.search(words, limit=HITS)
+        best = list(dict.fromkeys(hit.session for hit in hits if hit.session in self.names))
+        best = best[: min(MOST, asking.max_tokens // 2 // MIN_TOKENS)]
+        share = max(MIN_TOKENS, asking.max_tokens // 2 // max(1, len(best)))
+        found = [(name, await self._asked(name, replace(asking, max_tokens=share))) for name in best]
+        return [replace(one, session=name, more=None) for name, one in found if one.excerpts]
+
+    async def _asked(self, name: str, asking: Recall) -> Recalled:
+        keeper = Keeper(self._store, name, self._clock)
+        await keeper.take_in()
+        while True:
+            try:
+                return await recollected(keeper, keeper.history.context(), asking, self._model)
+            except NotInMemoryError as missing:
+                await keeper.fetch(missing.positions)
