@@ -13,8 +13,8 @@ messages before, the share that stands in the request at 50,000 tokens, or in on
 that anybody said.
 
 The conversations of the files behind `--long`, over and over in random order, are one session of so many messages in
-SQLite. Timed are whole recalls, with search, reading and packing, beside FTS5's own ranking of every message that holds
-one of the words.
+SQLite. Timed are searches, and whole recalls with reading and packing, beside FTS5's own ranking of every message that
+holds one of the words.
 """
 
 import argparse
@@ -27,9 +27,10 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,10 +39,11 @@ from benchmarks.reporting import progress, save, verdict
 from holdfast import PendingToolCallsError, Session, counter_for
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history.identifiers import argument_text
+from holdfast.core.history.recall.ranking import telling_words
 from holdfast.lab.demands import demanded
 from holdfast.lab.recordings import read_recording
 from holdfast.lab.replay import STATIC_TOKENS
-from holdfast.session.recall import RecallTool
+from holdfast.session.finding import HITS
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.words import words_of
 from holdfast.wire.formats import format_named
@@ -299,12 +301,16 @@ async def speed(paths: Sequence[Path], messages: int, folder: Path) -> dict[str,
             await session.record(chance.choice(talks)[: messages - len(session)])
         progress(f"{len(session):,} messages are recorded")
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
-        ours = [await timed(tool, question) for question in questions]
+        ours = [await timed(partial(tool.call, {"query": question})) for question in questions]
+        search = partial(store.search, session="long", limit=HITS)
+        alone = [await timed(partial(search, telling_words(question))) for question in questions]
     await store.close()
     plain = [ranked_by_fts5(folder / "long.db", question) for question in questions[:40]]
     return {
         "messages": messages,
         "questions": len(questions),
+        "search median ms": median(alone),
+        "search p95 ms": sorted(alone)[int(len(alone) * 0.95)],
         "recall median ms": median(ours),
         "recall p95 ms": sorted(ours)[int(len(ours) * 0.95)],
         "bm25() median ms": median(plain),
@@ -312,12 +318,12 @@ async def speed(paths: Sequence[Path], messages: int, folder: Path) -> dict[str,
     }
 
 
-async def timed(tool: RecallTool, question: str) -> float:
+async def timed(ask: Callable[[], Awaitable[object]]) -> float:
     """Return the best of three, in milliseconds: what else runs on a machine is no matter of ours."""
     best = math.inf
     for _ in range(3):
         start = time.perf_counter()
-        await tool.call({"query": question})
+        await ask()
         best = min(best, time.perf_counter() - start)
     return best * 1000
 
@@ -381,7 +387,7 @@ def print_work(figures: Mapping[str, Mapping[str, float]]) -> None:
 def print_speed(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
         print(f"{name:24}{value:>12,.1f}")
-    print(f"aim {AIMS['search ms']:.0f} ms: {verdict(is_met=figures['recall median ms'] < AIMS['search ms'])}")
+    print(f"aim {AIMS['search ms']:.0f} ms: {verdict(is_met=figures['search median ms'] < AIMS['search ms'])}")
 
 
 if __name__ == "__main__":

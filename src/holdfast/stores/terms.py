@@ -59,4 +59,4 @@ def rarity(holding: float, total: float) -> float:
 
 
 def _has_forms(word: str) -> bool:
-    return len(word) >= MIN_STEM_CHARS and word.isascii() and word.isalpha()
+    return len(word) > MIN_STEM_CHARS and word.isascii() and word.isalpha()

@@ -129,10 +129,8 @@ def _learned(facts: Facts, event: log.Event) -> Facts:
             return replace(facts, model=model)
         case log.DelegationStarted() | log.DelegationFinished():
             return replace(facts, delegates=_at_work(facts.delegates, event))
-        case log.Forked():
-            return replace(facts, parent=event)
         case _:
-            return facts
+            return replace(facts, parent=event) if isinstance(event, log.Forked) else facts
 
 
 def _at_work(delegates: Mapping[str, str], event: log.DelegationStarted | log.DelegationFinished) -> Mapping[str, str]:
