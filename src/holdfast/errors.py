@@ -14,6 +14,9 @@ HoldfastError
 │   ├── CompactionFailedError      its summary could not be had, or is not good enough
 │   └── CompactionCancelledError   it was given up
 ├── SessionClosedError         a session was used after it was closed; open it again
+├── ArtifactError              a large tool result cannot be had so; nothing has changed
+│   ├── UnknownArtifactError       there is none of that name that this agent may see
+│   └── ArtifactTooLargeError      it is too large to be had whole; ask for a part
 ├── DelegationOverError        a delegate was used after it had answered or was stopped
 ├── NotInMemoryError           messages were asked for that have stayed in the store
 ├── OvertakenError             another writer changed what a decision was based on; it is made again
@@ -178,6 +181,30 @@ class SessionClosedError(HoldfastError):
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} was closed: open it again")
         self.session = session
+
+
+class ArtifactError(HoldfastError):
+    """A large tool result cannot be had in the way it was asked for."""
+
+
+class UnknownArtifactError(ArtifactError):
+    """No tool result of that name is there for this agent. `session.artifacts()` lists those that are."""
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(f"there is no artifact {reference!r:.80}; session.artifacts() lists those that there are")
+        self.reference = reference
+
+
+class ArtifactTooLargeError(ArtifactError):
+    """The whole of it would take too much of the window. Ask for a range of its lines or characters."""
+
+    def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:
+        super().__init__(
+            f"{artifact_id!r} has {tokens:,} tokens, and at most {limit:,} may be had at once; ask for a part of it"
+        )
+        self.artifact_id = artifact_id
+        self.tokens = tokens
+        self.limit = limit
 
 
 class DelegationOverError(HoldfastError):

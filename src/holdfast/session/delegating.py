@@ -10,11 +10,10 @@ from holdfast.core.history import events as log
 from holdfast.core.history.delegated import Delegation, delegations_of
 from holdfast.core.history.scope import MainSees
 from holdfast.core.history.sees import Sees, choose
-from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.session.archive import Archivist
 from holdfast.session.fetching import fetching
-from holdfast.session.folding import Folder
 from holdfast.session.given import scope_named, shown, words
 from holdfast.session.owners import LIVE, is_gone, new_owner
 from holdfast.wire.formats import format_named
@@ -69,10 +68,8 @@ def errand_of(
     )
 
 
-class Delegator(Folder):
+class Delegator(Archivist):
     """A session as far as its agents send out others."""
-
-    policy: Policy
 
     async def delegations(self) -> list[Delegation]:
         """Return every delegation, the oldest first: who was asked what, what that one saw, and how it ended."""

@@ -43,8 +43,9 @@ class Delegation:
         """What it was shown, in words."""
         count = sum(stop - start for start, stop in self.shown)
         spans = ", ".join(f"#{start}" if stop == start + 1 else f"#{start}–#{stop - 1}" for start, stop in self.shown)
+        many = "messages" if count > 1 else "message"
         told = ["what it was told of the rest"] if self.briefing else []
-        return " and ".join([*([f"{count:,} messages ({spans})"] if count else []), *told]) or "nothing"
+        return " and ".join([*([f"{count:,} {many} ({spans})"] if count else []), *told]) or "nothing"
 
 
 def delegations_of(timed: Iterable[tuple[int, log.Event]]) -> list[Delegation]:

@@ -6,22 +6,20 @@ Large tool results become artifacts: the summary refers to them, they are not in
 summaries there are fixed limits instead.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.cuts import unit_around
-from holdfast.core.conversation.messages import Message, ToolCall, ToolResult, user
+from holdfast.core.conversation.messages import Message, user
 from holdfast.core.conversation.view import Entry
+from holdfast.core.history.artifacts import LARGE_TOKENS, Artifact, artifacts_of
 from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, share, whole
 from holdfast.core.planning.steps import NOTHING, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
 from holdfast.core.planning.triggers import mid_run_fraction
 
 MAX_ARTIFACTS = 12
-ARGUMENT_CHARS, PREVIEW_CHARS = 300, 150
 FRAME = "[Summary of the conversation so far, for reference.]"
 
 
@@ -34,7 +32,7 @@ class FoldEverything:
 
     fraction: float = field(default=0.5, metadata=share())
     """Of the window: where the conversation is compressed."""
-    artifact_tokens: int = field(default=2_000, metadata=whole(1, 10**9))
+    artifact_tokens: int = field(default=LARGE_TOKENS, metadata=whole(1, 10**9))
     """A tool result larger than this is referred to by name."""
 
     def __post_init__(self) -> None:
@@ -97,40 +95,10 @@ def _span(outlook: Outlook, first: int, last: int) -> FoldSpan | None:
     return FoldSpan(start=start, stop=stop, kept=tuple(kept), by="summary", count=len(new))
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """A tool result that is kept apart, and what stands for it."""
-
-    id: str
-    tool: str
-    arguments: str
-    preview: str
-    tokens: int
-    position: int
-
-    def __str__(self) -> str:
-        description = clip_text(self.arguments, ARGUMENT_CHARS)
-        return f'[Artifact: "{self.tool}" (id: {self.id}) | description: {description} | summary: {self.preview}]'
-
-
 def artifacts(outlook: Outlook, step: FoldSpan, min_tokens: int) -> Iterator[Artifact]:
     """Yield the large tool results of a span."""
-    calls: dict[str, ToolCall] = {}
-    for entry in outlook.shown.context.between(step.start, step.stop):
-        calls.update({call.id: call for call in entry.message.calls})
-        for result in entry.message.results:
-            tokens = outlook.situation.counter.count(result.text)
-            if tokens > min_tokens:
-                yield _artifact(calls.get(result.call_id), result, tokens, entry.position or 0)
-
-
-def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
-    tool = call.name if call else "tool"
-    digits = hashlib.sha256(result.text.encode()).hexdigest()[:8]
-    preview = " ".join(result.text[: 2 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
-    return Artifact(
-        f"compress_{tool}_{result.call_id}_{digits}", tool, call.arguments if call else "", preview, tokens, position
-    )
+    spoken = outlook.shown.context.between(step.start, step.stop)
+    return artifacts_of(spoken, min_tokens, outlook.situation.counter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""Large tool results, kept apart: what they are called, what is in them, and what stands for them.
+
+An artifact is nothing but a tool result of the log under a name; it is made by looking, so that nothing has to be
+stored twice. A reference is for a model, which can ask for the whole or a part. It is no answer to a person.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from holdfast.core.conversation.clip import clip_text
+from holdfast.core.conversation.messages import ToolCall, ToolResult
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.conversation.view import Entry
+from holdfast.core.history.identifiers import argument_value, identifiers
+from holdfast.core.history.ledger.calls import one_line, read_call
+from holdfast.core.history.ledger.work import outcome_of
+
+LARGE_TOKENS = 2_000
+"""A tool result above this is an artifact where a policy says nothing else."""
+RETRIEVAL_SHARE = 0.3
+"""Of a window: what is larger is given out in parts only."""
+ARGUMENT_CHARS, PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
+MOST_NAMES, LOOKED_AT = 5, 200
+_REFERENCE = re.compile(r'\[Artifact: "[^"\n]*" \(id: [^)\n]*\)[^\n]*\]')
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A tool result that is kept apart, and what stands for it."""
+
+    id: str
+    tool: str
+    arguments: str
+    preview: str
+    tokens: int
+    position: int
+    call_id: str = ""
+    findings: tuple[str, ...] = ()
+    """What is worth knowing of it without reading it: how it ended, its length, the names in it."""
+
+    def __str__(self) -> str:
+        description = clip_text(self.arguments, ARGUMENT_CHARS)
+        parts = [
+            f'Artifact: "{self.tool}" (id: {self.id})',
+            f"description: {description}",
+            f"size: {self.tokens:,} tokens, #{self.position}",
+            f"summary: {self.preview}",
+            *([f"key findings: {'; '.join(self.findings)}"] if self.findings else []),
+        ]
+        return f"[{' | '.join(' '.join(part.split()) for part in parts)}]"
+
+    def fits(self, window: int) -> bool:
+        """Return whether it may be had whole in a window of so many tokens."""
+        return self.tokens <= RETRIEVAL_SHARE * window
+
+
+def artifacts_of(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:
+    """Yield the large tool results among some messages."""
+    calls: dict[str, ToolCall] = {}
+    for entry in entries:
+        calls.update({call.id: call for call in entry.message.calls})
+        for result in entry.message.results:
+            # No character is more than four tokens: most results need no counting.
+            if 4 * len(result.text) <= min_tokens:
+                continue
+            tokens = counter.count(result.text)
+            if tokens > min_tokens:
+                yield _artifact(calls.get(result.call_id), result, tokens, entry.position or 0)
+
+
+def without_references(text: str) -> str:
+    """Return an answer as a person is to read it: what stands for a tool's output is no part of it."""
+    return re.sub(r"\n{3,}", "\n\n", _REFERENCE.sub("", text)).strip() if "[Artifact:" in text else text
+
+
+def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
+    tool = call.name if call else "tool"
+    digits = hashlib.sha256(result.text.encode(errors="replace")).hexdigest()[:8]
+    preview = " ".join(result.text[: 2 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
+    return Artifact(
+        f"compress_{tool}_{result.call_id}_{digits}",
+        tool,
+        call.arguments if call else "",
+        preview,
+        tokens,
+        position,
+        result.call_id,
+        tuple(_findings(call, result, position)),
+    )
+
+
+def _findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:
+    """Yield what can be said of an output by rule."""
+    made = read_call(call, argument_value(call.arguments), position) if call else None
+    outcome = outcome_of(made, result)
+    if not outcome.is_ok:
+        yield f"{outcome}: {one_line(outcome.line, FINDING_CHARS)}"
+    yield f"{len(result.text.splitlines()):,} lines"
+    if names := list(dict.fromkeys(islice(identifiers(result.text), LOOKED_AT)))[:MOST_NAMES]:
+        yield f"names {', '.join(names)}"

@@ -1,0 +1,122 @@
+"""Large tool results have names, and are given out whole or in part."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import MalformedInputError
+from holdfast.core.history.artifacts import without_references
+from holdfast.errors import ArtifactTooLargeError, MissingBlobError, UnknownArtifactError
+from holdfast.session.session import Session
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+
+OUTPUT = "".join(f"line {number} of src/app_{number}.py\n" for number in range(1, 401))
+TALK = [
+    said("look"), called("c1", name="run_tests", arguments={"command": "pytest -q"}),
+    returned("c1", f"{OUTPUT}FAILED tests/test_app.py\nexit code 1"), answered("It fails."),
+    called("c2"), returned("c2", "small"), answered("ok"),
+]  # fmt: skip
+
+
+@pytest.mark.seed("B-10", "B-16")
+async def test_a_large_result_has_a_name_a_size_a_preview_and_findings() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+
+        (found,) = await session.artifacts()
+
+    assert (found.tool, found.call_id, found.position, found.arguments) == (
+        "run_tests", "c1", 2, '{"command": "pytest -q"}',
+    )  # fmt: skip
+    assert found.id.startswith("compress_run_tests_c1_")
+    assert found.tokens > 2_000
+    assert found.preview.startswith("line 1 of src/app_1.py line 2 of")
+    assert found.findings[:2] == ("exit 1: FAILED tests/test_app.py exit code 1", "402 lines")
+    assert found.findings[2].startswith("names src/app_1.py, src/app_2.py")
+    assert str(found).count("\n") == 0
+    assert f"size: {found.tokens:,} tokens, #2" in str(found)
+
+
+@pytest.mark.seed("B-10", "B-16")
+async def test_an_artifact_is_had_whole_or_in_part_by_any_of_its_names() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+        (found,) = await session.artifacts()
+
+        whole = {await session.artifact(name) for name in (found.id, "c1", "#2")}
+
+        assert whole == {f"{OUTPUT}FAILED tests/test_app.py\nexit code 1"}
+        assert await session.artifact("#2", lines=(2, 3)) == "line 2 of src/app_2.py\nline 3 of src/app_3.py\n"
+        assert await session.artifact("#2", chars=(0, 6)) == "line 1"
+
+
+@pytest.mark.seed("B-10")
+async def test_what_is_larger_than_a_share_of_the_window_is_had_in_parts_only() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+
+        with pytest.raises(ArtifactTooLargeError) as refused:
+            await session.artifact("#2", budget=8_000)
+        part = await session.artifact("#2", budget=8_000, lines=(1, 10))
+
+    assert (refused.value.limit, refused.value.tokens > 2_400) == (2_400, True)
+    assert part.endswith("src/app_10.py\n")
+
+
+@pytest.mark.parametrize("reference", ["#5", "#99", "c2", "nothing", ""])
+async def test_an_unknown_reference_is_named(reference: str) -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+
+        with pytest.raises(UnknownArtifactError, match="lists those"):
+            await session.artifact(reference)
+
+
+@pytest.mark.parametrize("wrong", [{"lines": (0, 1)}, {"lines": (3, 2)}, {"chars": (1,)}, {"chars": "1-2"}])
+async def test_a_range_that_cannot_be_is_named(wrong: dict[str, Any]) -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+
+        with pytest.raises(MalformedInputError, match=f"artifact.{next(iter(wrong))}"):
+            await session.artifact("#2", **wrong)
+
+
+@pytest.mark.seed("B-21")
+async def test_an_artifact_of_another_delegation_or_from_before_a_clear_is_unknown() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record([said("go")])
+        async with session.delegate("a") as one, session.delegate("b") as other:
+            await one.record(TALK[1:4])
+            assert len(await session.artifacts(scope=one.scope)) == 1
+            assert await session.artifacts(scope=other.scope) == []
+            with pytest.raises(UnknownArtifactError):
+                await session.artifact("#2", scope=other.scope)
+        await session.clear()
+
+        with pytest.raises(UnknownArtifactError):
+            await session.artifact("#2")
+
+
+async def test_an_artifact_whose_content_was_deleted_by_hand_is_told_of() -> None:
+    store = MemoryStore()
+    async with Session.open("c1", store=store, model="gpt-5") as session:
+        await session.record([said("go"), called("c1"), returned("c1", "word " * 40_000)])
+        await session.record([said(f"message {number}") for number in range(120)])
+    store._blobs.clear()
+
+    async with Session.open("c1", store=store, model="gpt-5") as again:
+        with pytest.raises(MissingBlobError):
+            await again.artifact("#2")
+
+
+@pytest.mark.seed("B-16")
+async def test_a_reference_is_no_part_of_an_answer_to_a_person() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+        (found,) = await session.artifacts()
+
+    assert (
+        without_references(f"Three tests fail.\n\n{found}\n\nShall I go on?") == "Three tests fail.\n\nShall I go on?"
+    )
+    assert without_references("[see a] and [b]") == "[see a] and [b]"
