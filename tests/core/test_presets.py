@@ -141,6 +141,53 @@ def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
     assert sent[2:] == steps[-2:]
 
 
+@pytest.mark.seed("B-5", "B-15")
+def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it() -> None:
+    before = [*chatted(12, " and so on" * 20), said("analyse this")]
+    steps = [message for number in range(3) for message in worked(number, "data " * 300)[1:3]]
+    tokens = recorded([*before, *steps]).history.projection(COUNTER).tokens
+
+    sent = ask(played(INKEEP), [*before, *steps], window=int(tokens / 0.76))
+    unchanged = ask(played(INKEEP), [*before, *steps], window=int(tokens / 0.74))
+
+    assert unchanged == [*before, *steps]
+    assert sent[: len(before)] == before
+    assert len(sent) == len(before) + 3
+
+
+@pytest.mark.seed("B-15")
+def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_again() -> None:
+    player, talk = played(INKEEP), [said("analyse this")]
+    advice: list[str] = []
+    for number in range(24):
+        talk += worked(number, "data " * 300)[1:3]
+        sent = ask(player, talk, window=2_600)
+        if len(sent) > 1 and "[Compression" in str(sent[1]["content"]):
+            assert sent[0] == said("analyse this")
+            advice.append(sent[1]["content"].rpartition("\n")[2])
+
+    assert list(dict.fromkeys(text[:27] for text in advice))[:3] == [
+        "[Compression 1 of this run.", "[Compression 2 of this run.", "[Compression 3 of this run.",
+    ]  # fmt: skip
+    assert "Stop calling tools." in advice[-1]
+
+
+@pytest.mark.seed("B-15")
+def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
+    player, talk = played(INKEEP), [said("analyse this")]
+    for number in range(6):
+        talk += worked(number, "data " * 300)[1:3]
+    ask(player, talk, window=2_600)
+    talk += [answered("done"), said("and that")]
+    for number in range(6, 12):
+        talk += worked(number, "data " * 300)[1:3]
+
+    sent = ask(player, talk, window=2_600)
+
+    assert [str(message["content"]).count("[Compression 1 of this run.") for message in sent].count(1) >= 1
+    assert "[Compression 2" not in str(sent)
+
+
 @pytest.mark.seed("B-10", "B-16")
 def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -> None:
     large = "word " * 2_500

@@ -24,6 +24,7 @@ from holdfast.session.delegating import Errand, errand_of, opening_of
 from holdfast.session.given import words
 from holdfast.session.owners import LIVE
 from holdfast.session.request import PreparedRequest
+from holdfast.session.tools import ModelTool
 from holdfast.wire.formats import format_named
 
 __all__ = ["EVERYTHING", "NOTHING", "Answer", "Child", "Delegating", "Delegation", "Sees"]
@@ -88,6 +89,10 @@ class Speaker(Protocol):
         self, *, focus: str = ..., trigger: log.Trigger = ..., budget: int | Budget | None = ..., scope: str = ...
     ) -> Doing[log.CompactionCompleted]:
         """Fold what the policy would fold, now."""
+        ...
+
+    def compact_tool(self, *, scope: str = ...) -> ModelTool:
+        """Return the tool by which a model asks for a compaction itself."""
         ...
 
     def shown(self, scope: str = ...) -> Doing[list[Entry]]:
@@ -183,6 +188,10 @@ class Child:
         """Fold what the policy would fold of what it sees, now."""
         self._check()
         return await self._session.compact(focus=focus, trigger=trigger, scope=self.scope)
+
+    def compact_tool(self) -> ModelTool:
+        """Return the tool by which its model asks for a compaction itself."""
+        return self._session.compact_tool(scope=self.scope)
 
     async def shown(self) -> list[Entry]:
         """Return what stands of the conversation for it."""

@@ -1,13 +1,13 @@
 """Folding a conversation on somebody's word, and telling what every change of it did."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.core.history import events as log
 from holdfast.core.planning.change import brought_back
 from holdfast.core.planning.completion import measured
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, NothingToCompactError
+from holdfast.errors import CompactionError, MalformedInputError, ModelError, NothingToCompactError
 from holdfast.models.base import Writer
 from holdfast.session.circumstances import Wanted
 from holdfast.session.compactor import Compactor
@@ -18,6 +18,7 @@ from holdfast.session.manual import ManualCompaction
 from holdfast.session.preparer import Preparer
 from holdfast.session.pressure import relieved, switched
 from holdfast.session.recall import Recalling
+from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 
 
 class Folder(Recalling):
@@ -42,6 +43,23 @@ class Folder(Recalling):
         """
         wanted = Wanted(budget=budget, model=self.model, scope=scope_named(scope))
         return await self._manual.compact(wanted, trigger, words("focus", focus))
+
+    def compact_tool(self, *, scope: str = log.MAIN) -> ModelTool:
+        """Return the tool by which a model asks for a compaction itself, in the middle of its work."""
+        named = scope_named(scope)
+
+        async def call(arguments: Mapping[str, object]) -> str:
+            focus = arguments.get("focus")
+            try:
+                done = await self.compact(
+                    focus=focus if isinstance(focus, str) else "", trigger="agent_request", scope=named
+                )
+            except (CompactionError, ModelError) as error:
+                return f"[{COMPACT_CONTEXT}: nothing was changed: {error}]"
+            before, after = done.pre_compaction_tokens, done.post_compaction_tokens
+            return f"Done: {before:,} tokens are {after:,} now. Go on with the task."
+
+        return ModelTool(COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, call)
 
     @fetching
     async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:

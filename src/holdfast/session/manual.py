@@ -13,8 +13,9 @@ from holdfast.core.planning.completion import completed
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.reference import digest_of
+from holdfast.core.planning.rules.everything import FoldEverything
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import FoldSpan, Summary
+from holdfast.core.planning.steps import FoldSpan, Summary, fold_of_all, short_of_open_work
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionFailedError,
@@ -111,6 +112,18 @@ class ManualCompaction:
             raise NothingToCompactError(len(history))
         return step
 
+    def _asked_by_agent(self, situation: Situation) -> FoldSpan:
+        """Return a fold for an agent in the middle of its work: its prompt stays, and the call by which it asks."""
+        outlook, rule = outlook_of(self._keeper.history, self._policy, situation), self._policy.fold
+        if isinstance(rule, FoldEverything):
+            step = rule.asked_by_agent(outlook)
+        else:
+            step = (rule.manual(outlook) if rule else None) or fold_of_all(outlook)
+            step = short_of_open_work(step, outlook) if step else None
+        if step is None:
+            raise NothingToCompactError(len(self._keeper.history))
+        return step
+
     def _folded(self, step: FoldSpan, situation: Situation, summary: Summary | None = None) -> log.CompactionCompleted:
         """Return the fold of a span, by rule where nobody has written a summary."""
         rule = self._policy.fold
@@ -130,7 +143,7 @@ class ManualCompaction:
         if self._policy.needs_context and self._keeper.asked_ms is None:
             raise NoContextError(self._keeper.session)
         situation = replace(self._preparer.situation(wanted), has_summariser=self._compactor.can_write)
-        step = self._step(situation)
+        step = self._asked_by_agent(situation) if trigger == "agent_request" else self._step(situation)
         if self._policy.needs_context and not situation.has_summariser:
             remedy = "open the session with summariser=…"
             raise ModelAccessError("summariser", "there is no model to write the summary", remedy)

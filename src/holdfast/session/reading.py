@@ -49,16 +49,16 @@ class Reader(Traveller):
         return [self.history.entries.native(at) for at in range(first, last)]
 
     @fetching
-    async def messages(self) -> list[Mapping[str, object]]:
+    async def messages(self, *, scope: str = log.MAIN) -> list[Mapping[str, object]]:
         """Return the messages that stand, as they were recorded, folded ones too: what a client's own list would hold.
 
-        Never what stands before a clear, nor what a rewind took out, nor what delegates said among themselves, nor a
+        Never what stands before a clear, nor what a rewind took out, nor what others said in their own scopes, nor a
         note from memory.
         """
         async with self._keeper.turn:
             await self._keeper.take_in()
-        context = self.history.context()
+        context = self.history.context(scope_named(scope))
         start, entries = context.standing.cleared_at, self.history.entries
-        own = [at for at in range(start, context.length) if context.said_in[at] == log.MAIN and context.stands(at)]
+        own = [at for at in range(start, context.length) if context.said_in[at] == scope and context.stands(at)]
         entries.need(own)
         return [entries.native(position) for position in own if not entries[position].message.is_from_memory]

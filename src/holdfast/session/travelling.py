@@ -8,6 +8,7 @@ from holdfast.core.planning.effect import with_effect
 from holdfast.session.circumstances import Wanted
 from holdfast.session.compactor import Compactor
 from holdfast.session.fetching import fetching
+from holdfast.session.given import scope_named
 from holdfast.session.keeping import Keeper
 from holdfast.session.log import checked_record
 from holdfast.session.preparer import Preparer
@@ -72,9 +73,9 @@ class Traveller:
         """Let a message go when it has to."""
         await self._changed(log.Unpinned(position=position))
 
-    async def interrupt(self) -> None:
+    async def interrupt(self, *, scope: str = log.MAIN) -> None:
         """Say that the turn was stopped: calls without a result will never have one."""
-        await self._changed(log.TurnInterrupted())
+        await self._changed(log.TurnInterrupted(scope=scope_named(scope)))
 
     @fetching
     async def _changed(self, event: log.Event) -> None:

@@ -6,6 +6,7 @@ undo and redo only choose another one, and a snapshot for work in the background
 and a version. Replaying the same events gives the same history, and so does going on from a `State` of it.
 """
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -39,6 +40,8 @@ class History:
     """What was said."""
     said_in: list[str] = field(default_factory=list[str])
     """For each message, its scope."""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    """How much was said in each scope."""
     format: str | None = None
     """In which format the newest message came."""
     systems: list[int] = field(default_factory=list[int])
@@ -225,6 +228,7 @@ class History:
         message = _labelled(message or self.readers(event.format).decode(event.native, position), event)
         self.entries.append(Entry(message, position), event)
         self.said_in.append(event.scope)
+        self.counts[event.scope] = self.counts.get(event.scope, 0) + 1
         self.format = event.format
         if message.role == "system":
             self.systems.append(position)
@@ -319,6 +323,7 @@ class History:
         scopes = Scopes(dict(state.parents), state.main_sees, dict(state.limits), dict(state.chosen))
         history = cls(readers, scopes, Past(state.length))
         history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
+        history.counts = dict(Counts(history.said_in))
         history.format = state.format
         history.systems, history.prompts = list(state.systems), list(state.prompts)
         history.answers = Answers.of(*state.answers)

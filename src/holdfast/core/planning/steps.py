@@ -5,9 +5,10 @@ goes out is `now`, what may be done meanwhile is `later`.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import Trigger, Usage
@@ -177,3 +178,15 @@ def fold_of_all(outlook: Outlook) -> FoldSpan | None:
     if not said:
         return None
     return FoldSpan(start=0, stop=shown.position(len(shown)), by="summary", count=len(said), trigger="manual")
+
+
+def short_of_open_work(step: FoldSpan, outlook: Outlook) -> FoldSpan | None:
+    """Return a fold without the newest exchange, which may not be over, and with the newest prompt kept."""
+    shown = outlook.shown
+    if not len(shown):
+        return None
+    stop = min(step.stop, shown.position(unit_around(shown, len(shown) - 1)[0]))
+    prompt = None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
+    kept = {position for position in (*step.kept, prompt) if position is not None and step.start <= position < stop}
+    gone = [entry for entry in outlook.shown.context.between(step.start, stop) if entry.position not in kept]
+    return replace(step, stop=stop, kept=tuple(sorted(kept)), count=len(gone)) if gone else None

@@ -6,6 +6,7 @@ Large tool results become artifacts: the summary refers to them, they are not in
 summaries there are fixed limits instead.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,6 +22,13 @@ from holdfast.core.planning.triggers import mid_run_fraction
 
 MAX_ARTIFACTS = 12
 FRAME = "[Summary of the conversation so far, for reference.]"
+ADVICE = (
+    "The task and all before it stand above. Go on from what was found; do not call again what it answers.",
+    "The results begin to repeat. Call a tool only for what is still missing, and then conclude.",
+    "Stop calling tools. Answer the task now with what was found, and say what is still open.",
+)
+"""By how often a run was compressed."""
+_CYCLE = re.compile(r"\[Compression (\d{1,6}) of this run\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +50,14 @@ class FoldEverything:
         """Return the compression that is due; it happens before the request goes out."""
         if not outlook.situation.has_summariser:
             return NOTHING
-        window = outlook.window
-        for part, span in ((self.fraction, self._before_prompt), (mid_run_fraction(window), self._since_prompt)):
-            step = span(outlook) if outlook.tokens >= part * window else None
-            if step is not None:
-                why = f"{outlook.tokens:,} tokens are {part:.0%} of the window or more"
-                return Proposal(now=(step,), reasons=(why,))
-        return NOTHING
+        window, is_working = outlook.window, _is_working(outlook)
+        part = mid_run_fraction(window) if is_working else self.fraction
+        if outlook.tokens < part * window:
+            return NOTHING
+        # While an agent works, what it was asked and all before that stays to the letter as long as that can be.
+        step = (self._since_prompt(outlook) if is_working else None) or self._before_prompt(outlook)
+        why = f"{outlook.tokens:,} tokens are {part:.0%} of the window or more"
+        return Proposal(now=(step,), reasons=(why,)) if step else NOTHING
 
     def line(self, outlook: Outlook) -> Line:
         """Return how near the next compression is."""
@@ -63,7 +72,14 @@ class FoldEverything:
         if summary is None:
             return ()
         found = list(artifacts(outlook, step, self.artifact_tokens))[-MAX_ARTIFACTS:]
-        return ("\n".join([FRAME, summary.text, *(["", *map(str, found)] if found else [])]),)
+        lines = [FRAME, summary.text, *(["", *map(str, found)] if found else [])]
+        if step.start > 0:
+            lines += ["", _advice(_cycles(outlook, step) + 1)]
+        return ("\n".join(lines),)
+
+    def asked_by_agent(self, outlook: Outlook) -> FoldSpan | None:
+        """Return the fold that a working agent asks for: of what it has gathered, else of what came before."""
+        return self._since_prompt(outlook) or self._before_prompt(outlook)
 
     @staticmethod
     def _before_prompt(outlook: Outlook) -> FoldSpan | None:
@@ -79,6 +95,24 @@ class FoldEverything:
             return None
         last = unit_around(shown, len(shown) - 1)[0]
         return _span(outlook, shown.newest_prompt + 1, last)
+
+
+def _is_working(outlook: Outlook) -> bool:
+    """Return whether an agent has done something since it was asked."""
+    prompt = outlook.shown.newest_prompt
+    return prompt is not None and prompt < len(outlook.shown) - 1
+
+
+def _cycles(outlook: Outlook, step: FoldSpan) -> int:
+    """Return how often this run was compressed before."""
+    within = [fold for fold in outlook.shown.context.standing.folds if step.start <= fold.start < step.stop]
+    found = [match for fold in within for text in fold.replacement for match in _CYCLE.findall(text)]
+    return max(map(int, found), default=0)
+
+
+def _advice(cycle: int) -> str:
+    """Return what an agent is told that goes on from its own summary; the more often, the more urgently."""
+    return f"[Compression {cycle} of this run. {ADVICE[min(cycle, len(ADVICE)) - 1]}]"
 
 
 def _span(outlook: Outlook, first: int, last: int) -> FoldSpan | None:

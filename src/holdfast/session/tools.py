@@ -1,0 +1,32 @@
+"""Tools that a session has for the model itself, as values that any framework can offer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTool:
+    """One tool."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+    """JSON schema of the arguments."""
+    call: Callable[[Mapping[str, object]], Awaitable[str]]
+    """Does it and answers in words; never raises for anything that a model can ask."""
+
+
+COMPACT_CONTEXT = "compact_context"
+COMPACT_DESCRIPTION = (
+    "Replace what you have gathered so far by a summary, to make room for more work. The task, the newest exchange and"
+    " what was pinned stay as they are. Call it alone, when much of what you have read is not needed to the letter any"
+    " more."
+)
+COMPACT_PARAMETERS: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "focus": {"type": "string", "description": "What the summary must hold above all, in a few words."},
+    },
+    "required": [],
+    "additionalProperties": False,
+}
