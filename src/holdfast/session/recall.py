@@ -5,8 +5,8 @@ clear, nothing that a rewind took out, nothing of another delegation. A program 
 model gets one text, and whatever it asks, an answer.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history import events as log
@@ -22,23 +22,12 @@ from holdfast.session.keeping import Clock
 from holdfast.session.reading import Reader
 from holdfast.session.recollecting import recollected
 from holdfast.session.request import PreparedRequest
+from holdfast.session.tools import ModelTool
 from holdfast.stores.base import Store
 
-__all__ = ["Excerpt", "Recall", "RecallTool", "Recalled", "Recalling"]
+__all__ = ["Excerpt", "Recall", "Recalled", "Recalling"]
 MOST_TOKENS = 4
 """How many times its allowance a model may ask for."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecallTool:
-    """The tool as any framework can offer it to a model."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, object]
-    """JSON schema of the arguments."""
-    call: Callable[[Mapping[str, object]], Awaitable[str]]
-    """Answers; never raises for anything that a model can ask."""
 
 
 class Recalling(Reader):
@@ -88,7 +77,7 @@ class Recalling(Reader):
 
     def recall_tool(
         self, *, scope: str = log.MAIN, max_tokens: int = DEFAULT_TOKENS, earlier: Sequence[str] = ()
-    ) -> RecallTool:
+    ) -> ModelTool:
         """Return the tool by which the model itself recalls; say `has_recall=True` to `prepare` where it is offered."""
 
         async def call(arguments: Mapping[str, object]) -> str:
@@ -102,4 +91,4 @@ class Recalling(Reader):
             except UnknownReferenceError as error:
                 return f"[Recall: {error}]"
 
-        return RecallTool(RECALL, DESCRIPTION, PARAMETERS, call)
+        return ModelTool(RECALL, DESCRIPTION, PARAMETERS, call)

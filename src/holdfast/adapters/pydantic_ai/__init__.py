@@ -2,6 +2,7 @@
 
 from holdfast.adapters.pydantic_ai.capability import Holdfast
 from holdfast.adapters.pydantic_ai.dangling import patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.delegating import SubAgent, delegation_toolset
 from holdfast.adapters.pydantic_ai.natives import model_messages, native_messages
 from holdfast.adapters.pydantic_ai.processors import (
     HistorySettings,
@@ -15,7 +16,9 @@ from holdfast.adapters.pydantic_ai.processors import (
 __all__ = [
     "HistorySettings",
     "Holdfast",
+    "SubAgent",
     "compact_messages",
+    "delegation_toolset",
     "history_processors",
     "model_messages",
     "native_messages",

@@ -44,6 +44,7 @@ class Holdfast(AbstractCapability[Any]):
         compaction: Compaction | None = None,
         recall: bool = True,
         recall_from: Sequence[str] = (),
+        compact_context: bool = False,
     ) -> None:
         """`session` is the one conversation of all runs, by its id or already open.
 
@@ -51,7 +52,7 @@ class Holdfast(AbstractCapability[Any]):
         are not given. `budget` is the largest input in tokens; without it the model says, or the table of models,
         in which `model` names it where its own name is not the one there. `recall` gives the agent the tool of that
         name, by which its model sees again what was folded or shortened; `recall_from` are the ids of earlier
-        sessions that it may look into as well.
+        sessions that it may look into as well. `compact_context` gives it one by which it asks for a compaction itself.
         """
         given = session if isinstance(session, Session) else None
         how = Opened(store=store, policy=policy, summariser=summariser, compaction=compaction)
@@ -62,6 +63,7 @@ class Holdfast(AbstractCapability[Any]):
         self.model = model
         self.recall = recall
         self.recall_from = recall_from
+        self.compact_context = compact_context
         self.last: PreparedRequest | None = None
         """The newest request; those of runs inside other runs do not count."""
         self.usage: Usage | None = None

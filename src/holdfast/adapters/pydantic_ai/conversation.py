@@ -21,6 +21,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.errors import PendingToolCallsError
 from holdfast.models.base import Prefix
 from holdfast.models.pydantic_ai import AgentWriter, Call
+from holdfast.session.child import Child
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 
@@ -42,8 +43,12 @@ class Wanted:
 class Conversation:
     """One session, and the messages it was told."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, child: Child | None = None) -> None:
         self.session = session
+        self.scope = child.scope if child else MAIN
+        self.sender: Session | Child = child or session
+        """Who sends out others from here."""
+        self._agent = child.agent if child else None
         self.runs = 0
         """How many runs are at it."""
         self._turn = asyncio.Lock()
@@ -64,7 +69,7 @@ class Conversation:
     @property
     def has_recall(self) -> bool:
         """Whether the model was last told of the recall tool."""
-        return MAIN in self.session.history.facts.recallers
+        return self.scope in self.session.history.facts.recallers
 
     async def past(self) -> list[ModelMessage]:
         """Return what stands of the conversation."""
@@ -72,7 +77,7 @@ class Conversation:
             await self.session.catch_up()
             if self._told and self._standing == self._stands():
                 return list(self._told)
-            natives = await self.session.messages()
+            natives = await self.session.messages(scope=self.scope)
             unknown = [native for native in natives if self._object(native) is None]
             for native, message in zip(unknown, validated(unknown), strict=True):
                 self._objects[id(native)] = native, message
@@ -99,7 +104,7 @@ class Conversation:
                 return await self._prepared(wanted)
             except PendingToolCallsError:
                 # Whoever asks the model again has no tool running.
-                await self.session.interrupt()
+                await self.session.interrupt(scope=self.scope)
                 return await self._prepared(wanted)
 
     async def answer(self, asked: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None) -> None:
@@ -118,7 +123,7 @@ class Conversation:
         if not isinstance(self.session.policy.fold, FoldDeep):
             new = in_plain_words(new)
         objects = dict(zip(map(id, made), new, strict=True))
-        shown, context = set(request.positions), self.session.history.context()
+        shown, context = set(request.positions), self.session.history.context(self.scope)
         left_out = [
             records
             for position, records in self._records.items()
@@ -148,7 +153,7 @@ class Conversation:
         pairs = elements(messages)
         natives = [native for native, _ in pairs]
         self._objects |= {id(native): (native, message) for native, message in pairs}
-        positions = await self.session.record(natives, format=FORMAT, usage=usage)
+        positions = await self.session.record(natives, format=FORMAT, usage=usage, scope=self.scope, agent=self._agent)
         await self._heed(positions, [message for _, message in pairs])
 
     async def _heed(self, positions: Sequence[int], messages: Sequence[ModelMessage]) -> None:
@@ -161,13 +166,18 @@ class Conversation:
 
     def _positions(self) -> list[int]:
         """Return where the messages that stand were recorded."""
-        context = self.session.history.context()
-        standing = context.between(context.standing.cleared_at, context.length)
-        own = (entry for entry in standing if context.said_in[entry.position or 0] == MAIN)
-        return [entry.position or 0 for entry in own if not entry.message.is_from_memory]
+        context = self.session.history.context(self.scope)
+        own = range(context.standing.cleared_at, context.length)
+        standing = [at for at in own if context.said_in[at] == self.scope and context.stands(at)]
+        entries = self.session.history.entries
+        return [at for at in standing if not entries[at].message.is_from_memory]
 
     async def _catch_up_with(self, messages: Sequence[ModelMessage]) -> None:
         """Let the session find out what has changed, and learn under which of its own records each message goes."""
+        if self.scope != MAIN:
+            # A delegate's list only grows: what is not known yet is new.
+            await self._record([message for message in messages if not any(message is known for known in self._told)])
+            return
         pairs = elements(messages)
         await self.session.sync([native for native, _ in pairs], format=FORMAT)
         natives = await self.session.messages()
@@ -191,6 +201,7 @@ class Conversation:
             system=system or None,
             tools=tools or None,
             has_recall=wanted.has_recall,
+            scope=self.scope,
         )
 
     def _object(self, native: Mapping[str, Any]) -> ModelMessage | None:
@@ -205,7 +216,7 @@ class Conversation:
     def _stands(self) -> object:
         """Return what a change by somebody else would change."""
         history = self.session.history
-        return len(history), history.version.hidden, history.version.of(MAIN).cleared_at
+        return history.counts.get(self.scope, 0), history.version.hidden, history.version.of(self.scope).cleared_at
 
 
 BILLED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")

@@ -9,7 +9,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history.recall.schema import DESCRIPTION, PARAMETERS
-from holdfast.session.session import Session
+from holdfast.session.tools import ModelTool
 
 LEAST_BUDGET = 4_000
 """In a smaller window the words that tell of the tool would take more than a twentieth: there it is left out."""
@@ -25,10 +25,9 @@ def without_recall(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
 class RecallToolset(AbstractToolset[Any]):
     """One tool, for the session of one run."""
 
-    def __init__(self, session: Callable[[], Session | None], earlier: Sequence[str] = ()) -> None:
-        """`session` returns the session once the run has opened it; `earlier` are those that may be asked too."""
-        self._session = session
-        self._earlier = earlier
+    def __init__(self, found: Callable[[], ModelTool | None]) -> None:
+        """`found` returns the session's tool once the run has opened it."""
+        self._found = found
 
     @property
     def id(self) -> str:
@@ -46,7 +45,5 @@ class RecallToolset(AbstractToolset[Any]):
     ) -> str:
         """Answer, whatever is asked."""
         del name, ctx, tool
-        session = self._session()
-        if session is None:
-            return "[Recall: nothing was said yet.]"
-        return await session.recall_tool(earlier=self._earlier).call(tool_args)
+        recall = self._found()
+        return "[Recall: nothing was said yet.]" if recall is None else await recall.call(tool_args)

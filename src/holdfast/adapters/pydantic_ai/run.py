@@ -14,10 +14,11 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
-from pydantic_ai.toolsets import AgentToolset
+from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
 from holdfast.adapters.pydantic_ai.conversation import Conversation, Wanted
 from holdfast.adapters.pydantic_ai.dangling import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.offering import compacting
 from holdfast.adapters.pydantic_ai.recalling import LEAST_BUDGET, RecallToolset, without_recall
 from holdfast.adapters.pydantic_ai.sessions import Sessions
 from holdfast.core.conversation.handles import RECALL
@@ -26,6 +27,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
+from holdfast.session.tools import ModelTool
 
 if TYPE_CHECKING:
     from pydantic_ai.capabilities.abstract import WrapRunHandler
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _GOVERNORS: ContextVar[tuple[object, ...]] = ContextVar("holdfast_governors", default=())
 """Whose runs this code is inside of."""
+CURRENT: ContextVar[Conversation | None] = ContextVar("holdfast_conversation", default=None)
+"""The conversation of the run that this code is inside of."""
 ESTIMATING = frozenset({"function", "test"})
 """Models that make up what they cost."""
 
@@ -44,6 +48,7 @@ class Governor(Protocol):
     model: str | None
     recall: bool
     recall_from: Sequence[str]
+    compact_context: bool
     last: PreparedRequest | None
     usage: Usage | None
     conversations: Sessions
@@ -82,11 +87,12 @@ class GovernedRun(AbstractCapability[Any]):
     async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
         """Open the session, and record what the run leaves, however it ends."""
         del ctx
-        self._conversation = conversation = await self._governor.conversations.conversation(self._session_id)
+        self._conversation = conversation = await self._opened()
         if not self._is_nested:
             self._governor.began(conversation.session)
         conversation.runs += 1
         token = _GOVERNORS.set((*_GOVERNORS.get(), self._governor))
+        sending = CURRENT.set(conversation)
         try:
             result = await handler()
             await conversation.follow(result.all_messages())
@@ -98,7 +104,11 @@ class GovernedRun(AbstractCapability[Any]):
         finally:
             conversation.runs -= 1
             _GOVERNORS.reset(token)
+            CURRENT.reset(sending)
         return result
+
+    async def _opened(self) -> Conversation:
+        return await self._governor.conversations.conversation(self._session_id)
 
     async def _leave(self, conversation: Conversation, error: BaseException) -> None:
         """Record what a run that did not come to its end has said; why it did not is what its caller hears."""
@@ -106,16 +116,28 @@ class GovernedRun(AbstractCapability[Any]):
             if self._messages:
                 await conversation.follow(self._messages)
             if has_dangling_calls(self._messages):
-                await conversation.session.interrupt()
+                await conversation.session.interrupt(scope=conversation.scope)
         except HoldfastError as problem:
             error.add_note(f"Holdfast could not record what was said last: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
-        """Return the tools that come with a governed run: recall, unless it was left out."""
-        if not self._governor.recall:
+        """Return the tools that come with a governed run: recall, unless it was left out, and what was asked for."""
+        found: list[AbstractToolset[Any]] = []
+        if self._governor.recall:
+            found.append(RecallToolset(self._recall_tool))
+        if self._governor.compact_context:
+            found.append(compacting(self._compact_tool))
+        return CombinedToolset(found) if found else None
+
+    def _recall_tool(self) -> ModelTool | None:
+        conversation = self._conversation
+        if conversation is None:
             return None
-        earlier = self._governor.recall_from
-        return RecallToolset(lambda: self._conversation.session if self._conversation else None, earlier)
+        return conversation.session.recall_tool(scope=conversation.scope, earlier=self._governor.recall_from)
+
+    def _compact_tool(self) -> ModelTool | None:
+        conversation = self._conversation
+        return None if conversation is None else conversation.session.compact_tool(scope=conversation.scope)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Let a run without a history go on from what stands in its session."""
@@ -158,7 +180,7 @@ class GovernedRun(AbstractCapability[Any]):
         request = await conversation.prepare(made, wanted)
         is_small = request.receipt.budget.tokens < LEAST_BUDGET
         is_asked = wanted.has_recall or bool(self._governor.recall_from)
-        is_worth_it = not is_small and (is_asked or conversation.session.leaves_out(request))
+        is_worth_it = not is_small and (is_asked or conversation.session.leaves_out(request, scope=conversation.scope))
         if wanted.recall_tool is None or wanted.has_recall == is_worth_it:
             return request
         return await conversation.prepare(made, replace(wanted, has_recall=is_worth_it))
@@ -172,7 +194,7 @@ class GovernedRun(AbstractCapability[Any]):
             raise error
         problem = None
         try:
-            self._smaller = await self._conversation.session.retry(error)
+            self._smaller = await self._conversation.session.retry(error, scope=self._conversation.scope)
         except HoldfastError as caught:
             problem = caught
         if problem is None:

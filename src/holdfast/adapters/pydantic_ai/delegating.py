@@ -1,0 +1,145 @@
+"""Sub-agents: a tool that runs another agent inside a delegation of the same session.
+
+The sub-agent's run is governed like any other, in a scope of its own: it sees what was chosen for it, and its history
+is folded for its own window. What it says in the end is the result of the call.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.tools import RunContext, Tool
+from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.usage import UsageLimits
+
+from holdfast.adapters.pydantic_ai.conversation import Conversation
+from holdfast.adapters.pydantic_ai.run import CURRENT, GovernedRun
+from holdfast.adapters.pydantic_ai.sessions import Opened, Sessions
+from holdfast.core.history.events import Usage
+from holdfast.core.history.scope import MainSees
+from holdfast.core.history.sees import EVERYTHING, Sees
+from holdfast.core.planning.situation import Budget
+from holdfast.errors import SettingsError
+from holdfast.session.request import PreparedRequest
+from holdfast.session.session import Session
+
+DELEGATE = "delegate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgent:
+    """An agent that others may ask."""
+
+    agent: Agent[Any, Any]
+    description: str = ""
+    """What it is for, as the model is told."""
+    sees: Sees = EVERYTHING
+    main_sees: MainSees = "nothing"
+    """What the main agent sees of its work beside the answer, which is the result of its call."""
+    timeout_seconds: float | None = None
+    max_steps: int | None = None
+    """How many requests it may make."""
+    budget: int | Budget | None = None
+    """The largest input in tokens; without it the model says, or the table of models."""
+    model: str | None = None
+    """Its name in that table, where its own is not the one there."""
+
+
+@dataclass
+class _SubGovernor:
+    """What the runs of a sub-agent share: its own model and window, and nothing of the one who asked."""
+
+    conversations: Sessions
+    budget: int | Budget | None
+    model: str | None
+    recall: bool = True
+    recall_from: Sequence[str] = ()
+    compact_context: bool = False
+    last: PreparedRequest | None = None
+    usage: Usage | None = None
+
+    def began(self, session: Session) -> None:
+        """Hear that a run takes part in a session."""
+
+
+class InDelegation(AbstractCapability[Any]):
+    """Governs one run of a sub-agent."""
+
+    id = "holdfast"
+
+    def __init__(self, asked: SubAgent, conversation: Conversation) -> None:
+        self._asked = asked
+        self._conversation = conversation
+
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
+        """Return what governs it."""
+        conversations = Sessions(Opened(), self._conversation.session)
+        governor = _SubGovernor(conversations, self._asked.budget, self._asked.model or ctx.model.model_id)
+        return _DelegatedRun(governor, self._conversation)
+
+
+class _DelegatedRun(GovernedRun):
+    """A run whose conversation is a delegation's."""
+
+    def __init__(self, governor: _SubGovernor, conversation: Conversation) -> None:
+        super().__init__(governor, conversation.session.id, is_nested=True)
+        self._given = conversation
+
+    async def _opened(self) -> Conversation:
+        return self._given
+
+
+def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
+    """Return the tool `delegate`, by which the model of a governed agent asks one of some others."""
+    if not agents:
+        raise SettingsError("agents", "is empty: there is nobody to delegate to")
+
+    async def delegate(agent: str, task: str) -> str:
+        asked = agents.get(agent)
+        if asked is None:
+            return f"there is no agent {agent!r:.80}; ask one of: {', '.join(agents)}"
+        if not task.strip():
+            return "say what the agent is to do: it knows only what you tell it and what it is shown"
+        return await _answered(agent, task, asked)
+
+    tool = Tool[Any].from_schema(delegate, DELEGATE, _description(agents), _parameters(agents))
+    return FunctionToolset([tool], id="holdfast-delegating")
+
+
+async def _answered(name: str, task: str, asked: SubAgent) -> str:
+    """Return what a sub-agent answers, or why it does not, in words: the one who asked is to go on."""
+    current = CURRENT.get()
+    if current is None:
+        raise SettingsError("delegate", "is for agents that Holdfast governs: capabilities=[Holdfast(…)]")
+    limits = UsageLimits(request_limit=asked.max_steps)
+    sending = current.sender.delegate(
+        name, task=task, sees=asked.sees, main_sees=asked.main_sees, timeout_seconds=asked.timeout_seconds, tells=False
+    )
+    try:
+        async with sending as child:
+            governed = InDelegation(asked, Conversation(current.session, child))
+            result = await asked.agent.run(child.opening, capabilities=[governed], usage_limits=limits)
+            return str(await child.answer(str(result.output)))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the log has it, and the one who asked is told
+        why = "its time ran out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+        return f"{name} has not answered: {why:.500}"
+
+
+def _description(agents: Mapping[str, SubAgent]) -> str:
+    listed = [f"- {name}: {one.description}" if one.description else f"- {name}" for name, one in agents.items()]
+    return "\n".join(["Give a task to another agent and get its answer back. Agents:", *listed])
+
+
+def _parameters(agents: Mapping[str, SubAgent]) -> dict[str, Any]:
+    told = "What it is to do and to give back, with all that it has to know."
+    return {
+        "type": "object",
+        "properties": {
+            "agent": {"type": "string", "enum": list(agents)},
+            "task": {"type": "string", "description": told},
+        },
+        "required": ["agent", "task"],
+        "additionalProperties": False,
+    }
