@@ -4,12 +4,17 @@ Where a format keeps more beside a message than what is sent of it (times, bills
 the name: who rebuilds a history from what people were shown cannot know it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from holdfast.core.conversation.messages import Message
+from holdfast.core.history import events as log
+from holdfast.core.history.behind import Behind
 from holdfast.core.history.events import MAIN
 from holdfast.core.history.history import History
 from holdfast.core.history.payload import message_hash
 from holdfast.core.history.sync import Recorded
+from holdfast.errors import NotInMemoryError
 from holdfast.session.keeping import Keeper
 from holdfast.wire.formats import KEEPING_MORE, essence_of
 
@@ -34,3 +39,22 @@ def recorded(history: History, keeper: Keeper) -> list[Recorded]:
             names[position] = name_of(history.entries.native(position), spoken)
         found.append(Recorded(position, names[position]))
     return found
+
+
+def noted(
+    history: History, events: Sequence[log.MessageAppended], messages: Sequence[Message]
+) -> list[log.MessageAppended]:
+    """Return new messages of one scope, with what is to be said beside results that only repeat what was folded."""
+    behind = history.behind(events[0].scope) if events else Behind()
+    if not behind.reads or not any(message.outline.result_ids for message in messages):
+        return list(events)
+    try:
+        near = [history.entries[position] for position in range(max(0, len(history) - LOOK_BACK), len(history))]
+    except NotInMemoryError:
+        return list(events)
+    notes = behind.notes(messages, (call for entry in near for call in entry.message.calls))
+    return [replace(event, notes=told) for event, told in zip(events, notes, strict=True)]
+
+
+LOOK_BACK = 64
+"""How far before a result its call is looked for."""

@@ -178,8 +178,9 @@ def _is_same(one: Entry, other: Entry) -> bool:
 def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
     standing = history.version.of(situation.scope)
     said = [(entry.position, entry.message) for entry in plan.view.entries if entry.position is not None]
-    kept = [position for position, message in said if message.is_untouched]
-    changed = [(position, message) for position, message in said if not message.is_untouched]
+    whole = {at for at, one in said if one.is_untouched or one is history.entries[at].message}
+    kept = [position for position, _ in said if position in whole]
+    changed = [(position, message) for position, message in said if position not in whole]
     shown = sorted({position for position, _ in said})
     folded = [span for fold in standing.folds for span in spans_without(fold.stop, shown, start=fold.start)]
     before = history.projection(situation.counter, situation.scope).tokens
@@ -198,5 +199,6 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
         ),
         folded=tuple(folded),
         mended=plan.view.repairs,
+        conflicts=history.behind(situation.scope).conflicts,
         reasons=plan.reasons,
     )

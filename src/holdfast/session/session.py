@@ -32,7 +32,7 @@ from holdfast.session.delegating import Delegator, errand_of
 from holdfast.session.fetching import fetching
 from holdfast.session.given import count, model_named, position, read_beside, read_messages, scope_named, shown, words
 from holdfast.session.keeping import Clock, Keeper
-from holdfast.session.known import name_of, recorded
+from holdfast.session.known import name_of, noted, recorded
 from holdfast.session.meter import Meter
 from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
@@ -175,6 +175,7 @@ class Session(Delegator):
             for number, native in enumerate(natives)
         ]
         async with self._keeper.turn:
+            events = noted(self.history, events, decoded)
             if billed is not None:
                 await self._meter.billed(billed)
             if any(message.role == "assistant" for message in decoded):
@@ -204,6 +205,7 @@ class Session(Delegator):
             if found.rewind_to is not None:
                 await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
+            events = noted(self.history, events, decoded[found.new :])
             return await self._keeper.say(events, decoded[found.new :], is_decision=True)
 
     # What is sent.

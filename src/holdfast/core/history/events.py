@@ -52,6 +52,8 @@ class MessageAppended:
     duration_ms: int | None = None
     trust: Literal["memory"] | None = None
     """Whose word it is, where that is not its role's: what comes from memory is reference, and nobody's word."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """By the ids of calls, what is said beside their results whenever they are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

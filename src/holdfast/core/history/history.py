@@ -18,6 +18,7 @@ from holdfast.core.conversation.transcript import Reader
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.answers import Answers
+from holdfast.core.history.behind import Behind, with_notes
 from holdfast.core.history.context import Context
 from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
@@ -61,6 +62,7 @@ class History:
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
     """By the name of a counter, what each message costs."""
     _ledgers: dict[str, "_Kept"] = field(default_factory=dict[str, "_Kept"])
+    _behind: dict[str, Behind] = field(default_factory=dict[str, Behind])
 
     @classmethod
     def replay(
@@ -164,6 +166,19 @@ class History:
         kept.stop = max(kept.stop, stop)
         return ledger
 
+    def behind(self, scope: str = log.MAIN) -> Behind:
+        """Return what is known of what the last fold stands for; nothing where no ledger of exactly that is at hand."""
+        folds = self.version.of(scope).folds
+        if not folds:
+            return Behind()
+        known, kept = self._behind.get(scope), self._ledgers.get(scope)
+        if known is not None and known.stop == folds[-1].stop:
+            return known
+        if kept is None or kept.stop != folds[-1].stop or kept.lineage.hidden != self.version.hidden:
+            return Behind()
+        known = self._behind[scope] = Behind.of(kept.opened(), kept.stop)
+        return known
+
     def _price(self, counter: Counter) -> Callable[[Entry], int]:
         """Return what tells the cost of an entry; what goes out as it was said is counted once."""
         counted, entries = self._tokens.setdefault(counter.name, {}), self.entries
@@ -211,6 +226,11 @@ class History:
             if changed is not None:
                 self._versions[self._current + 1 :] = [changed]
                 self._current += 1
+            if isinstance(event, log.CompactionCompleted):
+                # Its ledger was just made; the next summary to be written moves that on.
+                self.behind(event.scope)
+        if isinstance(event, log.Rewound):
+            self._behind.clear()
         self.changes += self.version is not before
         self.facts = self.facts.after(event, len(self.entries))
 
@@ -288,6 +308,7 @@ class History:
         for key in [key for key in self._projections if key[0] == scope]:
             del self._projections[key]
         self._ledgers.pop(scope, None)
+        self._behind.pop(scope, None)
 
     def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
         if not 0 <= event.position < len(self.entries):
@@ -335,7 +356,9 @@ class History:
 
 
 def _labelled(message: Message, event: log.MessageAppended) -> Message:
-    return message if event.trust is None else message.trusted_as(event.trust)
+    """Return a message with what its event says of it: whose word it is, and what stands beside its results."""
+    noted = with_notes(message, event.notes)
+    return noted if event.trust is None else noted.trusted_as(event.trust)
 
 
 @dataclass(slots=True)

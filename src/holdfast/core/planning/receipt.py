@@ -34,6 +34,8 @@ class Receipt:
     pruned: Spans = ()
     """Positions that left without a digest, because not even that had room."""
     mended: tuple[Repair, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """What was folded says two things that cannot both be: a person has to decide."""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -59,6 +61,8 @@ class Receipt:
         for repair in self.mended:
             where = "" if repair.position is None else f"#{repair.position}: "
             yield f"{'':12}{where}{repair.what}"
+        for conflict in self.conflicts:
+            yield f"conflict  {conflict}"
         for reason in self.reasons:
             yield f"because {reason}"
 

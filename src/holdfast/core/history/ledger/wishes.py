@@ -7,7 +7,7 @@ active.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -129,6 +129,16 @@ class Wishes:
         for key in closed:
             self._wishes[key] = replace(self._wishes[key], status="done", settled_by=position)
         return bool(closed)
+
+
+def conflicts(wishes: Iterable[Wish]) -> Iterator[str]:
+    """Yield where the model has settled something that a person's standing word speaks against; neither gives way."""
+    active = [wish for wish in wishes if wish.status == "active"]
+    own = [wish for wish in active if wish.speaker == "user"]
+    for settled in (wish for wish in active if wish.speaker == "assistant"):
+        for asked in own:
+            if _contradicts(settled.text.lower(), asked.text.lower()):
+                yield f"the model settled {settled}, the user asked for {asked}"
 
 
 def _kind(lower: str, speaker: Speaker) -> Kind | None:

@@ -1,0 +1,87 @@
+"""An agent that reads again what was folded is told what it already knows, and where."""
+
+import pytest
+
+from holdfast.session.session import Session
+from holdfast.session.verify import requests_of
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+
+CONTENT = "".join(f"value_{number} = {number}\n" for number in range(40))
+NOTE = "[Unchanged since you read it at #2: what you found there still holds, and it need not be read again.]"
+
+
+def read(number: int, path: str = "src/app.py", text: str = CONTENT) -> list[dict[str, object]]:
+    return [called(f"c{number}", arguments={"path": path}), returned(f"c{number}", text)]
+
+
+async def begun(store: MemoryStore) -> Session:
+    session = await Session.open("c1", store=store, model="gpt-5")
+    await session.record([said("Never use tabs."), *read(0), answered("Read it.")])
+    for number in range(1, 20):
+        await session.record([said(f"step {number}"), *read(number, f"src/b{number}.py", f"b = {number}\n" * 30)])
+        await session.record([answered("ok")])
+    await session.compact()
+    return session
+
+
+async def test_a_repeated_read_of_something_unchanged_is_noticed() -> None:
+    store = MemoryStore()
+    session = await begun(store)
+    await session.record([said("look again"), *read(90)])
+
+    request = await session.prepare(16_000)
+    again = await Session.open("c1", store=store, model="gpt-5")
+
+    assert request.messages[-1] == returned("c90", f"{CONTENT}\n{NOTE}")
+    assert (await again.prepare(16_000)).messages == request.messages
+    assert (await session.messages())[-1] == returned("c90", CONTENT)
+    assert len(session) - 1 in request.receipt.kept
+    assert all(rebuilt.is_same for rebuilt in requests_of(await session.events()))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("src/app.py", CONTENT + "# new\n"), ("src/other.py", CONTENT), ("src/app.py", "Error: not found")],
+)
+async def test_what_has_changed_or_was_not_read_is_shown_as_it_is(path: str, text: str) -> None:
+    session = await begun(MemoryStore())
+    await session.record([said("look again"), *read(90, path, text)])
+
+    request = await session.prepare(16_000)
+
+    assert request.messages[-1] == returned("c90", text)
+
+
+async def test_a_read_of_what_is_still_in_view_is_left_alone() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record([said("look"), *read(0), answered("ok"), said("again"), *read(1)])
+
+        assert (await session.prepare(16_000)).messages[-1] == returned("c1", CONTENT)
+
+
+async def test_a_delegates_reads_are_its_own() -> None:
+    session = await begun(MemoryStore())
+    async with session.delegate("x", task="look", main_sees="nothing") as child:
+        await child.record(read(91))
+
+        assert (await child.prepare(16_000)).messages[-1] == returned("c91", CONTENT)
+
+
+async def test_a_decision_against_what_the_user_asked_for_is_on_the_receipt() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record([said("Never use tabs in the source files."), answered("Good.")])
+        await session.record([said("Go on."), answered("I decided to use tabs in the source files.")])
+        for number in range(1, 20):
+            await session.record([said(f"step {number}"), *read(number), answered("ok")])
+        before = await session.prepare(16_000)
+        await session.compact()
+        await session.record([said("and now?")])
+        after = await session.prepare(16_000)
+
+    assert before.receipt.conflicts == ()
+    assert after.receipt.conflicts == (
+        "the model settled “I decided to use tabs in the source files.” #3,"
+        " the user asked for “Never use tabs in the source files.” #0",
+    )
+    assert "conflict  the model settled" in str(after.receipt)
