@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
+from holdfast.app.agents import NamedAgent, NamedAgents
 from holdfast.app.kinds import (
     AnyText,
     Choice,
@@ -234,6 +235,10 @@ class Values:
     )
     mcp: Mapping[str, McpServer] = field(
         default_factory=dict[str, McpServer], metadata=_about(TOOLS, McpServers(), "MCP servers for tools")
+    )
+    agents: Mapping[str, NamedAgent] = field(
+        default_factory=dict[str, NamedAgent],
+        metadata=_about(TOOLS, NamedAgents(), "Agents that the model may give tasks to"),
     )
     hooks: Hooks = field(
         default_factory=Hooks, metadata=_about(TOOLS, HookCommands(), "Programs that are told of compactions")

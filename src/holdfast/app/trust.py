@@ -8,7 +8,10 @@ once: that is the setting `trust`, which no project can make.
 import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 from urllib.parse import unquote, urlsplit
+
+from holdfast.app.agents import NamedAgent
 
 NETWORK = ("http", "https", "postgresql", "postgres")
 
@@ -42,6 +45,12 @@ def _sends(value: object, folder: Path) -> str | None:
     return None
 
 
+def _asks(value: object, folder: Path) -> str | None:
+    """Return where the model of an agent would send what it is shown."""
+    agents = cast("Mapping[str, NamedAgent]", value).values()
+    return next((why for agent in agents if agent.model and (why := _sends(agent.model, folder))), None)
+
+
 def _is_here(host: str | None) -> bool:
     try:
         return ipaddress.ip_address(host or "127.0.0.1").is_loopback
@@ -67,6 +76,7 @@ def _trusts(value: object, folder: Path) -> str | None:
 
 _RULES: Mapping[str, Callable[[object, Path], str | None]] = {
     "mcp": _runs,
+    "agents": _asks,
     "hooks": _runs,
     "allow": _runs,
     "model": _sends,

@@ -117,6 +117,15 @@ class Answerer:
         wanted = () if server is not None else settings.tools
         servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
         toolsets = brain.toolsets_of(wanted, folder, self._consent, settings.allow, servers)
+        if settings.agents and server is None:
+            toolsets.append(
+                brain.delegation_of(
+                    settings.agents,
+                    settings.model,
+                    budget_from(settings),
+                    lambda tools: brain.toolsets_of(tools, folder, self._consent, settings.allow, {}),
+                )
+            )
         system = brain.system_of(system_text(settings), folder.root, has_tools=bool(toolsets))
         if wanted and (daily := memory_from(settings)) is not None:
             toolsets.append(brain.memory_toolset(MemoryTool(daily)))

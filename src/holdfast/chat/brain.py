@@ -5,7 +5,8 @@ beside the first prompt, in a thread.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,14 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
-from holdfast.adapters.pydantic_ai import Holdfast
+from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
+from holdfast.app.agents import NamedAgent
+from holdfast.app.models import bare_name
 from holdfast.app.tables import McpServer
 from holdfast.chat.folder import Folder
 from holdfast.chat.shell import Ask, Shell
 from holdfast.chat.steps import StepLimit
+from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
 from holdfast.session.memory.looking import MemoryTool
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS = 1_024
 SYSTEM = "You are a helpful assistant. Answer in Markdown, in the language of the user."
+SUB_SYSTEM = "You work on a task that another agent gives you. Answer with what it asks for, and no more."
 TOOL_SYSTEM = " You work in the folder {folder}; look before you answer questions about it."
 
 
@@ -85,6 +90,37 @@ def memory_toolset(tool: MemoryTool) -> AbstractToolset[object]:
         return await tool.call(arguments)
 
     return FunctionToolset([Tool.from_schema(search, tool.name, tool.description, dict(tool.parameters))])
+
+
+def delegation_of(
+    agents: Mapping[str, NamedAgent],
+    model: str,
+    budget: Budget | None,
+    toolsets: Callable[[Sequence[str]], Sequence[AbstractToolset[object]]],
+) -> AbstractToolset[object]:
+    """Return the tool by which the main agent gives tasks to others; who names no model has its model and budget."""
+    made = {name: _sub_agent(agent, model, toolsets(agent.tools)) for name, agent in agents.items()}
+    return delegation_toolset(
+        {name: one if agents[name].model else replace(one, budget=budget) for name, one in made.items()}
+    )
+
+
+def _sub_agent(named: NamedAgent, model: str, toolsets: Sequence[AbstractToolset[object]]) -> SubAgent:
+    limit: list[AbstractCapability[object]] = [] if named.max_steps is None else [StepLimit(named.max_steps)]
+    asked = named.model or model
+    made = Agent[object, str](
+        model_for(asked), instructions=named.instructions or SUB_SYSTEM, toolsets=toolsets, capabilities=limit
+    )
+    return SubAgent(
+        agent=made,
+        description=named.description,
+        sees=named.sees,
+        main_sees=named.main_sees,
+        timeout_seconds=named.timeout_seconds,
+        # One step to close with, and one for a model that calls a tool in it all the same.
+        max_steps=None if named.max_steps is None else named.max_steps + 2,
+        model=bare_name(asked),
+    )
 
 
 def _mcp(server: McpServer) -> AbstractToolset[object]:

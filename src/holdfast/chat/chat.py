@@ -21,6 +21,7 @@ from holdfast.chat.folder import Folder
 from holdfast.chat.happenings import Notice, Outcome, Screen, TurnEnded
 from holdfast.chat.inbox import FORMAT, welcomed
 from holdfast.chat.prompts import attached, is_too_large, reference, sound
+from holdfast.core.history.artifacts import without_references
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import Budget
 from holdfast.counters.models import budget_for
@@ -165,7 +166,7 @@ class Chat:
         shown = [entry.message for entry in await self.session.shown()]
         asked = next((message.text for message in reversed(shown) if message.is_prompt), "")
         answer = next((message.text for message in reversed(shown) if message.role == "assistant" and message.text), "")
-        return asked, answer
+        return asked, without_references(answer)
 
     # How it stands.
 

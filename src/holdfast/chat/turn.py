@@ -17,6 +17,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RunUsage, UsageLimits
 
+from holdfast.chat.curtain import Curtain
 from holdfast.chat.happenings import CallBegan, CallEnded, Happening, Notice, Thoughts, TurnEnded, Words
 
 SUCCESS = "success"
@@ -26,12 +27,16 @@ async def happenings(agent: Agent[object, str], prompt: str | None, max_steps: i
     """Yield what happens while the agent answers; ends with the turn."""
     # One step to close with, and one for a model that calls a tool in it all the same.
     limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
+    curtain = Curtain()
     try:
         async with agent.run_stream_events(prompt, usage_limits=limits) as events:
             async for event in events:
-                if isinstance(event, AgentRunResultEvent):
-                    yield _ended(event.result.usage)
-                elif (happening := _told(event)) is not None:
+                happening = _ended(event.result.usage) if isinstance(event, AgentRunResultEvent) else _told(event)
+                if isinstance(happening, Words):
+                    happening = Words(shown) if (shown := curtain.passes(happening.text)) else None
+                elif happening is not None and (rest := curtain.rest()):
+                    yield Words(rest)
+                if happening is not None:
                     yield happening
     except UsageLimitExceeded:
         yield Notice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")

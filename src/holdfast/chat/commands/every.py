@@ -1,12 +1,12 @@
 """All commands together, and how a line that begins with a slash is carried out."""
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands import context, memory, program, recalling, sessions
+from holdfast.chat.commands import agents, context, memory, program, recalling, sessions
 from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.errors import HoldfastError
 
-COMMANDS = Commands(context.GROUP, recalling.GROUP, sessions.GROUP, memory.GROUP, program.GROUP)
+COMMANDS = Commands(context.GROUP, recalling.GROUP, sessions.GROUP, memory.GROUP, agents.GROUP, program.GROUP)
 
 
 @COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in COMMANDS])

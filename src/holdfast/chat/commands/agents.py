@@ -1,0 +1,54 @@
+"""The command about agents: who may be asked, who was, what they saw and what came back."""
+
+from collections.abc import Iterable
+
+from holdfast.chat.chat import Chat
+from holdfast.chat.commands.registry import Commands
+from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.core.history.delegated import Delegation
+from holdfast.errors import SettingsError
+
+GROUP = Commands()
+TASK_CHARS = 60
+
+
+@GROUP.register("[N]", completes=lambda _: ())
+async def agents(chat: Chat, number: str) -> None:
+    """List the agents that can be asked and the tasks they were given; with N, all about one task.
+
+    Agents are named in the settings, as [agents.NAME].
+    """
+    found = await chat.session.delegations()
+    if number:
+        if not number.isdecimal() or not 1 <= int(number) <= len(found):
+            raise SettingsError("/agents", "takes the number of a task; /agents lists them")
+        chat.screen.show(Told("\n\n".join(_told(found[int(number) - 1]))))
+        return
+    known = [(name, agent.model or chat.model, agent.description) for name, agent in chat.settings.agents.items()]
+    if known:
+        chat.screen.show(Table(("AGENT", "MODEL", "WHAT FOR"), known))
+    if found:
+        chat.screen.show(Table(("N", "AGENT", "STATE", "TASK", "SAW"), list(_rows(found))))
+    if not known and not found:
+        chat.screen.show(Notice("there are no agents to ask; name them in the settings, as [agents.NAME]"))
+
+
+def _rows(found: list[Delegation]) -> Iterable[tuple[str, ...]]:
+    for number, one in enumerate(found, start=1):
+        task = " ".join(one.task.split())
+        short = task if len(task) <= TASK_CHARS else f"{task[: TASK_CHARS - 1]}…"
+        yield str(number), one.agent, one.state.replace("_", " "), short, one.saw
+
+
+def _told(one: Delegation) -> Iterable[str]:
+    yield f"**{one.agent}** ({one.state.replace('_', ' ')}), asked by {one.parent}"
+    yield f"Task: {one.task}"
+    yield f"Saw {one.saw}; {one.requests:,} requests, {one.messages:,} messages of its own."
+    if one.briefing:
+        yield f"Was told:\n\n{one.briefing}"
+    if one.answer:
+        yield f"Answer: {one.answer}"
+    if one.sources:
+        yield f"Sources: {', '.join(one.sources)}"
+    if one.error:
+        yield f"Without an answer: {one.error}"

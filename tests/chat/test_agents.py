@@ -1,0 +1,106 @@
+"""Agents in the chat: named in the settings, asked by the model, and shown to the person."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.sources import load
+from holdfast.chat.chat import Chat
+from holdfast.chat.curtain import Curtain
+from holdfast.chat.happenings import CallEnded, TurnEnded, Words
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.endpoint import Piece, called, replied, spoken
+from tests.chat.conftest import Served
+from tests.chat.room import Room, told
+
+SETTINGS = """
+[agents.looker]
+description = "looks things up"
+instructions = "You look."
+sees = "nothing"
+"""
+
+
+def whole(text: str) -> list[Piece]:
+    """Return an answer in one piece, as a sub-agent gets it."""
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    body = {
+        "id": "r1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "served",
+        "choices": [choice],
+        "usage": usage,
+    }
+    return replied(200, body)
+
+
+async def chatting(home: Path, model: str, text: str = SETTINGS) -> tuple[Chat, Room]:
+    (home / "holdfast.toml").write_text(text)
+    room = Room()
+    settings = load(flags={"model": model}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+    chat = Chat(settings, room, folder=home, store=MemoryStore())
+    await chat.begin()
+    return chat, room
+
+
+async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp_path: Path, served: Served) -> None:
+    chat, room = await chatting(tmp_path, served.model)
+    task = {"agent": "looker", "task": "Find the tide table."}
+    served.script += [called(("delegate", task)), whole("It is in notes.txt."), spoken("In notes.txt.")]
+
+    outcome = await chat.say("Where is the tide table? My name is Ada.")
+
+    assert outcome == "done"
+    assert "".join(one.text for one in room.happened if isinstance(one, Words)) == "In notes.txt."
+    assert [one.result for one in room.happened if isinstance(one, CallEnded)] == ["It is in notes.txt."]
+    assert [one.requests for one in room.happened if isinstance(one, TurnEnded)] == [2]
+    assert [message["content"] for message in served.asked[1]] == ["You look.", "Find the tide table."]
+    listed = await told(chat, room, "/agents")
+    assert "looker | " in listed
+    assert "1 | looker | answered | Find the tide table. | nothing" in listed
+    about = await told(chat, room, "/agents 1")
+    assert "Answer: It is in notes.txt." in about
+    assert "Saw nothing; 1 requests, 2 messages of its own." in about
+    await chat.close()
+
+
+async def test_an_agent_that_fails_does_not_end_the_turn(tmp_path: Path, served: Served) -> None:
+    chat, room = await chatting(tmp_path, served.model)
+    failing = replied(400, {"error": {"message": "no such thing"}})
+    served.script += [called(("delegate", {"agent": "looker", "task": "x"})), failing, spoken("I go on alone.")]
+
+    outcome = await chat.say("Go.")
+
+    assert outcome == "done"
+    (ended,) = [one.result for one in room.happened if isinstance(one, CallEnded)]
+    assert ended.startswith("looker has not answered: Model")
+    assert "1 | looker | failed | x | nothing" in await told(chat, room, "/agents")
+    assert "Without an answer: Model" in await told(chat, room, "/agents 1")
+    await chat.close()
+
+
+async def test_without_agents_there_is_nobody_to_ask(tmp_path: Path, served: Served) -> None:
+    chat, room = await chatting(tmp_path, served.model, "")
+
+    assert await told(chat, room, "/agents") == (
+        "there are no agents to ask; name them in the settings, as [agents.NAME]"
+    )
+    assert await told(chat, room, "/agents 3") == "/agents: takes the number of a task; /agents lists them"
+    await chat.close()
+
+
+REFERENCE = '[Artifact: "run" (id: compress_run_c1_0) | description: {} | summary: x]'
+
+
+@pytest.mark.seed("B-16")
+@pytest.mark.parametrize("size", [1, 3, 7, 1_000])
+def test_what_stands_for_a_tools_output_is_not_shown_as_an_answer(size: int) -> None:
+    text = f"Three [tests] fail.\n{REFERENCE}\nSee [Art] and [Artifact: none.\n[Artifacts] too. {REFERENCE}"
+    curtain = Curtain()
+
+    shown = "".join(curtain.passes(text[at : at + size]) for at in range(0, len(text), size)) + curtain.rest()
+
+    assert shown == "Three [tests] fail.\n\nSee [Art] and [Artifact: none.\n[Artifacts] too. "
