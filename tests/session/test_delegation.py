@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import MalformedInputError, SettingsError, read_policy, validate
-from holdfast.core.history.events import AgentChanged
+from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.errors import DelegationOverError, SessionClosedError
 from holdfast.session.child import Answer, Sees
 from holdfast.session.owners import LIVE
@@ -394,3 +394,24 @@ async def test_a_transfer_between_agents_is_part_of_the_history(session: Session
         AgentChanged(name="billing", summary="The order is 4711."),
         AgentChanged(name="support", previous="billing"),
     ]
+
+
+async def test_each_agent_has_a_system_text_and_tools_of_its_own(session: Session) -> None:
+    mine, theirs = [{"name": "run"}], [{"name": "look"}]
+    await session.record([said("go")])
+    async with session.delegate("a", task="a", main_sees="nothing") as child:
+        for _ in range(3):
+            await session.prepare(16_000, system="Be brief.", tools=mine)
+            await child.prepare(16_000, system="Be long.", tools=theirs)
+
+        events = await session.events()
+
+    changes = [event for event in events if isinstance(event, SystemChanged | ToolsChanged)]
+    assert changes == [
+        SystemChanged(text="Be brief."),
+        ToolsChanged(tools=({"name": "run"},)),
+        SystemChanged(text="Be long.", scope=child.scope),
+        ToolsChanged(tools=({"name": "look"},), scope=child.scope),
+    ]
+    rebuilt = list(requests_of(events))
+    assert [(one.system, one.is_same) for one in rebuilt] == [("Be brief.", True), ("Be long.", True)] * 3

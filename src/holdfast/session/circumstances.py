@@ -36,14 +36,15 @@ class Wanted:
 def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situation:
     """Return the situation of a request; `wire` is None where nothing was said yet."""
     counter, known, facts = counter_for(wanted.model), model_named(wanted.model), history.facts
+    beside = facts.beside(wanted.scope)
     budget = budget_for(wanted.model, wanted.budget)
     table_window = known.max_input_tokens if known else None
     return Situation(
         budget=budget,
         counter=counter,
         calibration=Calibration(),
-        system_tokens=counter.count(facts.system) if facts.system else 0,
-        tools_tokens=counter.count(written([dict(tool) for tool in facts.tools])) if facts.tools else 0,
+        system_tokens=counter.count(beside.system) if beside.system else 0,
+        tools_tokens=counter.count(written([dict(tool) for tool in beside.tools])) if beside.tools else 0,
         pins=facts.pins,
         batching=wire.batching if wire else EACH,
         max_text_chars=wire.max_text_chars if wire else None,
@@ -59,17 +60,18 @@ def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situa
 
 
 def changes_beside(
-    history: History, system: object, tools: Sequence[Mapping[str, object]] | None
+    history: History, system: object, tools: Sequence[Mapping[str, object]] | None, scope: str = log.MAIN
 ) -> list[log.SystemChanged | log.ToolsChanged]:
     """Return what has changed of what travels outside the messages."""
     events: list[log.SystemChanged | log.ToolsChanged] = []
+    known = history.facts.beside(scope)
     text = system if isinstance(system, str) else "" if system is None else json_text("system", system)
-    if text != history.facts.system:
-        events.append(log.SystemChanged(text=text))
+    if text != known.system:
+        events.append(log.SystemChanged(text=text, scope=scope))
     listed = tuple(dict(tool) for tool in tools or ())
-    if listed != tuple(dict(tool) for tool in history.facts.tools):
+    if listed != tuple(dict(tool) for tool in known.tools):
         json_text("tools", list(listed))
-        events.append(log.ToolsChanged(tools=listed))
+        events.append(log.ToolsChanged(tools=listed, scope=scope))
     return events
 
 

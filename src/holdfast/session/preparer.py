@@ -118,7 +118,7 @@ class Preparer:
         self, wanted: Wanted, beside: Beside, reasons: list[str], *, may_wait: bool
     ) -> PreparedRequest | _Waiting:
         history = self._keeper.history
-        if changes := [*changes_beside(history, *beside), *recall_changed(history, wanted)]:
+        if changes := [*changes_beside(history, *beside, wanted.scope), *recall_changed(history, wanted)]:
             await self._keeper.change(*changes)
         await self._compactor.tidy()
         calibration = await self._meter.calibration(wanted.model)

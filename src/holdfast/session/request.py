@@ -66,15 +66,16 @@ def drawn_up(
         messages,
         receipt.tokens,
         receipt,
-        hash=payload_hash(named, **beside_of(history)),
+        hash=payload_hash(named, **beside_of(history, situation.scope)),
         hashes=named,
         positions=tuple(entry.position for entry in plan.view.entries),
     )
 
 
-def beside_of(history: History) -> dict[str, object]:
+def beside_of(history: History, scope: str) -> dict[str, object]:
     """Return what travels outside the messages, as it was recorded: what a hash is made of then and later."""
-    return {"system": history.facts.system, "tools": [dict(tool) for tool in history.facts.tools]}
+    beside = history.facts.beside(scope)
+    return {"system": beside.system, "tools": [dict(tool) for tool in beside.tools]}
 
 
 def _hash(entry: Entry, native: Mapping[str, object], hashes: dict[int, str]) -> str:
@@ -129,7 +130,7 @@ def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tupl
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
             messages += [encoded(entry, wire) for entry in shown[first:last]]
-    return messages, payload_hash(map(message_hash, messages), **beside_of(history))
+    return messages, payload_hash(map(message_hash, messages), **beside_of(history, event.scope))
 
 
 @cache

@@ -99,7 +99,7 @@ def job_of(
         skills=tuple(map(hide, history.facts.skills)),
         focus=hide(focus),
         tail=_tail(outlook, step, hide),
-        system_context=_clipped(hide(history.facts.system), SYSTEM_TOKENS, outlook.situation.counter),
+        system_context=_clipped(hide(history.facts.beside(scope).system), SYSTEM_TOKENS, outlook.situation.counter),
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
         max_tokens=rule.allowance(outlook, step) if rule else MAX_OUTPUT_TOKENS,

@@ -35,7 +35,8 @@ def requests_of(events: list[log.Event]) -> Iterator[Rebuilt]:
     for event in events:
         if isinstance(event, log.RequestPrepared):
             wire = format_named(history.format or "openai-chat")
-            beside = history.facts.system or None, list(history.facts.tools) or None
+            known = history.facts.beside(event.scope)
+            beside = known.system or None, list(known.tools) or None
             messages, found = rebuilt(event, history, wire)
             is_same = found == event.payload_hash
             is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *beside], default=str)

@@ -5,14 +5,14 @@ is folded for its own window. What it says in the end is the result of the call.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
-from pydantic_ai.usage import UsageLimits
+from pydantic_ai.usage import RunUsage, UsageLimits
 
 from holdfast.adapters.pydantic_ai.conversation import Conversation
 from holdfast.adapters.pydantic_ai.run import CURRENT, GovernedRun
@@ -96,19 +96,24 @@ def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
     if not agents:
         raise SettingsError("agents", "is empty: there is nobody to delegate to")
 
-    async def delegate(agent: str, task: str) -> str:
+    async def delegate(ctx: RunContext[Any], agent: str, task: str) -> str:
         asked = agents.get(agent)
         if asked is None:
             return f"there is no agent {agent!r:.80}; ask one of: {', '.join(agents)}"
         if not task.strip():
             return "say what the agent is to do: it knows only what you tell it and what it is shown"
-        return await _answered(agent, task, asked)
+        spent = RunUsage()
+        try:
+            return await _answered(agent, task, asked, spent)
+        finally:
+            # What it cost is part of the run that asked; its requests are steps of its own.
+            ctx.usage.incr(replace(spent, requests=0, tool_calls=0))
 
-    tool = Tool[Any].from_schema(delegate, DELEGATE, _description(agents), _parameters(agents))
+    tool = Tool[Any].from_schema(delegate, DELEGATE, _description(agents), _parameters(agents), takes_ctx=True)
     return FunctionToolset([tool], id="holdfast-delegating")
 
 
-async def _answered(name: str, task: str, asked: SubAgent) -> str:
+async def _answered(name: str, task: str, asked: SubAgent, spent: RunUsage) -> str:
     """Return what a sub-agent answers, or why it does not, in words: the one who asked is to go on."""
     current = CURRENT.get()
     if current is None:
@@ -120,7 +125,7 @@ async def _answered(name: str, task: str, asked: SubAgent) -> str:
     try:
         async with sending as child:
             governed = InDelegation(asked, Conversation(current.session, child))
-            result = await asked.agent.run(child.opening, capabilities=[governed], usage_limits=limits)
+            result = await asked.agent.run(child.opening, capabilities=[governed], usage_limits=limits, usage=spent)
             return str(await child.answer(str(result.output)))
     except Exception as error:  # noqa: BLE001 - whatever it was, the log has it, and the one who asked is told
         why = "its time ran out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"

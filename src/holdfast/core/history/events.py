@@ -222,6 +222,7 @@ class SystemChanged:
     KIND: ClassVar[str] = "session.system_changed"
 
     text: str
+    scope: str = MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +232,7 @@ class ToolsChanged:
     KIND: ClassVar[str] = "session.tools_changed"
 
     tools: tuple[Mapping[str, object], ...]
+    scope: str = MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

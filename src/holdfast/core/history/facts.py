@@ -7,6 +7,14 @@ from holdfast.core.history import events as log
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What travels outside the messages."""
+
+    system: str = ""
+    tools: tuple[Mapping[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is true now besides what was said."""
 
@@ -20,6 +28,8 @@ class Facts:
     tools: tuple[Mapping[str, object], ...] = ()
     recallers: frozenset[str] = frozenset()
     """The scopes whose agents have the recall tool."""
+    delegated: Mapping[str, Beside] = field(default_factory=dict[str, Beside])
+    """System text and tools of agents other than the main one, by their scopes."""
     model: str | None = None
     pins: frozenset[int] = frozenset()
     running: log.CompactionStarted | None = None
@@ -73,6 +83,10 @@ class Facts:
             case _:
                 return _learned(self, event)
 
+    def beside(self, scope: str) -> Beside:
+        """Return what travels outside the messages of an agent; that of the main one where nobody said otherwise."""
+        return self.delegated.get(scope) or Beside(self.system, self.tools)
+
     @property
     def agent_summary(self) -> str:
         """What whoever goes on has to know of the agent that is at work."""
@@ -118,22 +132,36 @@ def _learned(facts: Facts, event: log.Event) -> Facts:
             return replace(facts, skills={**others, name: instructions})
         case log.AgentChanged(name=name):
             return replace(facts, agent=event if name else None)
-        case log.SystemChanged(text=text):
-            return replace(facts, system=text)
-        case log.ToolsChanged(tools=tools):
-            return replace(facts, tools=tools)
+        case log.SystemChanged() | log.ToolsChanged():
+            return _with_beside(facts, event)
         case log.RecallOffered(is_offered=is_offered, scope=scope):
             others = facts.recallers - {scope}
             return replace(facts, recallers=others | frozenset([scope] * is_offered))
         case log.ModelSwitched(model=model):
             return replace(facts, model=model)
         case log.DelegationStarted() | log.DelegationFinished():
-            return replace(facts, delegates=_at_work(facts.delegates, event))
+            return _with_delegate(facts, event)
         case _:
             return replace(facts, parent=event) if isinstance(event, log.Forked) else facts
 
 
-def _at_work(delegates: Mapping[str, str], event: log.DelegationStarted | log.DelegationFinished) -> Mapping[str, str]:
-    """Return the delegates that are at work after one was sent out or came back."""
-    others = {scope: owner for scope, owner in delegates.items() if scope != event.scope}
-    return {**others, event.scope: event.owner} if isinstance(event, log.DelegationStarted) else others
+def _with_delegate(facts: Facts, event: log.DelegationStarted | log.DelegationFinished) -> Facts:
+    """Return what is true after an agent was sent out, or has come back."""
+    others = {scope: owner for scope, owner in facts.delegates.items() if scope != event.scope}
+    if isinstance(event, log.DelegationStarted):
+        return replace(facts, delegates={**others, event.scope: event.owner})
+    left = {scope: beside for scope, beside in facts.delegated.items() if scope != event.scope}
+    return replace(facts, delegates=others, delegated=left)
+
+
+def _with_beside(facts: Facts, event: log.SystemChanged | log.ToolsChanged) -> Facts:
+    """Return what is true after an agent was given another system text, or other tools."""
+    before = facts.beside(event.scope)
+    now = (
+        replace(before, system=event.text)
+        if isinstance(event, log.SystemChanged)
+        else replace(before, tools=event.tools)
+    )
+    if event.scope == log.MAIN:
+        return replace(facts, system=now.system, tools=now.tools)
+    return replace(facts, delegated={**facts.delegated, event.scope: now})
