@@ -16,6 +16,7 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.delegated import Delegation
 from holdfast.core.history.history import History
+from holdfast.core.history.recall.asking import DEFAULT_TOKENS
 from holdfast.core.history.scope import MainSees
 from holdfast.core.history.sees import EVERYTHING, NOTHING, Sees
 from holdfast.core.planning.situation import Budget
@@ -23,6 +24,7 @@ from holdfast.errors import DelegationOverError, HoldfastError
 from holdfast.session.delegating import Errand, errand_of, opening_of
 from holdfast.session.given import words
 from holdfast.session.owners import LIVE
+from holdfast.session.recall import Recall, Recalled
 from holdfast.session.request import PreparedRequest
 from holdfast.session.tools import ModelTool
 from holdfast.wire.formats import format_named
@@ -93,6 +95,14 @@ class Speaker(Protocol):
 
     def compact_tool(self, *, scope: str = ...) -> ModelTool:
         """Return the tool by which a model asks for a compaction itself."""
+        ...
+
+    def recall_for(self, asking: Recall | str, *, scope: str = ...) -> Doing[Recalled]:
+        """Return what is asked for of everything that an agent may see."""
+        ...
+
+    def recall_tool(self, *, scope: str = ..., max_tokens: int = ...) -> ModelTool:
+        """Return the tool by which a model itself recalls."""
         ...
 
     def shown(self, scope: str = ...) -> Doing[list[Entry]]:
@@ -192,6 +202,14 @@ class Child:
     def compact_tool(self) -> ModelTool:
         """Return the tool by which its model asks for a compaction itself."""
         return self._session.compact_tool(scope=self.scope)
+
+    async def recall_for(self, asking: Recall | str) -> Recalled:
+        """Return what is asked for of everything that it may see, and nothing else."""
+        return await self._session.recall_for(asking, scope=self.scope)
+
+    def recall_tool(self, *, max_tokens: int = DEFAULT_TOKENS) -> ModelTool:
+        """Return the tool by which its model recalls."""
+        return self._session.recall_tool(scope=self.scope, max_tokens=max_tokens)
 
     async def shown(self) -> list[Entry]:
         """Return what stands of the conversation for it."""

@@ -1,0 +1,81 @@
+"""Nothing of one delegation is found by another, however it is asked for."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import UnknownReferenceError
+from holdfast.session.child import Child, Sees
+from holdfast.session.recall import Recall
+from holdfast.session.session import Session
+from holdfast.testing.chat import answered, called, returned, said
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "begin", "work", "work", "work", "fold"]),
+        st.integers(0, 6),
+        st.sampled_from([Sees(everything=True), Sees(everything=True), Sees(turns=1), Sees()]),
+    ),
+    min_size=4,
+    max_size=14,
+)
+
+
+async def grown(session: Session, steps: Any) -> list[Child | None]:
+    """Return the agents of a random tree of delegations; what each says holds its number."""
+    agents: list[Child | None] = [None]
+    await session.record([said("secret agent0 asks")])
+    for step, number, sees in steps:
+        at = number % len(agents)
+        agent = agents[at]
+        if step == "begin":
+            sender = agent or session
+            agents.append(await sender.delegate("x", task=f"secret agent{len(agents)} task", sees=sees).__aenter__())
+        elif step == "work":
+            call = f"c{len(session)}"
+            spoken = [called(call), returned(call, f"secret agent{at} found"), answered(f"secret agent{at} says")]
+            await (agent.record(spoken) if agent else session.record(spoken))
+        elif agent is None:
+            await session.compact_tool().call({})
+        else:
+            await agent.compact_tool().call({})
+    return agents
+
+
+@pytest.mark.seed("B-19", "B-21")
+@settings(max_examples=40)
+@given(STEPS)
+async def test_nothing_of_an_unrelated_delegation_is_found_by_recall(steps: Any) -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        agents = await grown(session, steps)
+        scopes = ["main", *(agent.scope for agent in agents if agent)]
+        for agent in agents:
+            if agent is None:
+                continue
+            line = session.history.scopes.lineage(agent.scope)
+            foreign = [f"agent{number} " for number, scope in enumerate(scopes) if scope not in line]
+            for asked in (
+                Recall(query="secret", max_tokens=4_000),
+                Recall(text="secret", max_tokens=4_000),
+                Recall(last=50),
+            ):
+                found = str(await agent.recall_for(asked))
+                assert [mark for mark in foreign if mark in found] == []
+            told = await agent.recall_tool(max_tokens=4_000).call({"ref": f"#0-#{len(session) - 1}"})
+            assert [mark for mark in foreign if mark in told] == []
+
+
+async def test_a_reference_to_another_delegations_message_is_unknown() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record([said("go")])
+        async with session.delegate("a", task="a") as one, session.delegate("b", task="b") as other:
+            positions = await one.record([answered("only a knows")])
+            reference = f"#{positions.start}"
+
+            assert "only a knows" in str(await one.recall_for(reference))
+            with pytest.raises(UnknownReferenceError):
+                await other.recall_for(reference)
+            assert "only a knows" not in await other.recall_tool().call({"ref": reference})
+            assert (await other.recall_for("knows")).excerpts == ()
