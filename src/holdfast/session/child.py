@@ -79,6 +79,7 @@ class Speaker(Protocol):
         system: object = ...,
         tools: Sequence[Mapping[str, object]] | None = ...,
         scope: str = ...,
+        has_recall: bool | None = ...,
     ) -> Doing[PreparedRequest]:
         """Return the next request."""
         ...
@@ -184,10 +185,13 @@ class Child:
         model: str | None = None,
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
+        has_recall: bool | None = None,
     ) -> PreparedRequest:
         """Return its next request: what it may see, within its budget, and recorded."""
         self._check()
-        return await self._session.prepare(budget, model=model, system=system, tools=tools, scope=self.scope)
+        return await self._session.prepare(
+            budget, model=model, system=system, tools=tools, scope=self.scope, has_recall=has_recall
+        )
 
     async def retry(self, error: object, *, status: int | None = None) -> PreparedRequest:
         """Return its last request made smaller, after the provider refused it as too long."""

@@ -160,7 +160,7 @@ class Session(Delegator):
 
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
-        wire = self._format(format)
+        wire, scope = self._format(format), scope_named(scope)
         natives, decoded = read_messages(messages, wire)
         billed = billed_usage(usage)
         events = [
