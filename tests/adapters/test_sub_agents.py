@@ -57,7 +57,7 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own_and_its_answer_comes_back
     assert "Find it." in text_of(inner.requests[0])
     assert "secret working" in text_of(inner.requests[1])
     assert (delegation.agent, delegation.task, delegation.state) == ("looker", "Find it.", "answered")
-    assert (delegation.answer, delegation.requests) == ("It is in app.py.", 2)
+    assert delegation.answer == "It is in app.py."
     assert len(await session.messages()) == 4
     assert (result.usage.requests, result.usage.tool_calls) == (2, 1)
     await governed.close()
