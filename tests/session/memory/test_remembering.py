@@ -211,6 +211,19 @@ async def test_a_folder_that_cannot_be_written_is_told_once_and_hurts_nobody(tmp
     assert "move it away" in told
 
 
+async def test_a_fork_does_not_note_again_what_left_its_parent(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with opening(tmp_path, store) as session:
+        await talk(session, 23)
+        fork = await session.fork("c2")
+        await fork.close()
+        async with session.beside("c2") as fork:
+            await fork.clear()
+
+    notes = [(section.session, section.messages) for section in noted(tmp_path)]
+    assert notes == [("c1", "#0-19"), ("c2", "#20-39"), ("c2", "#40-45")]
+
+
 async def settled(session: Session) -> None:
     """Wait for a summary that is being written, and for what is made of it."""
     await session._compactor.wait()

@@ -87,7 +87,10 @@ class Remembering:
         store, session = self._keeper.store, self._keeper.session
         while page := await store.read(session, start=known.place, limit=PAGE):
             for stored in page:
-                self._pending += known.take(_event(stored), stored.time_ms, may_wait=self._can_write())
+                event = _event(stored)
+                self._pending += known.take(event, stored.time_ms, may_wait=self._can_write())
+                if isinstance(event, log.Forked):
+                    self._pending.clear()  # it was noted for the conversation that this one goes on from
 
     async def _note(self, leaving: Leaving) -> None:
         entries = await self._entries(leaving)

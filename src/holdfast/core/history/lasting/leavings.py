@@ -57,6 +57,9 @@ class Leavings:
                 return self._ended(event, place, time_ms, may_wait=may_wait)
             case log.SummaryWritten(scope=log.MAIN):
                 return self._settled(range(event.start, event.stop), event.text)
+            case log.Forked():
+                # What left before is the parent's to tell of.
+                self.awaited = []
             case log.ContextCleared(scope=log.MAIN):
                 return self._all(place, time_ms, "cleared")
             case log.RequestPrepared(scope=log.MAIN) if event.situation.get(RESCUED):
