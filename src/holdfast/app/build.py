@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -107,7 +108,13 @@ def files_beside(settings: Settings, session_id: str) -> list[Path]:
 def memory_from(settings: Settings) -> DailyMemory | None:
     """Return daily memory: where the policy wants one or the user has named a folder; None where it is off."""
     is_wanted = policy_from(settings).remembers or settings.source("memory").kind != "default"
-    return DailyMemory(settings.memory) if settings.memory is not None and is_wanted else None
+    return _daily(settings.memory) if settings.memory is not None and is_wanted else None
+
+
+@lru_cache(maxsize=4)
+def _daily(folder: Path) -> DailyMemory:
+    """Return the memory in a folder, the same one every time: it knows what it has read."""
+    return DailyMemory(folder)
 
 
 def board_from(settings: Settings) -> ContextBoard | None:

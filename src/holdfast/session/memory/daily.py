@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.core.history.lasting.leavings import Leaving
 from holdfast.core.history.lasting.notes import Note, Section, sections_of, with_note
-from holdfast.core.history.lasting.ranking import ranked
+from holdfast.core.history.lasting.ranking import Words, ranked
 from holdfast.errors import MalformedInputError
 from holdfast.redaction import redacted
 from holdfast.session.memory.files import changed, text_of
@@ -40,7 +40,7 @@ class DailyMemory:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._known: dict[Path, tuple[tuple[int, int], list[tuple[Section, list[str]]]]] = {}
+        self._known: dict[Path, tuple[tuple[int, int], list[tuple[Section, Words]]]] = {}
         """By file, how it was when it was read, and its sections with their words."""
 
     async def add(self, session: str, leaving: Leaving, text: str) -> bool:
@@ -100,13 +100,14 @@ class DailyMemory:
         chosen = [every[number][0] for number in order]
         return Found(tuple(chosen[skip : skip + limit]), len(chosen))
 
-    def _sections(self, path: Path) -> Sequence[tuple[Section, list[str]]]:
+    def _sections(self, path: Path) -> Sequence[tuple[Section, Words]]:
         with disk_errors_of(path):
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             known = self._known.get(path)
             if known is None or known[0] != stamp:
-                found = [(section, words_of(_whole(section))) for section in sections_of(text_of(path), path.stem)]
+                sections = sections_of(text_of(path), path.stem)
+                found = [(section, Words.of(words_of(_whole(section)))) for section in sections]
                 known = self._known[path] = stamp, found
             return known[1]
 

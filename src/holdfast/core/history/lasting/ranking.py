@@ -2,23 +2,34 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 SATURATION, LENGTH_SHARE = 1.2, 0.75
 """How soon a repeated word says no more, and how much a long text has to say it more often."""
 
 
-def ranked(wanted: Sequence[str], texts: Sequence[Sequence[str]]) -> list[int]:
-    """Return which texts, each given by its words, have wanted words in them: the best first, of equals the last."""
-    words = set(wanted)
-    counts = [Counter(word for word in text if word in words) for text in texts]
-    holding = Counter(word for count in counts for word in count)
-    average = sum(map(len, texts)) / max(1, len(texts)) or 1.0
-    weights = {word: math.log(1 + (len(texts) - many + 0.5) / (many + 0.5)) for word, many in holding.items()}
+class Words(NamedTuple):
+    """The words of a text, counted."""
 
-    def score(number: int) -> float:
-        damp = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * len(texts[number]) / average)
-        return sum(weights[word] * many * (SATURATION + 1) / (many + damp) for word, many in counts[number].items())
+    counts: Mapping[str, int]
+    length: int
 
-    found = [(score(number), number) for number, count in enumerate(counts) if count]
-    return [number for _, number in sorted(found, reverse=True)]
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "Words":
+        """Return words, counted."""
+        return cls(Counter(words), len(words))
+
+
+def ranked(wanted: Sequence[str], texts: Sequence[Words]) -> list[int]:
+    """Return which texts have wanted words in them: the best first, of equals the last."""
+    average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
+    scores: dict[int, float] = {}
+    for word in dict.fromkeys(wanted):
+        holding = [number for number, text in enumerate(texts) if word in text.counts]
+        weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for number in holding:
+            many = texts[number].counts[word]
+            damp = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * texts[number].length / average)
+            scores[number] = scores.get(number, 0.0) + weight * many * (SATURATION + 1) / (many + damp)
+    return sorted(scores, key=lambda number: (scores[number], number), reverse=True)
