@@ -165,6 +165,22 @@ class StoreContract:
         assert await found("totals", "nobody") == []
         assert len(await store.search("totals", limit=1)) == 1
 
+    async def test_a_search_finds_other_forms_weighs_rare_words_and_keeps_between_two_positions(
+        self, store: Store
+    ) -> None:
+        texts = ["we camped at the lake", "the lake is calm", "the lake is calm", "the lake is cold", "camping is over"]
+        words = [Indexed(position, text) for position, text in enumerate(texts)]
+        await store.append("a", [said(text) for text in texts], after=0, time_ms=NOW, index=words)
+
+        async def found(words: str, start: int = 0, stop: int | None = None) -> list[int]:
+            return [hit.position for hit in await store.search(words, session="a", start=start, stop=stop)]
+
+        assert set(await found("camping")) == {0, 4}
+        assert (await found("lake cold"))[0] == 3
+        assert await found("calm") == [2, 1], "of what is as good the newest comes first"
+        assert await found("lake", 1, 3) == [2, 1]
+        assert await found("lake", 4) == []
+
     async def test_sessions_are_listed_newest_first_and_in_pages(self, store: Store) -> None:
         for number in range(5):
             await store.append(f"s{number}", [said("x")], after=0, time_ms=NOW + number)
