@@ -128,9 +128,9 @@ class FoldDeep:
         room, folded = min(outlook.situation.room, held), held - self._left(outlook, step)
         said = [entry for entry in outlook.shown.entries if (entry.position or 0) < step.stop]
         most = min(self.talk_max_tokens, int(room * self.talk_share)) * scale(talk_share(said))
-        # Whatever is quoted, a fold frees what it has to; one on somebody's word may be far from any line.
-        full = outlook.situation.room if outlook.fill >= self.cold_share else room
-        spare = min(int(folded * MOST_QUOTED), folded - int(self.min_gain_share * full) - 1) - tokens
+        # Whatever is quoted, a fold frees something; and nothing is quoted twice.
+        spare = min(int(folded * MOST_QUOTED), folded - int(self.min_gain_share * room) - 1) - tokens
+        spare = min(spare, _said_once(outlook, step))
         return Allowance(tokens, max(0, min(int(most), spare)))
 
     def _least_gain(self, outlook: Outlook) -> float:
@@ -193,6 +193,16 @@ class FoldDeep:
             count=count,
             trigger="context_limit_retry" if outlook.situation.refusals else "threshold",
         )
+
+
+def _said_once(outlook: Outlook, step: FoldSpan) -> int:
+    """Return the tokens of what was said before a fold, each text once."""
+    sizes = {
+        entry.message.text: size
+        for entry, size in zip(outlook.shown.entries, outlook.shown.sizes(), strict=True)
+        if (entry.position or 0) < step.stop
+    }
+    return sum(sizes.values())
 
 
 def _positions(outlook: Outlook, indices: Sequence[int]) -> list[int]:
