@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.sources import load
-from holdfast.cli.main import parser
+from holdfast.cli.saying import parser
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))

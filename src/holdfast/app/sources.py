@@ -181,9 +181,9 @@ def _in_environment(environ: Mapping[str, str], folder: Path) -> Iterator[Found]
         except SettingsError as error:
             yield error
     own = [variable for one in DECLARATIONS.values() for variable in one.variables]
-    for variable in sorted(environ):
-        near = get_close_matches(variable, own, n=1, cutoff=NEAR)
-        if variable.startswith(PREFIX) and variable not in {*own, *NOT_SETTINGS} and near:
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        near = [] if variable in {*own, *NOT_SETTINGS} else get_close_matches(variable, own, n=1, cutoff=NEAR)
+        if near:
             yield f"${variable} is not a setting; did you mean ${near[0]}?"
 
 

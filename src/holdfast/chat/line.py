@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prompt_toolkit import PromptSession
+from prompt_toolkit import Application, PromptSession
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -74,6 +74,8 @@ class Line:
         self._stop = stop
         self._question: _Question | None = None
         self._asking = asyncio.Lock()
+        self.is_drawn = asyncio.Event()
+        """Set when there is a line to type on."""
         self._said: asyncio.Queue[str | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
         self._session: PromptSession[str] = PromptSession(
@@ -90,6 +92,10 @@ class Line:
             color_depth=None if has_colour else ColorDepth.DEPTH_1_BIT,
             refresh_interval=0.5,
         )
+        self._session.app.after_render += self._drawn
+
+    def _drawn(self, _: Application[str]) -> None:
+        self.is_drawn.set()
 
     async def read(self) -> str | None:
         """Return the next thing that was typed; None when the person leaves."""

@@ -5,7 +5,9 @@ The line stays open while a turn runs: what is said meanwhile waits its turn.
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 from prompt_toolkit.patch_stdout import patch_stdout
 
@@ -14,14 +16,19 @@ from holdfast.chat.happenings import Notice
 from holdfast.chat.taking import take
 from holdfast.chat.terminal import Terminal
 
+Greeting: TypeAlias = Callable[[], Awaitable[None]]
 
-async def converse(chat: Chat, terminal: Terminal, prompt: str | None = None) -> None:
-    """Talk until the person leaves; `prompt` is what was said on the command line."""
-    talk = _Talk(chat, terminal)
+
+async def converse(chat: Chat, terminal: Terminal, prompt: str | None, greeting: Greeting) -> None:
+    """Talk until the person leaves; `prompt` is what was said on the command line.
+
+    The line is there first; the greeting, and what takes long to load, come when it is.
+    """
+    talk = _Talk(chat, terminal, greeting)
     if prompt:
         talk.add(prompt)
     with patch_stdout(raw=True):
-        warming = asyncio.create_task(chat.warm_up())
+        warming = asyncio.create_task(_warmed_up(chat, terminal))
         try:
             await talk.run()
         finally:
@@ -30,11 +37,18 @@ async def converse(chat: Chat, terminal: Terminal, prompt: str | None = None) ->
                 await warming
 
 
+async def _warmed_up(chat: Chat, terminal: Terminal) -> None:
+    """Load what an answer needs, once there is a line to type on."""
+    await terminal.line.is_drawn.wait()
+    await chat.warm_up()
+
+
 class _Talk:
     """What was typed and what is being done about it."""
 
-    def __init__(self, chat: Chat, terminal: Terminal) -> None:
+    def __init__(self, chat: Chat, terminal: Terminal, greeting: Greeting) -> None:
         self._chat = chat
+        self._greeting = greeting
         self._terminal = terminal
         self._waiting: deque[str] = deque()
         self._more = asyncio.Event()
@@ -66,7 +80,9 @@ class _Talk:
                 self._terminal.show(Notice(f"not sent, but in the history of what you typed: {line:.80}", "warning"))
 
     async def _work(self) -> None:
-        """Take what was typed, one after the other."""
+        """Greet, and take what was typed, one after the other."""
+        await self._terminal.line.is_drawn.wait()
+        await self._greeting()
         while not self._chat.is_over:
             await self._more.wait()
             while self._waiting and not self._chat.is_over:

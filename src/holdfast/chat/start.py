@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.app.build import policy_from
 from holdfast.app.settings import Settings
@@ -18,6 +19,9 @@ from holdfast.chat.parting import left_behind
 from holdfast.chat.plain import JsonScreen, PlainScreen
 from holdfast.chat.taking import answer_lines, take
 from holdfast.errors import SettingsError
+
+if TYPE_CHECKING:
+    from holdfast.chat.terminal import Terminal
 
 EXIT_CODES: dict[Outcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
 RESUMES = "recent_text"
@@ -68,18 +72,22 @@ async def _in_terminal(settings: Settings, wish: Wish) -> int:
 
     terminal = Terminal(settings.places.prompts, has_colour=has_colour(settings))
     async with _begun(settings, terminal, wish) as chat:
-        terminal.show(Notice(welcome(chat)))
-        if len(chat.session):
-            asked, answer = await chat.recap()
-            terminal.said(asked)
-            terminal.show(Told(answer))
         with ended_by_signals(terminal.line.leave) as told:
-            await converse(chat, terminal, wish.prompt)
+            await converse(chat, terminal, wish.prompt, greeting=lambda: _greet(chat, terminal))
         if told:
             await left_behind(chat)
         if len(chat.session):
             terminal.show(Notice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
     return 0
+
+
+async def _greet(chat: Chat, terminal: "Terminal") -> None:
+    """Say who answers, and what was said last."""
+    terminal.show(Notice(welcome(chat)))
+    if len(chat.session):
+        asked, answer = await chat.recap()
+        terminal.said(asked)
+        terminal.show(Told(answer))
 
 
 def _cancel_of_this_task() -> Callable[[], object]:

@@ -6,12 +6,9 @@ is whole. What is typed while a turn runs is queued, and everything typed is in 
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
-
-from rich.console import Console, RenderableType
-from rich.markdown import Markdown
-from rich.table import Table as Columns
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from holdfast.chat.blocks import whole_blocks
 from holdfast.chat.chat import Chat
@@ -29,7 +26,10 @@ from holdfast.chat.happenings import (
 )
 from holdfast.chat.line import MARK, Line
 from holdfast.chat.meter import meter
-from holdfast.chat.plain import one_line, safe
+from holdfast.chat.plain import one_line
+
+if TYPE_CHECKING:
+    from holdfast.chat.painting import Painter
 
 STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 LIVE_LINES = 12
@@ -49,7 +49,7 @@ class Terminal:
         self._words = ""
         """What of the answer is not printed yet."""
         self._busy = ""
-        self._console = Console(no_color=not has_colour, highlight=False)
+        self._has_colour = has_colour
         self.line = Line(
             history=history,
             suggest=self._suggested,
@@ -58,6 +58,12 @@ class Terminal:
             stop=self._stopped,
             has_colour=has_colour,
         )
+
+    @cached_property
+    def _paint(self) -> "Painter":
+        from holdfast.chat.painting import Painter  # noqa: PLC0415 - a person can type before that is loaded
+
+        return Painter(has_colour=self._has_colour)
 
     def _stopped(self) -> bool:
         return self.stop()
@@ -68,9 +74,9 @@ class Terminal:
 
     def said(self, text: str) -> None:
         """Show what the person said, where it stays."""
-        lines = safe(text).splitlines()
+        lines = text.splitlines()
         more = [f"… {len(lines) - LIVE_LINES:,} more lines"] if len(lines) > LIVE_LINES else []
-        self._print(Text(MARK + "\n  ".join([*lines[:LIVE_LINES], *more]), style="bold"))
+        self._paint.text(MARK + "\n  ".join([*lines[:LIVE_LINES], *more]), "bold")
 
     def show(self, happening: Happening) -> None:
         """Show what happened."""
@@ -79,13 +85,12 @@ class Terminal:
             self._words += happening.text
             whole, self._words = whole_blocks(self._words)
             if whole.strip():
-                self._print(Markdown(safe(whole)))
+                self._paint.markdown(whole)
         elif isinstance(happening, Thoughts):
             self._busy = THINKING
         else:
             self._flush()
-            for renderable in self._rendered(happening):
-                self._print(renderable)
+            self._show(happening)
         self.line.refresh()
 
     def busy(self, what: str) -> None:
@@ -96,32 +101,28 @@ class Terminal:
     async def consent(self, question: str, *, has_always: bool = False) -> Consent:
         """Show all that is asked about, where it stays, and ask for a word."""
         self._flush()
-        self._print(Text(safe(question), style="bold yellow"))
+        self._paint.text(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
         answer = await self.line.ask("", answers)
         return CONSENTS.get(answer or "no", "no")
 
     async def edited(self, question: str, text: str) -> str | None:
         """Let the person edit a text on the line."""
-        self._print(Text(safe(question), style="bold yellow"))
+        self._paint.text(question, "bold yellow")
         return await self.line.edit("", text)
 
-    @staticmethod
-    def _rendered(happening: Happening) -> Iterator[RenderableType]:
+    def _show(self, happening: Happening) -> None:
         match happening:
             case CallBegan(tool=tool, arguments=arguments):
-                yield Text(f"⚙ {tool} {one_line(arguments)}", style="cyan")
+                self._paint.text(f"⚙ {tool} {one_line(arguments)}", "cyan")
             case CallEnded(result=result, is_error=is_error):
-                yield Text(f"  {'✗' if is_error else '✓'} {one_line(result)}", style="red" if is_error else "dim")
+                self._paint.text(f"  {'✗' if is_error else '✓'} {one_line(result)}", "red" if is_error else "dim")
             case Notice(text, level):
-                yield Text(safe(text), style=STYLES[level])
+                self._paint.text(text, STYLES[level])
             case Told(text):
-                yield Markdown(safe(text))
+                self._paint.markdown(text)
             case Table():
-                columns = Columns(*happening.columns, title=happening.title or None, box=None, header_style="bold")
-                for row in happening.rows:
-                    columns.add_row(*(Text(safe(cell)) for cell in row))
-                yield columns
+                self._paint.table(happening)
             case _:
                 return
 
@@ -129,17 +130,14 @@ class Terminal:
         """Print what is left of the answer."""
         rest, self._words = self._words, ""
         if rest.strip():
-            self._print(Markdown(safe(rest)))
-
-    def _print(self, renderable: RenderableType) -> None:
-        self._console.print(renderable)
+            self._paint.markdown(rest)
 
     def _unfinished(self) -> str:
         """Return the end of the block that is being written, wrapped: what stands above the line is not."""
+        if not self._words:
+            return ""
         width = max(1, shutil.get_terminal_size().columns - 1)
-        text = Text(safe(self._words[-LIVE_LINES * width :]).strip("\n"))
-        lines = [line.plain.rstrip() for line in text.wrap(self._console, width)] if text.plain else []
-        return "\n".join(lines[-LIVE_LINES:])
+        return "\n".join(self._paint.wrapped(self._words[-LIVE_LINES * width :], width)[-LIVE_LINES:])
 
     def _status(self) -> str:
         if self._chat is None:
