@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from holdfast.testing.chat import answered, said
 from holdfast.testing.sessions import generated_session
 
 Captured = pytest.CaptureFixture[str]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 ASKED = [
     "M1.far", "M1.far_recall", "M4.lost", "M5.hit_share", "M5.breaks_per_100", "M6.anthropic.total",
@@ -97,6 +99,28 @@ def test_a_run_tells_people_programs_and_a_browser(sessions: Path, tmp_path: Pat
     assert looking.found.count("svg") == len(looking.titles) >= 2 * 4
     assert {"table", "polyline", "circle", "rect"} <= {*looking.found}
     assert "script" not in looking.found
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_a_real_browser_draws_the_report_and_complains_of_nothing(
+    sessions: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    html = tmp_path / "report.html"
+    ran(capsys, str(sessions), "--budget", "12000", "--baselines", "threshold", "--html", str(html))
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    looking = [
+        str(CHROMIUM),
+        *quiet,
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--enable-logging=stderr",
+        "--dump-dom",
+    ]
+
+    shown = subprocess.run([*looking, html.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+
+    assert shown.stdout.count("<svg") == html.read_text().count("<svg") > 0
+    assert "</html>" in shown.stdout
+    assert "CONSOLE" not in shown.stderr
 
 
 def test_the_table_explains_its_columns(sessions: Path, capsys: Captured) -> None:

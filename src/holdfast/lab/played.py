@@ -137,18 +137,21 @@ class Played:
     async def _request(self, asked: Asked) -> PreparedRequest:
         budget = asked.budget - asked.sizes.static
         try:
-            return await self.session.prepare(budget)
+            return await self.session.prepare(budget, has_recall=True)
         except PendingToolCallsError:
             # Whoever was recorded went on without an answer.
             await self.session.interrupt()
-            return await self.session.prepare(budget)
+            return await self.session.prepare(budget, has_recall=True)
 
     async def again(self, asked: Asked) -> bool:
         """Return whether a copy of the session, opened from the log, makes the same request."""
         first = await self._clock.run(self._request(asked))
         other = await self.session.fork()
         try:
-            return first.hash == (await self._clock.run(other.prepare(asked.budget - asked.sizes.static))).hash
+            return (
+                first.hash
+                == (await self._clock.run(other.prepare(asked.budget - asked.sizes.static, has_recall=True))).hash
+            )
         finally:
             await other.close()
 

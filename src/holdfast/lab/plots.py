@@ -5,7 +5,22 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 260, 64, 28, 10, 12
-COLOURS = ("#2a6fdb", "#d9480f", "#2b8a3e", "#9c36b5", "#b08900", "#0b7285", "#c2255c", "#495057", "#5c940d", "#862e9c")
+COLOURS = (
+    "#2a6fdb",
+    "#d9480f",
+    "#2b8a3e",
+    "#9c36b5",
+    "#b08900",
+    "#0b7285",
+    "#c2255c",
+    "#495057",
+    "#5c940d",
+    "#862e9c",
+    "#e8590c",
+    "#1098ad",
+    "#f08c00",
+    "#364fc7",
+)
 MOST_POINTS = 600
 TICKS = 5
 

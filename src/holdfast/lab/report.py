@@ -27,6 +27,10 @@ svg text{font-size:11px;fill:var(--soft)}svg .grid{stroke:var(--line)}
 pre{color:var(--soft);font-size:12px;white-space:pre-wrap}.ours td{font-weight:600}"""
 
 
+SMOOTHED = 20
+"""How many requests one point of a curve stands for that would jump otherwise."""
+
+
 def page(entries: Sequence[Entry], problems: Sequence[str] = ()) -> str:
     """Return the report as HTML."""
     made = f"holdfast {version('holdfast')}, Python {python_version()}, {system()} {machine()}"
@@ -73,8 +77,8 @@ def _plots(entries: Sequence[Entry]) -> Iterator[str]:
             [Series(one.policy, list(accumulate(turn.cost(prices) for turn in one.turns))) for one in group],
         )
         yield lines(
-            "Share of each request that the cache holds",
-            [Series(one.policy, [turn.shared / max(1, turn.sent) for turn in one.turns]) for one in group],
+            f"Share of what is sent that the cache holds, over {SMOOTHED} requests",
+            [Series(one.policy, _held(one)) for one in group],
         )
         yield from _retention(group)
         waiting = [one for one in group if one.waiting]
@@ -102,6 +106,15 @@ def _retention(group: Sequence[Entry]) -> Iterator[str]:
                 for age in ages
             },
         )
+
+
+def _held(entry: Entry) -> list[float]:
+    """Return the share of the last requests, up to each, that the cache holds."""
+    shared, sent = (
+        [0, *accumulate(values)] for values in zip(*((turn.shared, turn.sent) for turn in entry.turns), strict=True)
+    )
+    places = ((max(0, at - SMOOTHED), at) for at in range(1, len(entry.turns) + 1))
+    return [(shared[stop] - shared[start]) / max(1, sent[stop] - sent[start]) for start, stop in places]
 
 
 def _breaks(entry: Entry) -> list[int]:

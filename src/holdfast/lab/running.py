@@ -6,12 +6,11 @@ count. Baselines are played once. What goes wrong in one is told in its row, and
 """
 
 import asyncio
-import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -139,31 +138,48 @@ def _aspects(name: str, recording: Recording, prices: Sequence[Prices]) -> list[
 async def run(jobs: Sequence[Job], *, workers: int | None = None, told: Callable[[int], None]) -> list[Entry]:
     """Play everything, and return a row for each policy, recording and budget; an interrupt keeps what is done."""
     entries = {job.key: Entry(*job.key) for job in jobs}
-    loop, done = asyncio.get_running_loop(), 0
-    pool = ProcessPoolExecutor(workers or os.cpu_count(), mp_context=get_context("spawn"), initializer=_deaf)
-
-    async def played(job: Job) -> tuple[Job, Result]:
-        return job, await loop.run_in_executor(pool, play, job)
-
+    played: asyncio.Queue[tuple[int, Result]] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    # Recordings are large: each process gets all of them once, and what goes through the pipes later is small.
+    pool = get_context("spawn").Pool(workers, initializer=_begin, initargs=(list(jobs),))
     try:
-        for future in asyncio.as_completed([played(job) for job in jobs]):
-            job, result = await future
-            _take(entries[job.key], job, result)
-            done += 1
+        for number in range(len(jobs)):
+            _submit(pool, number, lambda pair: loop.call_soon_threadsafe(played.put_nowait, pair))
+        for done in range(1, len(jobs) + 1):
+            number, result = await played.get()
+            _take(entries[jobs[number].key], jobs[number], result)
             told(done)
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in active_children() if done < len(jobs) else ():
-            process.terminate()
+        pool.terminate()
+        pool.join()
     return _with_ratios([entry for entry in entries.values() if entry.figures or entry.problems])
 
 
-def _deaf() -> None:
-    """Let the one who started us hear an interrupt."""
+def _submit(pool: Pool, number: int, heard: Callable[[tuple[int, Result]], object]) -> None:
+    """Have a job played; whatever becomes of it is heard."""
+    pool.apply_async(
+        _play,
+        (number,),
+        callback=lambda result: heard((number, result)),
+        error_callback=lambda error: heard((number, Result(problem=f"{type(error).__name__}: {error}"))),
+    )
+
+
+_JOBS: list[Job] = []
+"""In a process that plays: all that there is to play."""
+
+
+def _begin(jobs: list[Job]) -> None:
+    """Learn what there is to play, and let the one who started us hear an interrupt."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _JOBS[:] = jobs
+
+
+def _play(number: int) -> Result:
+    return play(_JOBS[number])
 
 
 def _take(entry: Entry, job: Job, result: Result) -> None:

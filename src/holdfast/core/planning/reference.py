@@ -21,7 +21,7 @@ from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 from holdfast.core.planning.summary.frames import ANSWERS, STATE, WORDS, neutral, reference_frame
 from holdfast.core.planning.talk import may_be_quoted, telling
 
-WORDS_SHARE, LEDGER_SHARE = 0.2, 0.65
+WORDS_SHARE, LEDGER_SHARE = 0.2, 0.68
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
 HORIZON = 64
 """How many of the newest folded messages a digest is read from."""
