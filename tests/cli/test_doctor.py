@@ -149,13 +149,11 @@ def test_a_key_that_is_missing_or_not_used_is_told(capsys: Captured, monkeypatch
 
 
 async def test_an_address_is_tried_and_a_model_asked(capsys: Captured) -> None:
-    silent = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
     reply = streamed(said_chunk("ok", "stop"), event("[DONE]"))
 
-    there = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
-    silent.close()
-    await silent.wait_closed()
+    async with Endpoint([]) as silent:
+        port = silent.url.removesuffix("/v1").rpartition(":")[2]
+        there = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
     gone = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
     async with Endpoint([reply]) as endpoint:
         asked = await asyncio.to_thread(checked, capsys, "--ask", "--model", f"{endpoint.url}#mine")

@@ -7,6 +7,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
@@ -41,6 +42,7 @@ class Endpoint:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client has gone away from an endless answer."""
     _server: asyncio.Server | None = None
+    _answering: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])
 
     async def __aenter__(self) -> Self:
         """Listen on a free port."""
@@ -49,12 +51,23 @@ class Endpoint:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Listen no more."""
+        """Listen no more, and hang up."""
         if self._server:
             self._server.close()
             await self._server.wait_closed()
+        for task in self._answering:
+            task.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._answer(reader, writer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        # Who goes away in the middle, or says nothing at all, is gone.
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            await task
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await _received(reader)
             self.requests.append(request)
