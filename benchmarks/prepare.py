@@ -24,9 +24,9 @@ from holdfast import Request, counter_for, govern, validate
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import Asked, Sizes
-from holdfast.lab.planned import Planned
+from holdfast.lab.baselines import Sizes
 from holdfast.testing.chat import answered, said
+from holdfast.testing.planned import Planned
 from holdfast.testing.sessions import generated_session
 from holdfast.wire.formats import format_named
 
@@ -58,14 +58,14 @@ def from_history(case: dict[str, Any], budget: int, repeats: int) -> dict[str, A
     messages, policy = list(case["messages"]), Planned(PRESETS["default"], model=MODEL)
     sizes = Sizes(Transcript(messages, format_named("openai-chat"), counter_for(MODEL)), 0)
     newest = sizes.start_within(len(messages), budget // 2)
-    policy.prepare(Asked(messages[: max(2, newest)], sizes, budget))
-    policy.prepare(Asked(messages, sizes, budget))
+    policy.prepare(messages[: max(2, newest)], budget)
+    policy.prepare(messages, budget)
     times: list[float] = []
     sent: Any = []
     for number in range(repeats):
         messages.append(more(number))
         started = time.perf_counter()
-        sent = policy.prepare(Asked(messages, sizes, budget)).messages
+        sent = policy.prepare(messages, budget)
         times.append(time.perf_counter() - started)
     return {"name": "holdfast, history", "case": case["name"], "seconds": times, "messages": sent, "prompt": None}
 

@@ -8,19 +8,17 @@ import pytest
 from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, SettingsError, counter_for
 from holdfast.core.conversation.batching import ITEMS
 from holdfast.core.conversation.cuts import cut_points
-from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history import events as log
 from holdfast.core.planning.completion import completed
 from holdfast.core.planning.plan import make_plan, outlook_of
 from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.lab.baselines import Asked, Sizes
 from holdfast.testing.chat import Json, answered, called, returned, said, told
 from holdfast.testing.items import function_call, function_output, output_message
+from holdfast.testing.planned import Planned
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
-from tests.core.planned import Planned
 
 COUNTER = counter_for("gpt-5")
 
@@ -67,9 +65,8 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
 def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summariser: bool) -> None:  # noqa: FBT001
     messages = [said("hi"), answered("hello"), said("THE TASK"), *loop(60)]
     player = Planned(PRESETS[name], has_summariser=has_summariser, summary="It went well.")
-    sizes = Sizes(Transcript([], format_named("openai-chat"), COUNTER), 0)
 
-    sent = player.prepare(Asked(messages, sizes, 100_000)).messages
+    sent = player.prepare(messages, 100_000)
 
     assert said("THE TASK") in sent
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from holdfast import counter_for, read_policy
-from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.planning.completion import completed
@@ -16,10 +15,9 @@ from holdfast.core.planning.rules.checkpoint import compacted_history, reminder
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, ReduceToText, Summary
 from holdfast.core.planning.view import STAGES
-from holdfast.lab.baselines import Asked, Sizes
 from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.planned import Planned
 from holdfast.wire.formats import format_named
-from tests.core.planned import Planned
 
 COUNTER = counter_for("gpt-5")
 CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))
@@ -30,8 +28,7 @@ def played(policy: Policy, *, summary: str | None = "It went well.") -> Planned:
 
 
 def ask(player: Planned, messages: list[Json], window: int = 1_000_000) -> list[Any]:
-    sizes = Sizes(Transcript([], format_named("openai-chat"), COUNTER), 0)
-    return list(player.prepare(Asked(messages, sizes, window)).messages)
+    return list(player.prepare(messages, window))
 
 
 def situation(window: int = 1_000_000, **fields: Any) -> Situation:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from holdfast.core.history.events import Usage
+from holdfast.core.history.events import MAIN, Usage
 
 COMPACTION = "conversation-compaction"
 """What a call for a summary is called, so that it can be told from a person's turn."""
@@ -27,6 +27,8 @@ class Prefix:
     tools: Sequence[Mapping[str, object]] | None = None
     positions: Sequence[int | None] = ()
     """Where each message was recorded; None for one that was made for this request."""
+    scope: str = MAIN
+    """Whose request it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,21 +124,25 @@ class AgentWriter:
     def _answer(self, response: "ModelResponse") -> Answer:
         if problem := NO_ANSWER.get(response.finish_reason or ""):
             raise ModelRefusedError(self._name, problem)
-        usage = response.usage
-        cached = usage.cache_read_tokens + usage.cache_write_tokens
         return Answer(
             text=response.text or "",
             model=response.model_name or self._name,
-            usage=Usage(
-                # Theirs counts what the cache gave or took into the input, ours apart.
-                input_tokens=max(0, usage.input_tokens - cached),
-                output_tokens=usage.output_tokens,
-                cache_read_tokens=usage.cache_read_tokens,
-                cache_write_tokens=usage.cache_write_tokens,
-            ),
+            usage=usage_of(response),
             is_cut_off=response.finish_reason == CUT_OFF,
             request_id=response.provider_response_id,
         )
+
+
+def usage_of(response: "ModelResponse") -> Usage:
+    """Return what a response was billed."""
+    usage = response.usage
+    return Usage(
+        # Theirs counts what the cache gave or took into the input, ours apart.
+        input_tokens=max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
 
 
 def _loaded(name: str) -> "Model":

@@ -33,6 +33,7 @@ from holdfast.models.open import writer_for
 from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
 from holdfast.session.keeping import Keeper
+from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.remembering import Remembering
 from holdfast.session.owners import LIVE, is_gone, new_owner
 from holdfast.session.prefix import Sent
@@ -93,10 +94,7 @@ class Compactor:
         self._policy = policy
         self.how = how
         self._task: asyncio.Task[None] | None = None
-        memory = how.memory and Remembering(
-            keeper, how.memory, can_write=lambda: self.can_write, writer=lambda: self.writer("manual")
-        )
-        self.companions = Companions(keeper, how, memory)
+        self.companions = Companions(keeper, how, self._remembering)
         self._running_owner = ""
         self._made: dict[str, Writer] = {}
         """The writers that were named and not given: they are ours to close."""
@@ -109,7 +107,12 @@ class Compactor:
         """Go by another policy from now on, and in another way where one is given."""
         self._policy = policy
         if how is not None:
-            self.how = self.companions.those = how
+            self.how = how
+            self.companions.follow(how)
+
+    def _remembering(self, daily: DailyMemory) -> Remembering:
+        """Return what writes down what leaves this session."""
+        return Remembering(self._keeper, daily, can_write=lambda: self.can_write, writer=lambda: self.writer("manual"))
 
     @property
     def can_write(self) -> bool:

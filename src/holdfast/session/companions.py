@@ -37,14 +37,25 @@ class With:
 class Companions:
     """Lets them know, each at its time."""
 
-    def __init__(self, keeper: Keeper, those: With, memory: Remembering | None = None) -> None:
+    def __init__(self, keeper: Keeper, those: With, remembering: Callable[[DailyMemory], Remembering]) -> None:
+        """`remembering` makes what writes into a memory."""
         self._keeper = keeper
-        self.those = those
-        """May change while a session is open: what happens from then on goes by the new ones."""
-        self._memory = memory
+        self._made = remembering
+        self._memory: Remembering | None = None
+        self.those = With()
+        self.follow(those)
         self._remembering: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, those: With) -> None:
+        """Go with others from now on; a memory that stays the same goes on where it is."""
+        before, now = self.those.memory, those.memory
+        if now is None:
+            self._memory = None
+        elif self._memory is None or before is None or before.folder != now.folder:
+            self._memory = self._made(now)
+        self.those = those
 
     def watch(self, event: log.CompactionStarted) -> AbstractContextManager[Watched]:
         """Tell telemetry that a compaction has begun, for as long as its summary is being written."""

@@ -185,7 +185,12 @@ class Preparer:
         self._budgets[situation.scope, model] = situation.budget
         self._last[situation.scope] = Sent(
             prefix=Prefix(
-                format=wire.name, messages=request.messages, system=system, tools=tools, positions=request.positions
+                format=wire.name,
+                messages=request.messages,
+                system=system,
+                tools=tools,
+                positions=request.positions,
+                scope=situation.scope,
             ),
             model=model,
             tokens=request.tokens.total,

@@ -7,7 +7,7 @@ by content what has changed. What goes out untouched is the object that came in.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
@@ -15,6 +15,8 @@ from pydantic_ai.models import ModelRequestContext
 
 from holdfast.adapters.pydantic_ai.carrying import carrying, in_plain_words, is_load, records_of
 from holdfast.adapters.pydantic_ai.natives import FORMAT, elements, joined, system_text, validated
+from holdfast.adapters.pydantic_ai.recalling import without_recall
+from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.planning.rules.deep import FoldDeep
 from holdfast.core.planning.situation import Budget
@@ -97,7 +99,7 @@ class Conversation:
         async with self._turn:
             await self._follow(made.messages)
             self.made = made
-            for writer in self.session.writers:
+            for writer in self.session.writers if self.scope == MAIN else ():
                 if isinstance(writer, AgentWriter):
                     writer.conversation = self._recalled
             try:
@@ -133,12 +135,18 @@ class Conversation:
         return carrying(messages, (part for records in left_out for part in records))
 
     def _recalled(self, prefix: Prefix) -> Call | None:
-        """Return a request of this conversation as it is sent, so that a question can be asked behind it."""
+        """Return a request of this conversation as it is sent, so that a question can be asked behind it.
+
+        A session's writers know the main agent's alone: a sub-agent's model, tools and settings are other ones.
+        """
         made = self.made
-        if made is None or len(prefix.positions) != len(prefix.messages):
+        if made is None or prefix.scope != self.scope or len(prefix.positions) != len(prefix.messages):
             return None
-        settings = made.model_settings or {}
-        return Call(made.model, self.outgoing(prefix), settings, made.model_request_parameters)
+        parameters, settings = made.model_request_parameters, made.model_settings or {}
+        if not any(tool.get("name") == RECALL for tool in prefix.tools or ()):
+            # The run has it from the beginning; a request tells of it from the first marker on.
+            parameters = replace(parameters, function_tools=without_recall(parameters.function_tools))
+        return Call(made.model, self.outgoing(prefix), settings, parameters)
 
     async def _follow(self, messages: Sequence[ModelMessage]) -> None:
         known = len(self._told)

@@ -45,6 +45,8 @@ class SubAgent:
     """The largest input in tokens; without it the model says, or the table of models."""
     model: str | None = None
     """Its name in that table, where its own is not the one there."""
+    recall: bool = True
+    """Whether it has the tool of that name once something is out of its view."""
 
 
 @dataclass
@@ -54,7 +56,7 @@ class _SubGovernor:
     conversations: Sessions
     budget: int | Budget | None
     model: str | None
-    recall: bool = True
+    recall: bool
     recall_from: Sequence[str] = ()
     compact_context: bool = False
     last: PreparedRequest | None = None
@@ -76,7 +78,8 @@ class InDelegation(AbstractCapability[Any]):
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
         """Return what governs it."""
         conversations = Sessions(Opened(), self._conversation.session)
-        governor = _SubGovernor(conversations, self._asked.budget, self._asked.model or ctx.model.model_id)
+        asked = self._asked
+        governor = _SubGovernor(conversations, asked.budget, asked.model or ctx.model.model_id, asked.recall)
         return _DelegatedRun(governor, self._conversation)
 
 

@@ -25,6 +25,7 @@ from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError
+from holdfast.models.pydantic_ai import usage_of
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 from holdfast.session.tools import ModelTool
@@ -209,7 +210,7 @@ class GovernedRun(AbstractCapability[Any]):
         """Record what the model said."""
         if self._conversation is None or not self._is_governed or response.state != "complete":
             return response
-        usage = _usage(response)
+        usage = usage_of(response)
         is_billed = request_context.model.system not in ESTIMATING
         # pydantic-ai does the same right after this.
         response.run_id = response.run_id or ctx.run_id
@@ -239,18 +240,6 @@ class GovernedRun(AbstractCapability[Any]):
             recall_tool=recall,
             has_recall=recall is not None and self._conversation is not None and self._conversation.has_recall,
         )
-
-
-def _usage(response: ModelResponse) -> Usage:
-    usage = response.usage
-    cached = usage.cache_read_tokens + usage.cache_write_tokens
-    return Usage(
-        # Theirs counts what the cache gave or took into the input, ours apart.
-        input_tokens=max(0, usage.input_tokens - cached),
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-    )
 
 
 def _is_shown(tool: ToolDefinition, discovered: set[str]) -> bool:

@@ -89,7 +89,7 @@ class Summaries:
         written = [fold for fold in await self.played.folds() if fold.by_model]
         if not written or self.played.writer is None:
             return figures
-        return {**figures, "M11.coverage": self._coverage(written), "M11.depth": len(written)}
+        return {**figures, "M11.coverage": self._coverage(written), "M11.depth": depth(written)}
 
     def _coverage(self, folds: list[log.CompactionCompleted]) -> float:
         shown = "\n".join(self.played.writer.shown) if self.played.writer else ""
@@ -101,6 +101,17 @@ class Summaries:
             for line in text_of(native).splitlines()[:: max(1, PROBE_STEP // 80)]:
                 if len(line.strip()) >= PROBE_CHARS:
                     yield line.strip()[:PROBE_CHARS]
+
+
+def depth(folds: list[log.CompactionCompleted]) -> int:
+    """Return how many summaries went into the deepest: one that stands for another's span was made of it."""
+    deepest = here = 0
+    last: log.CompactionCompleted | None = None
+    for fold in folds:
+        is_made_of = last is not None and fold.start <= last.start and fold.stop >= last.stop
+        here = here + 1 if is_made_of else 1
+        deepest, last = max(deepest, here), fold
+    return deepest
 
 
 @dataclass(slots=True)

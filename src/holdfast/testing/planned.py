@@ -3,7 +3,7 @@
 One that is written in the background is there at the next request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.history import events as log
@@ -13,7 +13,6 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
 from holdfast.counters.vocabularies import counter_for
-from holdfast.lab.baselines import SUMMARY, Asked, Prepared
 from holdfast.session.request import encoded
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
@@ -29,44 +28,41 @@ class Planned:
     model: str = "gpt-5"
     has_summariser: bool = False
     """Whether summaries can be had; without, each policy does what it does then."""
-    summary: str = SUMMARY
+    summary: str = "[Summary of the conversation so far.]"
     history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
     reasons: list[str] = field(default_factory=list[str])
     _begun: FoldSpan | None = None
 
-    def prepare(self, asked: Asked) -> Prepared:
-        """Return what would be sent for the conversation so far."""
-        for native in asked.messages[len(self.history) :]:
+    def prepare(self, messages: Sequence[Mapping[str, object]], budget: int) -> list[Mapping[str, object]]:
+        """Return what would be sent of everything that was said so far."""
+        for native in messages[len(self.history) :]:
             self.history.append(log.MessageAppended(format=FORMAT, native=native))
-        plan = self._settled(asked)
-        return Prepared([encoded(entry, format_named(FORMAT)) for entry in plan.view.entries])
+        return [encoded(entry, format_named(FORMAT)) for entry in self._settled(budget).view.entries]
 
-    def _situation(self, asked: Asked) -> Situation:
+    def _situation(self, budget: int) -> Situation:
         return Situation(
-            budget=Budget(asked.budget),
+            budget=Budget(budget),
             counter=counter_for(self.model),
-            window=asked.budget,
-            tools_tokens=asked.sizes.static,
+            window=budget,
             has_summariser=self.has_summariser,
             has_ready_summary=self._begun is not None,
-            idle_seconds=asked.idle_seconds,
             is_interrupted=True,
         )
 
-    def _settled(self, asked: Asked) -> Plan:
+    def _settled(self, budget: int) -> Plan:
         """Return the plan to send, after the steps of those before it were carried out."""
-        last = list(self._rounds(asked))[-1]
+        last = list(self._rounds(budget))[-1]
         for step in last.later:
             if isinstance(step, FoldSpan) and self._begun is None:
-                self.history.append(started(step, outlook_of(self.history, self.policy, self._situation(asked))))
+                self.history.append(started(step, outlook_of(self.history, self.policy, self._situation(budget))))
                 self._begun = step
         return last
 
-    def _rounds(self, asked: Asked) -> Iterator[Plan]:
-        for plan in rounds(self.history, self.policy, lambda: self._situation(asked)):
+    def _rounds(self, budget: int) -> Iterator[Plan]:
+        for plan in rounds(self.history, self.policy, lambda: self._situation(budget)):
             self.reasons += plan.reasons
             for step in plan.now:
-                self._carry_out(step, self._situation(asked))
+                self._carry_out(step, self._situation(budget))
             yield plan
 
     def _carry_out(self, step: Step, situation: Situation) -> None:
