@@ -228,6 +228,41 @@ def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
     assert "no summary can be had" in view.reasons[0]
 
 
+@pytest.mark.seed("B-6", "B-17")
+def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() -> None:
+    player = recorded([said("task"), *chatted(3)])
+    for scope in ("d1", "d2"):
+        player.history.append(log.DelegationStarted(scope=scope, agent=scope))
+    spoken = [
+        ("d1", said("look"), 1),
+        ("d1", answered("seen"), 1),
+        ("d2", answered("noise"), 48),
+        ("d1", said("on"), 1),
+    ]
+    for scope, native, times in spoken:
+        for _ in range(times):
+            player.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
+    how = situation(scope="d1", has_summariser=False)
+
+    view = make_plan(player.history, INKEEP, how).view
+
+    assert [entry.position for entry in view.entries] == [None, 8, 57]
+    assert view.entries[0].message.text == "[Previous conversation history truncated - 8 earlier messages]"
+
+
+@pytest.mark.seed("B-12", "B-14")
+def test_inkeep_counts_an_earlier_summary_among_what_it_falls_back_to() -> None:
+    player = recorded([*chatted(4)])
+    player.history.append(log.CompactionCompleted(success=True, start=0, stop=8, replacement=("[summary]",)))
+    for native in (said("so"), answered("yes"), said("now")):
+        player.history.append(log.MessageAppended(format="openai-chat", native=native))
+    player.history.append(log.CompactionCompleted(success=False, error="timeout"))
+
+    view = make_plan(player.history, INKEEP, situation()).view
+
+    assert [entry.position for entry in view.entries] == [None, 8, 9, 10]
+
+
 @pytest.mark.seed("B-17", "B-19", "B-20", "B-21")
 def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> None:
     player = recorded([said("task")])
@@ -544,10 +579,10 @@ def test_no_more_than_ten_thousand_messages_are_looked_at_and_summaries_are_neve
     limits = INKEEP.limits
     assert limits is not None
     talk = [told("be"), said("[summary]"), *chatted(5_001)]
-    entries = recorded(talk).history.projection(COUNTER).entries
-    made = [entries[0], Entry(entries[1].message), *entries[2:]]
+    shown = recorded(talk).history.projection(COUNTER)
+    made = [shown.entries[0], Entry(shown.entries[1].message), *shown.entries[2:]]
 
-    kept = limits.retrieved(made)
+    kept = limits.retrieved(made, shown.context.newest(limits.max_retrieved))
 
     assert kept == [*made[:2], *made[-10_000:]]
 

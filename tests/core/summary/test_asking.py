@@ -104,6 +104,11 @@ def test_decisions_outcomes_paths_tools_resolutions_and_pending_tasks_are_asked_
     assert wanted in INSTRUCTIONS
 
 
+@pytest.mark.seed("B-24")
+def test_a_summary_is_asked_for_what_was_found_and_not_for_what_was_done_to_find_it() -> None:
+    assert "Findings and outcomes, not the way to them." in INSTRUCTIONS
+
+
 def test_the_instructions_are_short() -> None:
     assert COUNTER.count(INSTRUCTIONS) < 500
 

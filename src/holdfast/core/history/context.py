@@ -78,6 +78,17 @@ class Context:
             return False
         return position >= self.version.of(self.said_in[position]).cleared_at and self.stands(position)
 
+    def newest(self, count: int) -> int:
+        """Return the position at which the newest `count` messages begin, whoever said them and may see them.
+
+        System text and what a rewind took out do not count.
+        """
+        systems, position = frozenset(self.systems), self.length
+        while position > self.standing.cleared_at and count:
+            position -= 1
+            count -= position not in systems and not self.version.is_hidden(position)
+        return position if not count else self.standing.cleared_at
+
     def shows(self, position: int) -> Entry:
         """Return a message in the form in which it is shown: its outputs may have been offloaded."""
         entry, offloaded = self.entries[position], self.standing.offloaded

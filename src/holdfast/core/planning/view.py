@@ -89,14 +89,14 @@ def _unchanged(view: View, outlook: Outlook, policy: Policy) -> View:
 
 def _limited(view: View, outlook: Outlook, policy: Policy) -> View:
     """Keep fixed limits where no model can summarise, or the last attempt failed."""
-    can_summarise = outlook.situation.has_summariser and not outlook.history.facts.failures
-    if policy.limits is None:
+    limits, context, pins = policy.limits, outlook.shown.context, outlook.situation.pins
+    if limits is None:
         return view
-    pins = outlook.situation.pins
-    if can_summarise:
-        entries, why = policy.limits.retrieved(view.entries, pins), RETRIEVED
+    if outlook.situation.has_summariser and not outlook.history.facts.failures:
+        entries, why = limits.retrieved(view.entries, context.newest(limits.max_retrieved), pins), RETRIEVED
     else:
-        entries, why = policy.limits.apply(view.entries, _price(outlook), pins), LIMITED
+        line = context.newest(limits.max_messages)
+        entries, why = limits.apply(view.entries, line, _price(outlook), pins), LIMITED
     if _are_same(entries, view.entries):
         return view
     return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, why))

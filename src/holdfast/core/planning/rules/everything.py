@@ -148,22 +148,24 @@ class FixedLimits:
     def __post_init__(self) -> None:
         check_settings(self, "limits")
 
-    def retrieved(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
-        """Return the newest messages, and what always stays: system text, summaries, pins, the newest prompt."""
-        start = max(0, len(entries) - self.max_retrieved)
+    def retrieved(self, entries: Sequence[Entry], line: int, pins: frozenset[int] = frozenset()) -> list[Entry]:
+        """Return what was retrieved, and what always stays: system text, summaries, pins, the newest prompt.
+
+        `line` is the position at which the newest messages of the whole conversation begin: how many there are is
+        counted before it is asked which of them an agent may see.
+        """
         staying = _staying(entries, pins)
-        return [
-            entry for index, entry in enumerate(entries) if index >= start or index in staying or entry.position is None
-        ]
+        return [entry for index, entry in enumerate(entries) if index in staying or not _is_before(entry, line)]
 
     def apply(
-        self, entries: Sequence[Entry], tokens_of: Callable[[Message], int], pins: frozenset[int] = frozenset()
+        self, entries: Sequence[Entry], line: int, tokens_of: Callable[[Message], int], pins: frozenset[int]
     ) -> list[Entry]:
-        """Return the entries that stay, with a marker for those that went."""
+        """Return the entries that stay of those that were retrieved, with a marker for those that went."""
         staying = _staying(entries, pins)
         prompt = _newest_prompt(entries)
         spoken = [index for index, entry in enumerate(entries) if entry.message.role != "system"]
-        first = spoken[-self.max_messages] if len(spoken) > self.max_messages else 0
+        older = (index for index in reversed(spoken) if index not in staying and _is_before(entries[index], line))
+        first = next(older, -1) + 1
         left, start = self.max_tokens, prompt
         for index in range(prompt - 1, first - 1, -1):
             message = entries[index].message
@@ -182,6 +184,10 @@ class FixedLimits:
         others = [entry for entry in kept if entry.message.role != "system"]
         marker = f"[Previous conversation history truncated - {gone} earlier messages]"
         return [*systems, Entry(user(marker, trust="summary")), *others, *entries[start:]]
+
+
+def _is_before(entry: Entry, line: int) -> bool:
+    return entry.position is not None and entry.position < line
 
 
 def _newest_prompt(entries: Sequence[Entry]) -> int:
