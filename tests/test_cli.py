@@ -165,6 +165,8 @@ def test_a_scrub_reaches_the_files_beside_a_session(
     files = {
         "checkpoints/report-1/001-keys.md": "The key sk-secret12345 was tried.\n",
         "attachments/report-1/paste-1.txt": "sk-secret12345\nand more\n",
+        "memory/2026-11-15.md": "## Trimmed Context (14:03)\n\nThe key is sk-secret12345.\n",
+        "boards/0a1b/main.jsonl": '{"text": "the key is sk-secret12345"}\n',
         "prompts": "# now\n+use sk-secret12345\n",
         "checkpoints/other/001-keys.md": "sk-secret12345 is another conversation's\n",
     }
@@ -176,7 +178,7 @@ def test_a_scrub_reaches_the_files_beside_a_session(
     code, out, _ = run(capsys, "scrub", "report-1", "sk-secret12345")
 
     kept = {name: (tmp_path / "home" / name).read_text() for name in files}
-    changed = [tmp_path / "home" / name for name in files][:3]
+    changed = [tmp_path / "home" / name for name in files][:5]
     assert (code, out.splitlines()) == (
         0,
         ["replaced 1 times in 1 records", *(f"replaced in {path}" for path in changed)],

@@ -10,13 +10,15 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from holdfast.adapters.pydantic_ai import Holdfast
+from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.models.base import INTERACTION_HEADER
 from holdfast.testing.endpoint import Endpoint, Piece, Received, replied
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 KEY = "a-key-that-has-no-known-shape"
+FIRST_MESSAGES = 2
+"""Of the first request: the instructions and the question."""
 
 
 def twice(number: int) -> int:
@@ -29,7 +31,17 @@ def is_summary(request: Received) -> bool:
 
 
 def completed(request: Received) -> Sequence[Piece]:
-    message = {"role": "assistant", "content": SUMMARY if is_summary(request) else WORDS}
+    return chatted({"role": "assistant", "content": SUMMARY if is_summary(request) else WORDS})
+
+
+def called_for(request: Received) -> Sequence[Piece]:
+    del request
+    function = {"name": "delegate", "arguments": '{"agent": "looker", "task": "Look."}'}
+    call = {"id": "d1", "type": "function", "function": function}
+    return chatted({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def chatted(message: dict[str, Any]) -> Sequence[Piece]:
     usage = {
         "prompt_tokens": 1_000,
         "completion_tokens": 20,
@@ -113,3 +125,27 @@ async def test_another_model_is_given_the_data_and_none_of_the_agents_tools(monk
     asked = endpoint.requests[-1]
     assert ("tools" in asked.body, asked.body["model"]) == (False, "gpt-4o-mini")
     assert [message["role"] for message in messages(asked)] == ["system", "user"]
+
+
+async def test_the_main_agents_model_is_asked_also_after_a_sub_agent_with_another_model_has_worked() -> None:
+    def replying(request: Received) -> Sequence[Piece]:
+        is_first = request.body["model"] == "gpt-4o" and len(messages(request)) == FIRST_MESSAGES
+        return called_for(request) if is_first else completed(request)
+
+    async with Endpoint(replying) as endpoint:
+        provider = OpenAIProvider(base_url=endpoint.url, api_key=KEY)
+        model, other = OpenAIChatModel("gpt-4o", provider=provider), OpenAIChatModel("gpt-4o-mini", provider=provider)
+        governed = Holdfast(session="c1", budget=8_000, summariser=model.model_id)
+        toolset = delegation_toolset({"looker": SubAgent(agent=Agent(other, instructions="You look."))})
+        agent = Agent(model, instructions="Be brief.", toolsets=[toolset], capabilities=[governed])
+        await talked(agent)
+        asked_before = [request.body["model"] for request in endpoint.requests]
+
+        fold = await (await governed.open()).compact()
+
+    before, asked = endpoint.requests[-2:]
+    assert asked_before == ["gpt-4o", "gpt-4o-mini", "gpt-4o", "gpt-4o", "gpt-4o", "gpt-4o"]
+    assert asked.body["model"] == "gpt-4o"
+    assert asked.body["tools"] == before.body["tools"]
+    assert messages(asked)[:-1] == messages(before)
+    assert fold.by_model == "gpt-4o"

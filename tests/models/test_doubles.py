@@ -1,6 +1,8 @@
 """The models and the clock of the test kit do what they say."""
 
 import asyncio
+import gc
+import socket
 from itertools import repeat
 
 import pytest
@@ -10,6 +12,7 @@ from holdfast.errors import HoldfastError, ModelAccessError, ModelRefusedError
 from holdfast.models.base import Answer, Ask, Prefix, reuses_prefix
 from holdfast.models.patience import patiently
 from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.endpoint import Endpoint
 from holdfast.testing.models import FAILURES, GARBAGE, FailingModel, Failure, ScriptedModel
 
 ASK = Ask(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
@@ -121,3 +124,16 @@ def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:
     ask = Ask(system="", text="", max_output_tokens=1, prefix=Prefix(format="openai-chat", messages=[]))
 
     assert ask.interaction == "conversation-compaction"
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_an_endpoint_hangs_up_on_a_client_that_came_at_any_moment(turns: int) -> None:
+    async def met() -> None:
+        async with Endpoint([]) as endpoint:
+            with socket.create_connection(("127.0.0.1", int(endpoint.url.removesuffix("/v1").rpartition(":")[2]))):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+    asyncio.run(met())
+
+    gc.collect()  # a socket that was left open is told of here, and fails the test

@@ -1,13 +1,12 @@
 """What a new conversation finds in its inbox: the context board of the repository and branch it is held in."""
 
-from datetime import datetime
-
 from holdfast.app.build import board_from
 from holdfast.app.settings import Settings
 from holdfast.chat.happenings import Notice, Screen
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import HoldfastError
 from holdfast.session.memory.board import OFFERED_TOKENS, held_at
+from holdfast.session.moments import day_of
 from holdfast.session.session import Session
 
 FORMAT = "pydantic-ai"
@@ -23,12 +22,7 @@ async def welcomed(session: Session, settings: Settings, screen: Screen, budget:
     try:
         await session.store.put_fact(held_at(session.id), {"board": board.repository.key})
         tokens = min(OFFERED_TOKENS, int(budget.tokens * BOARD_SHARE))
-        if note := await board.offer(day=today(session.clock()), tokens=tokens):
+        if note := await board.offer(day=day_of(session.clock()), tokens=tokens):
             await session.deliver(note, format=FORMAT)
     except HoldfastError as error:
         screen.show(Notice(f"board: {error}", "warning"))
-
-
-def today(now_ms: int) -> str:
-    """Return the day that a moment is on, where whoever sits there lives."""
-    return f"{datetime.fromtimestamp(now_ms / 1000).astimezone():%Y-%m-%d}"

@@ -22,7 +22,8 @@ from holdfast.core.history.recall.ranking import (
     telling_words,
 )
 from holdfast.errors import MalformedInputError
-from holdfast.session.rereading import Rereader, time_asked
+from holdfast.session.moments import time_asked
+from holdfast.session.rereading import Rereader
 from holdfast.stores.base import Store
 
 HITS, MAX_HITS = 256, 4_096

@@ -6,7 +6,6 @@ looked for before it. A message whose content is gone from the store is told of,
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from holdfast.core.conversation.messages import Message, ToolCall
 from holdfast.core.history.context import Context
@@ -15,13 +14,12 @@ from holdfast.core.history.recall.packing import Found
 from holdfast.errors import MalformedInputError, MissingBlobError
 from holdfast.session.keeping import Keeper
 from holdfast.session.log import said_in, whole_record
+from holdfast.session.moments import time_told
 from holdfast.stores.base import StoredRecord
 from holdfast.wire.formats import format_named
 
 LOOK_BACK = (2, 6, 24)
 """How far before a result its call is looked for, one distance after the other."""
-LAST_MS = 253_402_300_799_000
-"""The last moment of the year 9999: no calendar here goes further."""
 
 
 class Rereader:
@@ -88,24 +86,3 @@ class Rereader:
             return entry.message
         spoken, native = said_in(await whole_record(self._keeper.store, stored.record))
         return format_named(spoken).decode(native, position)
-
-
-def time_told(time_ms: int) -> str:
-    """Return a time as people read it, in UTC."""
-    moment = datetime.fromtimestamp(min(max(0, time_ms), LAST_MS) / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M")
-
-
-def time_asked(where: str, text: str, *, is_end: bool = False) -> int:
-    """Return the moment that an ISO date or time means; the end of it, where a date is one."""
-    given = text.strip()
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        raise MalformedInputError(
-            where, f"{text!r:.60} is no time; give one such as 2026-01-31 or 2026-01-31T10:00"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    is_day = "T" not in given and ":" not in given and " " not in given
-    return int(moment.timestamp() * 1000) + (86_400_000 if is_end and is_day else int(is_end))

@@ -17,6 +17,8 @@ Piece: TypeAlias = bytes | None
 """Bytes to send at once; None waits until the client goes away."""
 HOST = "127.0.0.1"
 LAST_CHUNK = b"0\r\n\r\n"
+SETTLING_TURNS = 10
+"""Of the event loop, in which a connection that was just accepted gets the task that hangs up on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,16 @@ class Endpoint:
     async def __aexit__(self, *_: object) -> None:
         """Listen no more, and hang up."""
         if self._server:
+            # A server that closes while it accepts leaves that connection open: first nobody is accepted any more.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _turn in range(SETTLING_TURNS):
+                await asyncio.sleep(0)
             self._server.close()
+            for task in self._answering:
+                task.cancel()
+            await asyncio.gather(*self._answering, return_exceptions=True)
             await self._server.wait_closed()
-        for task in self._answering:
-            task.cancel()
-        await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._answer(reader, writer))

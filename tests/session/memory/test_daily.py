@@ -35,6 +35,15 @@ async def test_a_note_is_written_once_for_its_owner_alone(tmp_path: Path) -> Non
     assert (await daily.days(), await daily.day(DAY)) == ([DAY], path.read_text())
 
 
+@pytest.mark.parametrize(("days", "year"), [(-40_000, "1970"), (10**7, "9999")])
+async def test_a_clock_that_cannot_be_right_still_gives_a_day(tmp_path: Path, days: int, year: str) -> None:
+    daily = DailyMemory(tmp_path)
+
+    await daily.add("s1", left(3, days=days), "the keys are red")
+
+    assert [day[:4] for day in await daily.days()] == [year]
+
+
 async def test_what_looks_like_a_key_is_not_written(tmp_path: Path) -> None:
     daily = DailyMemory(tmp_path)
 

@@ -59,6 +59,25 @@ async def test_trimmed_turns_are_summarised_into_the_daily_file_once(tmp_path: P
     assert section.text == "The user counts in Greek letters [#0]."
 
 
+async def test_memory_switched_off_hears_no_more_and_one_that_is_switched_on_hears_the_rest(
+    tmp_path: Path,
+) -> None:
+    async with opening(tmp_path / "one", MemoryStore(), by=summaries()) as session:
+        await talk(session, 21)
+        await settled(session)
+        await session.follow("cowagent", compaction=Compaction(automatic=summaries()))
+        await talk(session, 15, start=21)
+        await settled(session)
+        before = [section.messages for section in noted(tmp_path / "one")]
+        await session.follow("cowagent", compaction=Compaction(memory=DailyMemory(tmp_path / "two")))
+        await session.clear()
+        await settled(session)
+
+    assert before == ["#0-19"]
+    assert [section.messages for section in noted(tmp_path / "one")] == ["#0-19"]
+    assert noted(tmp_path / "two")
+
+
 @pytest.mark.seed("D-14")
 async def test_turns_that_are_over_the_budget_are_written_to_memory_too(tmp_path: Path) -> None:
     async with opening(tmp_path, MemoryStore(), by=summaries()) as session:

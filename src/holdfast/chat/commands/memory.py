@@ -4,12 +4,12 @@ from holdfast.app.build import board_from, memory_from
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Table, Told
-from holdfast.chat.inbox import today
 from holdfast.errors import SettingsError
 from holdfast.session.memory.board import ContextBoard
 from holdfast.session.memory.consolidation import told
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.looking import MemoryTool
+from holdfast.session.moments import day_of
 
 GROUP = Commands()
 SEARCH = "search"
@@ -53,7 +53,7 @@ async def board(chat: Chat, what: str) -> None:
     where = _board(chat)
     verb, _, rest = what.partition(" ")
     if verb == "add" and rest.strip():
-        entry = await where.add(rest, day=today(chat.session.clock()))
+        entry = await where.add(rest, day=day_of(chat.session.clock()))
         chat.screen.show(Notice(f"[{entry.id}] {entry.text}"))
     elif verb == "prune" and rest.strip():
         entry = await where.prune(rest)

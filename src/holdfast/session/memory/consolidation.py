@@ -8,7 +8,6 @@ where it fails, what the user laid down and what was decided is read off by rule
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import NamedTuple
 
 from holdfast.core.history import events as log
@@ -24,6 +23,7 @@ from holdfast.models.patience import patiently
 from holdfast.redaction import redacted
 from holdfast.session.log import Log
 from holdfast.session.memory.board import ContextBoard, held_at
+from holdfast.session.moments import day_of
 from holdfast.session.summarizer import MAX_PIECE_BYTES, UNKNOWN_WINDOW, Patience
 from holdfast.stores.base import Store
 from holdfast.stores.listing import every_session
@@ -115,7 +115,7 @@ class RemAgent:
     @property
     def day(self) -> str:
         """Today."""
-        return f"{datetime.fromtimestamp(self._clock() / 1000).astimezone():%Y-%m-%d}"
+        return day_of(self._clock())
 
     def _key(self, session: str) -> str:
         return f"consolidated:{self.board.repository.key}:{session}"

@@ -8,7 +8,6 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from holdfast.core.history.lasting.leavings import Leaving
@@ -17,6 +16,7 @@ from holdfast.core.history.lasting.ranking import Words, ranked
 from holdfast.errors import MalformedInputError
 from holdfast.redaction import redacted
 from holdfast.session.memory.files import changed, text_of
+from holdfast.session.moments import day_of, local_time
 from holdfast.session.workspace import disk_errors_of
 from holdfast.stores.words import words_of
 
@@ -65,13 +65,12 @@ class DailyMemory:
         return await asyncio.to_thread(self._search, words[:MAX_QUERY_CHARS], limit, skip)
 
     def _add(self, session: str, leaving: Leaving, text: str) -> bool:
-        when = datetime.fromtimestamp(leaving.time_ms / 1000).astimezone()
-        day = f"{when:%Y-%m-%d}"
+        day = day_of(leaving.time_ms)
         note = Note(
             session=session,
             place=leaving.place,
             cause=leaving.cause,
-            time=f"{when:%H:%M}",
+            time=f"{local_time(leaving.time_ms):%H:%M}",
             messages=leaving.messages,
             text=redacted(text),
         )
