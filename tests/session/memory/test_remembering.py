@@ -239,7 +239,7 @@ async def test_a_fork_does_not_note_again_what_left_its_parent(tmp_path: Path) -
         async with session.beside("c2") as fork:
             await fork.clear()
 
-    notes = [(section.session, section.messages) for section in noted(tmp_path)]
+    notes = sorted((section.session, section.messages) for section in noted(tmp_path))
     assert notes == [("c1", "#0-19"), ("c2", "#20-39"), ("c2", "#40-45")]
 
 
