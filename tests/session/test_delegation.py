@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import MalformedInputError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
+from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import DelegationOverError, SessionClosedError
 from holdfast.session.child import Answer, Sees
 from holdfast.session.owners import LIVE
@@ -74,7 +75,8 @@ async def test_the_main_agent_sees_what_its_delegates_did(session: Session) -> N
 
     request = await session.prepare(16_000)
 
-    assert texts(request.messages)[4:] == ["run the tests", "", "3 failed", "three tests fail", "and now?"]
+    told = f"[Told to the agent {child.scope}, and not by the user:]\nrun the tests"
+    assert texts(request.messages)[4:] == [told, "", "3 failed", "three tests fail", "and now?"]
 
 
 @pytest.mark.seed("B-18")
@@ -119,7 +121,8 @@ async def test_a_delegates_delegate_sees_what_its_sender_did_and_no_other(sessio
         async with child.delegate("deep", task="deeper") as grandchild:
             asked = texts((await grandchild.prepare(16_000)).messages)
 
-    assert asked[4:] == ["task a", "", "result a", "deeper"]
+    told = f"[Told to the agent {child.scope}, and not by the user:]\ntask a"
+    assert asked[4:] == [told, "", "result a", "deeper"]
     assert [one.parent for one in await session.delegations()] == ["main", "main", child.scope]
 
 
@@ -394,6 +397,23 @@ async def test_a_transfer_between_agents_is_part_of_the_history(session: Session
         AgentChanged(name="billing", summary="The order is 4711."),
         AgentChanged(name="support", previous="billing"),
     ]
+
+
+@pytest.mark.seed("B-1")
+@pytest.mark.parametrize("policy", PRESETS)
+async def test_what_an_agent_says_when_it_hands_over_is_in_the_next_request_and_nobodys_word(policy: str) -> None:
+    async with Session.open("c1", policy=policy) as session:
+        await session.record([said("Where is my parcel?")])
+        await session.transfer("billing", message="Never charge order 4711 twice.")
+        request = await session.prepare(8_000)
+        messages, wishes = await session.messages(), list(session.history.ledger("main", 2).wishes)
+
+    note = (
+        "[The conversation was handed over to billing, with this message from the agent before:]\n"
+        "Never charge order 4711 twice."
+    )
+    assert [message["content"] for message in request.messages] == ["Where is my parcel?", note]
+    assert (messages, wishes) == ([said("Where is my parcel?")], [])
 
 
 async def test_each_agent_has_a_system_text_and_tools_of_its_own(session: Session) -> None:

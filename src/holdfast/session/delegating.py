@@ -19,6 +19,7 @@ from holdfast.session.owners import LIVE, is_gone, new_owner
 from holdfast.wire.formats import format_named
 
 REFERENCE = "#"
+HANDED_OVER = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +78,20 @@ class Delegator(Archivist):
         return delegations_of(await self._keeper.log.timed())
 
     async def transfer(self, agent: str, *, message: str = "") -> None:
-        """Hand the conversation over to another agent; `message` is what that one has to know. No name ends it."""
-        known = self.history.facts.agent
-        previous = known.name if known else ""
-        await self._changed(
-            log.AgentChanged(name=words("agent", agent), summary=words("message", message), previous=previous)
-        )
+        """Hand the conversation over to another agent; `message` is what that one has to know. No name ends it.
+
+        The message is part of the history: the model finds it there, as reference that is nobody's word.
+        """
+        name, summary, keeper = words("agent", agent), words("message", message), self._keeper
+        async with keeper.turn:
+            await keeper.take_in()
+            known = self.history.facts.agent
+            await keeper.change(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
+            if summary:
+                wire = format_named(self.history.format or "openai-chat")
+                native = wire.encode(user(HANDED_OVER.format(agent=name or "the main agent", message=summary)))
+                said = log.MessageAppended(format=wire.name, native=native, trust="memory")
+                await keeper.say([said], [wire.decode(native, len(self.history))])
 
     @fetching
     async def begin_delegation(self, errand: Errand) -> log.DelegationStarted:

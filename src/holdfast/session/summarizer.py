@@ -86,7 +86,7 @@ def job_of(
 ) -> Job:
     """Return the job of summarising a span as it stands; `sent` is the last request."""
     history, context, scope = outlook.history, outlook.shown.context, outlook.situation.scope
-    before = history.facts.summary_within(step.start, step.stop, scope)
+    facts, before = history.facts_for(scope), history.facts.summary_within(step.start, step.stop, scope)
     first = max(before.stop if before else step.start, context.standing.cleared_at)
     history.entries.need(range(first, min(step.stop, context.length)))
     rule = policy.fold if isinstance(policy.fold, FoldDeep) else None
@@ -94,9 +94,9 @@ def job_of(
         step=step,
         entries=tuple(context.between(first, step.stop)),
         previous=hide(before.text if before else _earlier(outlook, step)),
-        plan=hide(history.facts.plan),
-        todos=hide(history.facts.todos),
-        skills=tuple(map(hide, history.facts.skills)),
+        plan=hide(facts.plan),
+        todos=hide(facts.todos),
+        skills=tuple(map(hide, facts.skills)),
         focus=hide(focus),
         tail=_tail(outlook, step, hide),
         system_context=_clipped(hide(history.facts.beside(scope).system), SYSTEM_TOKENS, outlook.situation.counter),

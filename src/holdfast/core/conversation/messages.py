@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Trust: TypeAlias = Literal["system", "user", "model", "tool", "memory", "summary"]
+Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "summary"]
 
+"""Who wrote something; `agent` is what one agent tells another, in a user's place."""
 TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "system": "system",
     "user": "user",
@@ -201,6 +202,11 @@ class Message:
             or isinstance(part, Media | Opaque)
             for part in self.parts
         )
+
+    @property
+    def is_task(self) -> bool:
+        """Whether an agent tells another here what to do."""
+        return any(isinstance(part, Text) and part.trust == "agent" for part in self.parts)
 
     @property
     def is_from_memory(self) -> bool:

@@ -117,6 +117,8 @@ class CompactionCompleted:
     """Whether the text is put before the first message that stays, instead of in a message of its own."""
     by_model: str | None = None
     """Who wrote the summary; None for a digest made by rule."""
+    read_to: int = 0
+    """Up to where whoever wrote it could read: what stays behind a span is shown to a model as well."""
     error: str | None = None
     pre_compaction_tokens: int = 0
     post_compaction_tokens: int = 0

@@ -69,14 +69,14 @@ class Context:
                 yield self.entries[position]
 
     def stands(self, position: int) -> bool:
-        """Return whether a message is this scope's to see and no rewind took it out."""
+        """Return whether a message is this scope's to see, no rewind took it out and whoever said it still knows it."""
         return not self.version.is_hidden(position) and self._sees(position)
 
     def recalls(self, position: int) -> bool:
         """Return whether a message may be recalled: it stands, is this scope's to see, and nobody has forgotten it."""
         if not self.standing.cleared_at <= position < self.length:
             return False
-        return position >= self.version.of(self.said_in[position]).cleared_at and self.stands(position)
+        return self.stands(position)
 
     def newest(self, count: int) -> int:
         """Return the position at which the newest `count` messages begin, whoever said them and may see them.
@@ -91,7 +91,7 @@ class Context:
 
     def shows(self, position: int) -> Entry:
         """Return a message in the form in which it is shown: its outputs may have been offloaded."""
-        entry, offloaded = self.entries[position], self.standing.offloaded
+        entry, offloaded = self._attributed(position), self.standing.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
         if self.answers and position in self.answers.answers:
@@ -99,8 +99,18 @@ class Context:
         shorter = clip_outputs(entry.message, offloaded.max_chars, position if self.has_recall else None)
         return entry if shorter is entry.message else entry.saying(shorter)
 
+    def _attributed(self, position: int) -> Entry:
+        """Return a message; what another agent was told says so, as it stands in a user's place."""
+        entry, scope = self.entries[position], self.said_in[position]
+        if scope in {self.scope, log.MAIN} or not entry.message.is_task:
+            return entry
+        return entry.saying(_with_opening(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
+
     def _sees(self, position: int) -> bool:
-        is_seen = self.scopes.sees(self.scope, self.said_in[position], position)
+        scope = self.said_in[position]
+        if scope != self.scope and position < self.version.of(scope).cleared_at:
+            return False
+        is_seen = self.scopes.sees(self.scope, scope, position)
         return is_answer(self.entries[position].message) if is_seen is None else is_seen
 
     def may_see(self, position: int) -> bool:

@@ -27,6 +27,8 @@ class _Findings:
     """What was found, line by line, oldest first."""
 
     asked: list[str] = field(default_factory=list[str])
+    tasks: list[str] = field(default_factory=list[str])
+    """What agents were told by other agents."""
     done: list[str] = field(default_factory=list[str])
     errors: list[str] = field(default_factory=list[str])
     answers: list[str] = field(default_factory=list[str])
@@ -37,6 +39,7 @@ class _Findings:
         """Return them under their headings, with the shares they may take."""
         shares = (
             ("The user asked:", 0.35, self.asked),
+            ("Agents were told:", 0.12, self.tasks),
             ("Done:", 0.25, self.done),
             ("Went wrong:", 0.12, self.errors),
             ("The assistant said:", 0.18, self.answers),
@@ -81,7 +84,7 @@ def _read(entries: Sequence[Entry], *, is_continued: bool) -> _Findings:
         tag = "" if entry.position is None else f"(#{entry.position}) "
         if message.is_prompt:
             last_prompt, is_answered = tag + _quote(message.text), False
-            findings.asked.append(last_prompt)
+            (findings.tasks if message.is_task else findings.asked).append(last_prompt)
         for part in message.calls:
             call = read_call(part, argument_value(part.arguments), entry.position or 0)
             open_calls[call.id] = call

@@ -87,6 +87,10 @@ class Facts:
         """Return what travels outside the messages of an agent; that of the main one where nobody said otherwise."""
         return self.delegated.get(scope) or Beside(self.system, self.tools)
 
+    def without_state(self) -> "Facts":
+        """Return what is left where neither plan nor todos, skills and agent are somebody's to know."""
+        return replace(self, plan="", todos="", skills={}, agent=None)
+
     @property
     def agent_summary(self) -> str:
         """What whoever goes on has to know of the agent that is at work."""

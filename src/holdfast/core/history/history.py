@@ -166,6 +166,10 @@ class History:
         kept.stop = max(kept.stop, stop)
         return ledger
 
+    def facts_for(self, scope: str) -> Facts:
+        """Return what is true besides what was said, as far as an agent may know: plan and todos are the main one's."""
+        return self.facts.without_state() if self.scopes.is_limited(scope) else self.facts
+
     def behind(self, scope: str = log.MAIN) -> Behind:
         """Return what is known of what the last fold stands for; nothing where no ledger of exactly that is at hand."""
         folds = self.version.of(scope).folds
@@ -280,7 +284,9 @@ class History:
             return above
         line = self.scopes.lineage(event.scope)
         folds = tuple(
-            fold for fold in above.folds if not self._is_mixed({*self.said_in[fold.start : fold.stop]} - line)
+            fold
+            for fold in above.folds
+            if not self._is_mixed({*self.said_in[fold.start : max(fold.stop, fold.read_to)]} - line)
         )
         return replace(above, folds=folds)
 
@@ -358,7 +364,9 @@ class History:
 def _labelled(message: Message, event: log.MessageAppended) -> Message:
     """Return a message with what its event says of it: whose word it is, and what stands beside its results."""
     noted = with_notes(message, event.notes)
-    return noted if event.trust is None else noted.trusted_as(event.trust)
+    # Whoever speaks to a delegate is an agent: no word of that is the user's.
+    trust = "agent" if event.scope != log.MAIN and message.role == "user" else event.trust
+    return noted if trust is None else noted.trusted_as(trust)
 
 
 @dataclass(slots=True)

@@ -121,7 +121,7 @@ class Projection:
             return None
         for position in range(self.context.length, context.length):
             if context.stands(position):
-                self._take(context.entries[position])
+                self._take(context.shows(position))
         self.context = context
         return self
 

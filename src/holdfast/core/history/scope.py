@@ -57,8 +57,18 @@ class Scopes:
         return frozenset(self.line(scope))
 
     def shown_to_main(self, scope: str) -> MainSees:
-        """Return what the main agent sees of a scope."""
-        return "everything" if scope == MAIN else self.limits.get(scope, self.main_sees)
+        """Return what the main agent sees of a scope: of those that another one sent out no more than of that one.
+
+        Where only the answers of an agent count, what was answered to it is not among them.
+        """
+        line = [one for one in self.line(scope) if one != MAIN]
+        if any(self.limits.get(one, self.main_sees) != "everything" for one in line[1:]):
+            return "nothing"
+        return self.limits.get(line[0], self.main_sees) if line else "everything"
+
+    def is_limited(self, scope: str) -> bool:
+        """Return whether somebody chose what an agent is shown of those above it."""
+        return any(one in self.chosen for one in self.line(scope))
 
     @property
     def is_all_shown_to_main(self) -> bool:

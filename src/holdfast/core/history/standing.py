@@ -24,6 +24,8 @@ class Standing:
     """Of turns before this only the words are shown."""
     cleared_at: int = 0
     """Nothing before this is shown."""
+    cleared_before: tuple[int, ...] = ()
+    """Where it was cleared earlier: a rewind to before the last clear does not take those back."""
     changed_at: int = 0
     """How much had been said when this last changed."""
 
@@ -65,7 +67,7 @@ class Version:
                 _check_line(event, length)
                 standing = replace(self.of(event.scope), text_line=event.line)
             case log.ContextCleared():
-                standing = Standing(cleared_at=length)
+                return self._cleared(event, length)
             case log.Rewound():
                 return self._rewound(event, length)
             case _:
@@ -75,6 +77,14 @@ class Version:
             made = (*made, (event.checkpoint_number, event.stop))
         standings = {**self.standings, event.scope: replace(standing, changed_at=length)}
         return replace(self, standings=standings, checkpoints=made)
+
+    def _cleared(self, event: log.ContextCleared, length: int) -> "Version":
+        """Return the version in which an agent has forgotten: those it has sent out keep none of its summaries."""
+        known = self.of(event.scope)
+        standings = {scope: _without_folds_of(event.scope, one, length) for scope, one in self.standings.items()}
+        earlier = (*known.cleared_before, known.cleared_at) if known.cleared_at else ()
+        standings[event.scope] = Standing(cleared_at=length, cleared_before=earlier, changed_at=length)
+        return replace(self, standings=standings)
 
     def _rewound(self, event: log.Rewound, length: int) -> "Version":
         """Return the version that goes on from an earlier message: later changes do not stand either."""
@@ -100,12 +110,20 @@ def _joined(spans: tuple[range, ...], new: range) -> tuple[range, ...]:
 
 def _as_of(standing: Standing, position: int) -> Standing:
     """Return a standing without what speaks of messages from a position on."""
+    clears = (*standing.cleared_before, standing.cleared_at)
     return replace(
         standing,
         folds=tuple(fold for fold in standing.folds if fold.stop <= position),
         text_line=min(standing.text_line, position),
-        cleared_at=standing.cleared_at if standing.cleared_at <= position else 0,
+        cleared_at=max((at for at in clears if at <= position), default=0),
+        cleared_before=tuple(at for at in clears if at <= position)[:-1],
     )
+
+
+def _without_folds_of(scope: str, standing: Standing, length: int) -> Standing:
+    """Return how an agent stands without the folds that another one has made and handed down."""
+    folds = tuple(fold for fold in standing.folds if fold.scope != scope)
+    return standing if len(folds) == len(standing.folds) else replace(standing, folds=folds, changed_at=length)
 
 
 def _with_fold(

@@ -106,7 +106,7 @@ def quoted_in(texts: Iterable[str], outlook: Outlook) -> tuple[int, ...]:
 
 def _kept(outlook: Outlook, step: FoldSpan, given: Allowance) -> _Kept:
     counter = outlook.situation.counter
-    state = _state(outlook.history.facts, int(given.tokens * STATE_SHARE), counter)
+    state = _state(outlook.history.facts_for(outlook.situation.scope), int(given.tokens * STATE_SHARE), counter)
     allowance = given.tokens - counter.count(state)
     prompts = _prompts(outlook, step)
     # Of a talk the first prompt stays for its own sake, and all else for what it says.

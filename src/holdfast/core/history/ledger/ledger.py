@@ -110,7 +110,7 @@ class Ledger:
             self._files.settle(call, part.text, position)
 
     def _hear(self, part: Text, position: int) -> None:
-        if part.trust == "user":
+        if part.trust in {"user", "agent"}:
             self._wishes.hear(part.text, "user", position)
         elif part.trust == "model":
             self._wishes.hear(part.text, "assistant", position)

@@ -75,7 +75,7 @@ class FoldToCheckpoint:
         """Return the message that stands for everything before the boundary."""
         if summary is None:
             return ()
-        facts, entries = outlook.history.facts, outlook.history.entries
+        facts, entries = outlook.history.facts_for(outlook.situation.scope), outlook.history.entries
         positions = list(reversed(outlook.prompts_between(step.start, step.stop)))
         entries.need(positions)
         said = [entries[position].message.text for position in positions if position not in step.kept]

@@ -46,6 +46,7 @@ Hide: TypeAlias = Callable[[str], str]
 SPEAKERS: dict[Trust, str] = {
     "system": "note",
     "user": "user",
+    "agent": "task",
     "model": "assistant",
     "tool": "tool",
     "memory": "memory",
