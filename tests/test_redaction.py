@@ -28,6 +28,12 @@ SECRETS = [
     (PEM, "-----BEGIN RSA PRIVATE KEY-----[redacted]-----END RSA PRIVATE KEY-----"),
     (PEM.replace("\n", "\\n"), "-----BEGIN RSA PRIVATE KEY-----[redacted]-----END RSA PRIVATE KEY-----"),
     (PEM[:130], "-----BEGIN RSA PRIVATE KEY-----[redacted]"),
+    ("My password: hunter20. token", "My password: [redacted]. token"),
+    ("password: Tr0ub4dor&3. Then", "password: [redacted]. Then"),
+    ("the password is hunter22", "the password is [redacted]"),
+    ("password is: hunter22, ok?", "password is: [redacted], ok?"),
+    ("Passwort: geheim99", "Passwort: [redacted]"),
+    ("Das Kennwort ist geheim99.", "Das Kennwort ist [redacted]."),
 ]
 NO_SECRETS = [
     "ask-me-anything, a risk-averse desk",
@@ -40,6 +46,10 @@ NO_SECRETS = [
     "the asia-pacific-region",
     "see https://example.org:8080/a@2",
     "-----BEGIN PRIVATE KEY----- is how such a file begins.",
+    "the password is base64 encoded",
+    "the password is sha256-hashed",
+    "token = settings.token2()",
+    "password: str = field1.default",
 ]
 
 

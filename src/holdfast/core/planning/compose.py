@@ -108,12 +108,14 @@ class Composer:
         return sum([words for words, _ in counts]), sum([media for _, media in counts])
 
     def _assemble(self, cut: Cut, head: list[int], *, has_digest: bool) -> list[Entry]:
-        """Return system messages, the digest's place, what else is protected, and everything after the line."""
-        entry = self.transcript.entry
+        """Return system messages, earlier folds, the digest's place, what else is protected, and all after the line."""
+        entry, told = self.transcript.entry, self.transcript.told
         systems = [entry(index) for index in head if self.transcript[index].role == "system"]
-        others = [self._shown(index, cut) for index in head if self.transcript[index].role != "system"]
+        spoken = [index for index in head if self.transcript[index].role != "system"]
+        folds = [entry(index) for index in spoken if told(index).position is None]
+        others = [self._shown(index, cut) for index in spoken if told(index).position is not None]
         place = [DIGEST_PLACE] if has_digest else []
-        return [*systems, *place, *others, *self._tail(cut)]
+        return [*systems, *folds, *place, *others, *self._tail(cut)]
 
     def _tail(self, cut: Cut) -> list[Entry]:
         length = len(self.transcript)

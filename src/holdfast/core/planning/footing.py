@@ -5,6 +5,7 @@ in that form, and the way back to where they stand in the history.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,9 +15,11 @@ from holdfast.core.conversation.transcript import Reader, Survey, Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.weight import MESSAGE_WEIGHT, weight_of
 from holdfast.core.planning.account import reasons_of
+from holdfast.core.planning.compose import Composed
 from holdfast.core.planning.floor import Floor
 from holdfast.core.planning.policy import FloorSettings
 from holdfast.core.planning.situation import Situation
+from holdfast.errors import CannotFitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,23 @@ class _EntryReader:
         return self.reader.json_bytes(message)
 
 
+def _fitted(
+    transcript: Transcript, settings: FloorSettings, situation: Situation, positions: Sequence[int | None]
+) -> Composed:
+    """Return the view that fits; what stands for folded messages goes last of all, as a digest of it says nothing."""
+    pins = frozenset(index for index, position in enumerate(positions) if position in situation.pins)
+    made = frozenset(index for index, position in enumerate(positions) if position is None)
+    if made:
+        with suppress(CannotFitError):
+            return Floor(transcript, settings, replace(situation, pins=pins | made)).fit().view
+    return Floor(transcript, settings, replace(situation, pins=pins)).fit().view
+
+
 def footed(entries: Sequence[Entry], reader: Reader, settings: FloorSettings, situation: Situation) -> Footed:
     """Return the entries as they can be sent; raises where nothing can shrink any more."""
-    pins = frozenset(index for index, entry in enumerate(entries) if entry.position in situation.pins)
     positions = [entry.position for entry in entries]
     transcript = Transcript(entries, _EntryReader(reader), situation.counter, positions)
-    view = Floor(transcript, settings, replace(situation, pins=pins)).fit().view
+    view = _fitted(transcript, settings, situation, positions)
 
     def position(index: int | None) -> int | None:
         return None if index is None else positions[index]

@@ -187,8 +187,8 @@ def _digest(outlook: Outlook, step: FoldSpan, prompts: list[Entry], whole: list[
     context, start = outlook.shown.context, max(step.start, step.stop - HORIZON)
     telling = {entry.position: entry for entry in prompts[:QUOTED_PROMPTS]}
     telling |= {entry.position: entry for entry in context.between(start, step.stop)}
-    for entry in whole:
-        telling.pop(entry.position, None)
+    for position in (*step.kept, *(entry.position for entry in whole)):
+        telling.pop(position, None)
     entries = [telling[position] for position in sorted(telling, key=lambda position: position or 0)]
     return digest(
         entries,

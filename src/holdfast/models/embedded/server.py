@@ -40,7 +40,9 @@ class EmbeddedServer:
         `threads` is half of the machine's cores by default; `progress` hears of the one-time download.
         """
         if find_spec("xllamacpp") is None or find_spec("httpx") is None:
-            raise SettingsError("model", "the embedded model needs its engine: pip install 'holdfast[embedded]'")
+            raise SettingsError(
+                "model", "the embedded model needs its engine: pip install '.[embedded]' in Holdfast's folder"
+            )
         if n_ctx < 1:
             raise SettingsError("n_ctx", f"must be at least 1, not {n_ctx}")
         self.n_ctx = n_ctx

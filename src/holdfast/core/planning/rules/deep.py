@@ -184,7 +184,7 @@ class FoldDeep:
             kept += _positions(outlook, [*range(*unit_around(shown, prompt)), *reasoning_exchange(shown, prompt, cut)])
         stop = shown.position(cut)
         standing = shown.context.standing
-        count = _count(outlook, standing.cleared_at, stop)
+        count = max(1, _count(outlook, standing.cleared_at, stop) - len(kept))
         return FoldSpan(
             start=standing.cleared_at,
             stop=stop,
