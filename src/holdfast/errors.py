@@ -12,7 +12,8 @@ HoldfastError
 │   ├── CompactionRunningError     another one is running
 │   ├── NoContextError             no request was prepared yet
 │   ├── CompactionFailedError      its summary could not be had, or is not good enough
-│   └── CompactionCancelledError   it was given up
+│   ├── CompactionCancelledError   it was given up
+│   └── RemoteCompactionError      the session is held elsewhere; compact it there
 ├── SessionClosedError         a session was used after it was closed; open it again
 ├── ArtifactError              a large tool result cannot be had so; nothing has changed
 │   ├── UnknownArtifactError       there is none of that name that this agent may see
@@ -173,6 +174,14 @@ class NothingToCompactError(CompactionError):
     def __init__(self, messages: int) -> None:
         super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
         self.messages = messages
+
+
+class RemoteCompactionError(CompactionError):
+    """A session was to be compacted through a handle that has no engine. Compact it where it is held."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__("RemoteSession.compactHistory() is not implemented yet.")
+        self.session = session
 
 
 class SessionClosedError(HoldfastError):

@@ -1,6 +1,7 @@
 """co-cli's history processors on bare lists, to the letter of its design."""
 
 import asyncio
+import inspect
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -321,7 +322,30 @@ def test_only_what_is_missing_is_answered_in_the_callers_words() -> None:
 # On an agent.
 
 
-@pytest.mark.seed("A-1", "A-2", "A-3", "A-4", "A-5", "A-6")
+@pytest.mark.seed("A-1", "A-3")
+def test_there_are_two_processors_first_a_plain_one_and_then_one_that_may_ask_a_model() -> None:
+    outputs, window = history_processors(tool_output_trim_chars=10)
+
+    history = [asked("go"), called("a"), returned("a", "x" * 50), answered("done"), asked("and?")]
+    assert outputs.processor(history) == truncate_tool_returns(history, tool_output_trim_chars=10) != history  # type: ignore[call-arg,arg-type]
+    assert [inspect.iscoroutinefunction(one.processor) for one in (outputs, window)] == [False, True]
+    assert [inspect.iscoroutinefunction(one) for one in (truncate_tool_returns, truncate_history_window)] == [
+        False, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.seed("A-3")
+async def test_cutting_returns_asks_no_model_and_the_window_asks_the_runs() -> None:
+    writer, history = Summariser(), [*talk(39), called("a"), returned("a", "x" * 9_999), answered("so"), asked("and?")]
+    outputs, window = history_processors()
+
+    shorter = outputs.processor(history)  # type: ignore[call-arg,arg-type]
+    assert writer.seen == []
+    await window.processor(context(writer.model), shorter)  # type: ignore[call-arg,arg-type,misc]
+    assert len(writer.seen) == 1
+
+
+@pytest.mark.seed("A-2", "A-5", "A-6")
 async def test_both_processors_run_in_order_before_every_request_and_what_they_leave_is_the_history() -> None:
     model = ScriptedAgentModel(lambda messages: "done" if is_return(messages[-1]) else tool_call(n=len(messages)))
     processors = history_processors(

@@ -58,6 +58,7 @@ def test_lines_are_turns_of_one_conversation(served: Served, env: dict[str, str]
     assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["one", "two"]
 
 
+@pytest.mark.seed("A-44")
 def test_a_conversation_is_resumed_by_the_beginning_of_its_id(
     served: Served, env: dict[str, str], folder: Path
 ) -> None:

@@ -172,6 +172,7 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
     assert "is not known" in await told(chat, room, "/resume nothing")
 
 
+@pytest.mark.seed("A-44")
 async def test_new_begins_another_conversation_and_sessions_lists_them(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
     assert await told(chat, room, "/sessions") == "no conversations are kept yet"
@@ -202,7 +203,7 @@ async def test_pins_stay_whole(tmp_path: Path) -> None:
     assert "takes the number of a message" in await told(chat, room, "/pin x")
 
 
-@pytest.mark.seed("D-22", "D-7")
+@pytest.mark.seed("D-4", "D-7", "D-22")
 async def test_config_changes_a_setting_at_once_and_says_where_values_come_from(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path, flags={"preset": "cowagent"})
 

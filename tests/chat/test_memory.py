@@ -118,6 +118,7 @@ async def test_lines_of_a_board_that_cannot_be_read_are_told_and_a_board_can_be_
     assert await told(chat, room, "/board") == "boards: are off; /config boards FOLDER names a folder for them"
 
 
+@pytest.mark.seed("C-55")
 def test_a_new_conversation_finds_the_board_of_its_branch_in_its_inbox(
     served: Served, env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp
     assert await store.length("earlier") == length
 
 
+@pytest.mark.seed("C-55")
 def test_a_conversation_that_ends_with_nobody_there_leaves_what_it_settled_where_that_is_allowed(
     served: Served, env: dict[str, str], tmp_path: Path
 ) -> None:

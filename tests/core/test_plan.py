@@ -159,6 +159,7 @@ def test_nothing_is_touched_below_the_lines() -> None:
     assert sent(plan.view) == [*messages]
 
 
+@pytest.mark.seed("A-45")
 def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> None:
     history, how = heard(generated_session(300)), situation(16_000)
 
@@ -302,6 +303,7 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
     assert plan.now == ()
 
 
+@pytest.mark.seed("A-45")
 def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> None:
     history = heard([said("a"), answered("b"), said("c"), answered("d"), said("e")])
     outlook = outlook_of(history, PRESETS["co-cli"], situation())
@@ -332,6 +334,7 @@ def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> 
     assert len(make_plan(history, DEFAULT, how).now) == 1
 
 
+@pytest.mark.seed("A-45")
 def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_everything() -> None:
     talk = [said("look"), called("a"), returned("a", "data " * 13_000), answered("seen"), said("and now")]
     talk += [called("b"), returned("b", "data"), answered("ok"), said("go on")]

@@ -140,6 +140,7 @@ async def test_why_a_fold_was_made_is_in_the_log() -> None:
     assert "of what may be sent" in receipts[-1].event.reason
 
 
+@pytest.mark.seed("C-49")
 async def test_telemetry_sees_every_compaction() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

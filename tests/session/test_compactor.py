@@ -15,9 +15,12 @@ from holdfast.errors import (
     ModelUnreachableError,
     NoContextError,
     NothingToCompactError,
+    RemoteCompactionError,
 )
+from holdfast.models.base import Answer
 from holdfast.models.patience import _LEFT_BEHIND
 from holdfast.session.compactor import LIVE, Compaction, Draft
+from holdfast.session.remote import RemoteSession
 from holdfast.session.summarizer import Patience
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -250,9 +253,87 @@ async def test_what_cannot_be_compacted_is_refused_by_name() -> None:
         await first
 
 
+@pytest.mark.seed("C-62")
+async def test_a_handle_without_an_engine_refuses_in_the_words_that_are_known() -> None:
+    with pytest.raises(RemoteCompactionError) as refused:
+        await RemoteSession("c1").compact(focus="the letters")
+
+    assert str(refused.value) == "RemoteSession.compactHistory() is not implemented yet."
+    assert refused.value.session == "c1"
+
+
+@pytest.mark.seed("C-7")
+async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() -> None:
+    session = await opened(policy="copilot", summariser=endless("short"))
+    await session.record([said(f"question: {WORDS}")])
+    await session.prepare(BUDGET)
+
+    with pytest.raises(NothingToCompactError):
+        await session.compact()
+
+    await session.record([answered(f"answer: {WORDS}")])
+    assert (await session.compact()).stop == 2
+
+
+@pytest.mark.seed("C-4", "C-13", "C-47")
+async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() -> None:
+    usage = log.Usage(input_tokens=900, output_tokens=30, cache_read_tokens=100)
+    model = ScriptedModel([Answer(text=SUMMARY, model="scripted", usage=usage)])
+    session = await opened(policy="copilot", summariser=model)
+    await talked(session, 4)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+
+    done = await session.compact()
+
+    assert (done.summary_content, done.usage, done.by_model) == (SUMMARY, usage, "scripted")
+    assert (done.stop, done.messages_removed) == (9, 8)
+    assert done.tokens_removed == done.pre_compaction_tokens - done.post_compaction_tokens > 0
+
+
+@pytest.mark.seed("B-2", "B-11")
+async def test_inkeep_has_a_model_put_the_older_parts_in_its_own_words() -> None:
+    model = endless("Three injection risks in auth.py [#1]; the fix is open.")
+    session = await opened(policy="inkeep", summariser=model)
+    await talked(session, 8)
+    await session.record([said("next?")])
+
+    request = await session.prepare(BUDGET)
+
+    assert [message["content"] for message in request.messages] == [
+        "[Summary of the conversation so far, for reference.]\nThree injection risks in auth.py [#1]; the fix is open.",
+        "next?",
+    ]
+    assert all(f"question {number}: alpha" in model.asks[0].text for number in range(8))
+    assert "next?" not in model.asks[0].text.split("<tail", maxsplit=1)[0]
+
+
+@pytest.mark.seed("C-61")
+async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_away() -> None:
+    gate = asyncio.Event()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    model = FailingModel("stubborn", text=SUMMARY, sleep=held)
+    session = await opened(summariser=model)
+    await talked(session, 10)
+    await session.record([said("next?")])
+    await session.prepare(BUDGET)
+    await until(lambda: bool(model.asks))
+    before = await session.shown()
+
+    assert await session.cancel_compaction()
+    gate.set()
+    await until(lambda: not _LEFT_BEHIND)
+
+    assert await session.shown() == before
+    assert await kinds(session) == ["compaction_start", "compaction_complete"]
+    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+
+
 @pytest.mark.seed("C-10")
 @pytest.mark.seed("C-59")
-@pytest.mark.seed("C-61")
 async def test_a_cancelled_compaction_changes_nothing() -> None:
     session = await opened(summariser=FailingModel("hanging"))
     await talked(session, 4)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import MalformedInputError, Session
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
 from holdfast.session.checkpoints import Checkpoints
@@ -80,6 +81,30 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
     await session.rewind(to=2)
     counts.append((tmp_path / "workspace.yaml").read_text())
     assert counts == ["summary_count: 1\n", "summary_count: 0\n", "summary_count: 1\n", "summary_count: 0\n"]
+
+
+@pytest.mark.seed("C-13c", "C-46", "C-48")
+async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_is_told_anew_after_it() -> None:
+    session = await talked("copilot", summariser=ScriptedModel([SUMMARY]))
+    await session.record([said("so?")])
+    tools = [{"type": "function", "function": {"name": "count", "parameters": {"type": "object"}}}]
+    await session.prepare(16_000, system="Count in Greek.", tools=tools)
+
+    await session.compact()
+    await session.record([said("and on")])
+    await session.prepare(16_000, system="Count in Greek.", tools=tools)
+
+    events = await session.events()
+    before, after = (event for event in events if isinstance(event, log.UsageMeasured))
+    (begun,) = (event for event in events if isinstance(event, log.CompactionStarted))
+    assert begun.tokens == log.Breakdown(
+        system_tokens=before.tokens.system_tokens,
+        conversation_tokens=before.tokens.conversation_tokens - REPLY_OVERHEAD,
+        tool_definitions_tokens=before.tokens.tool_definitions_tokens,
+    )
+    assert min(begun.tokens.system_tokens, begun.tokens.tool_definitions_tokens) > 0
+    assert (before.is_initial, after.is_initial) == (False, True)
+    assert after.current_tokens < before.current_tokens
 
 
 @pytest.mark.seed("C-52")

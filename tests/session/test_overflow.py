@@ -7,18 +7,20 @@ import pytest
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
+from holdfast.session.compactor import Compaction
 from holdfast.session.request import PreparedRequest
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.models import ScriptedModel
 
 TOLD = "This model's maximum context length is 4096 tokens. However, your messages resulted in 9000 tokens."
 OVERFLOW = {"error": {"code": "context_length_exceeded", "message": TOLD}}
 SILENT = {"error": {"message": "prompt is too long", "type": "invalid_request_error"}}
 
 
-async def talked(store: Store, policy: str = "default", turns: int = 20) -> Session:
-    session: Session = await Session.open("c1", store=store, policy=policy, model="gpt-5")
+async def talked(store: Store, policy: str = "default", turns: int = 20, **more: Any) -> Session:
+    session: Session = await Session.open("c1", store=store, policy=policy, model="gpt-5", **more)
     for number in range(turns):
         work = [called(f"c{number}"), returned(f"c{number}", "output " * 300)]
         await session.record([said(f"question {number} " + "word " * 60), *work, answered("word " * 60)])
@@ -55,6 +57,25 @@ async def test_each_refusal_gets_a_smaller_request_until_the_end_of_the_ladder(p
     assert 3 <= len(sizes) <= 7
     assert sizes[-1] < sizes[0] / 4
     assert (await session.recall(0, 1))[0] == said("question 0 " + "word " * 60)
+
+
+@pytest.mark.seed("C-20", "C-36", "C-38", "C-54")
+@pytest.mark.parametrize(("refusal", "status"), [(SILENT, 400), ("", 413)], ids=["its words", "413"])
+async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: Any, status: int) -> None:
+    model = ScriptedModel(["They measured."])
+    session = await talked(MemoryStore(), "copilot", compaction=Compaction(automatic=model))
+    whole = await session.prepare(100_000)
+
+    compacted = await session.retry(refusal, status=status)
+    pruned = await session.retry(refusal, status=status)
+
+    done = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+    assert [(event.trigger, event.by_model, event.success) for event in done] == [
+        ("context_limit_retry", "scripted", True)
+    ]
+    assert "<summary>\nThey measured.\n</summary>" in str(compacted.messages[0]["content"])
+    assert whole.tokens.total > compacted.tokens.total > pruned.tokens.total
+    assert len(model.asks) == 1
 
 
 @pytest.mark.seed("D-15")

@@ -156,6 +156,7 @@ async def test_a_text_that_would_break_the_log_is_refused_or_found_in_words_only
     assert (await Session.open("c1", store=store)).damage == []
 
 
+@pytest.mark.seed("D-19")
 async def test_a_policy_with_a_retention_deletes_what_has_expired_when_a_session_is_opened(store: Store) -> None:
     day_ms = 86_400_000
     for number, name in enumerate(["new", "old", "own"]):

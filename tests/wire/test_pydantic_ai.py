@@ -307,6 +307,7 @@ def test_what_is_no_request_of_pydantic_ais_is_named_and_located(
     assert [(violation.rule, violation.where) for violation in validate(messages, "pydantic-ai")] == expected
 
 
+@pytest.mark.seed("A-44")
 @given(request_histories(), st.sampled_from([300, 1_500, 100_000]))
 def test_whatever_is_sent_pydantic_ai_can_read(messages: list[Any], budget: int) -> None:
     try:

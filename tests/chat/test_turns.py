@@ -1,0 +1,150 @@
+"""The turns of a chat, from the model's side: what each request is given, what it may do, and what an end leaves."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.sources import load
+from holdfast.chat.chat import Chat
+from holdfast.chat.happenings import Consent, Notice, TurnEnded
+from holdfast.chat.start import Wish, _begun
+from holdfast.chat.steps import CLOSING
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import Json
+from holdfast.testing.endpoint import called, spoken
+from holdfast.wire.validate.provider import validate
+from tests.chat.conftest import Served
+from tests.chat.room import Room, told
+
+LOOK = ("list_files", {"path": "."})
+
+
+class Hesitant(Room):
+    """Somebody who is asked for consent and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def consent(self, question: str, *, has_always: bool = False) -> Consent:
+        del question, has_always
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def chatting(home: Path, model: str, room: Room, **flags: str) -> Chat:
+    settings = load(flags={"model": model, **flags}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+    chat = Chat(settings, room, folder=home, store=MemoryStore())
+    await chat.begin()
+    return chat
+
+
+def talk(messages: list[Json]) -> list[Json]:
+    """Return what was said, without the system text."""
+    return [message for message in messages if message["role"] != "system"]
+
+
+@pytest.mark.seed("A-4", "A-5", "A-6")
+@pytest.mark.parametrize("preset", ["default", "co-cli"])
+async def test_a_conversation_begins_with_nothing_and_each_turn_is_given_what_the_ones_before_left(
+    tmp_path: Path, served: Served, preset: str
+) -> None:
+    chat = await chatting(tmp_path, served.model, Room(), preset=preset)
+    assert await chat.session.messages() == []
+
+    await chat.say("one")
+    await chat.say("two")
+    await chat.close()
+
+    assert [[message["content"] for message in talk(messages)] for messages in served.asked] == [
+        ["one"], ["one", "you said: one", "two"],
+    ]  # fmt: skip
+
+
+@pytest.mark.seed("A-7", "A-33", "A-34", "A-35", "A-36")
+@pytest.mark.parametrize("preset", ["default", "co-cli"])
+async def test_an_interrupt_among_tools_answers_each_open_call_and_the_next_turn_begins(
+    tmp_path: Path, served: Served, preset: str
+) -> None:
+    room = Hesitant()
+    chat = await chatting(tmp_path, served.model, room, preset=preset, tools="run")
+    served.script.append(called(("run_command", {"command": "make a"}), ("run_command", {"command": "make b"})))
+    turn = asyncio.create_task(chat.say("Build both."))
+    await room.is_asked.wait()
+
+    assert chat.interrupt()
+    assert await turn == "interrupted"
+    assert await chat.say("Leave it.") == "done"
+    await chat.close()
+
+    asked = served.asked[-1]
+    assert validate(asked, "openai") == []
+    assert [message["content"] for message in asked if message["role"] == "tool"] == ["Interrupted by user."] * 2
+    assert asked[-1]["content"] == "Leave it."
+
+
+@pytest.mark.seed("D-2", "D-6")
+async def test_a_turn_takes_no_more_steps_than_it_may_and_closes_with_an_answer(tmp_path: Path, served: Served) -> None:
+    room = Room()
+    chat = await chatting(tmp_path, served.model, room, max_steps="3")
+    served.script += [called(LOOK), called(LOOK), called(LOOK), spoken("That is all I found.")]
+
+    assert await chat.say("Look around.") == "done"
+    await chat.close()
+
+    assert [one.requests for one in room.happened if isinstance(one, TurnEnded)] == [4]
+    assert [CLOSING.format(steps=3) in str(messages) for messages in served.asked] == [False, False, False, True]
+
+
+@pytest.mark.seed("D-6")
+async def test_a_model_that_goes_on_calling_is_stopped(tmp_path: Path, served: Served) -> None:
+    room = Room()
+    chat = await chatting(tmp_path, served.model, room, preset="cowagent")
+    served.script += [called(LOOK) for _ in range(40)]
+
+    assert await chat.say("Look around.") == "failed"
+    await chat.close()
+
+    assert len(served.asked) == 15 + 2
+    assert any("stopped after 15 steps" in one.text for one in room.happened if isinstance(one, Notice))
+
+
+@pytest.mark.seed("D-16")
+@pytest.mark.parametrize(("preset", "goes_on"), [("cowagent", True), ("default", False)])
+async def test_cowagent_goes_on_with_the_last_conversation_by_itself(
+    tmp_path: Path, preset: str, *, goes_on: bool
+) -> None:
+    flags = {"model": "gpt-5", "preset": preset, "store": f"sqlite:///{tmp_path}/chats.db"}
+    settings = load(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
+    prompt = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "hello"}]}
+    async with _begun(settings, Room(), Wish()) as chat:
+        await chat.session.record([prompt], format="pydantic-ai")
+        first = chat.session.id
+
+    async with _begun(settings, Room(), Wish()) as chat:
+        assert (chat.session.id == first) is goes_on
+    async with _begun(settings, Room(), Wish(is_once=True)) as chat:
+        assert chat.session.id != first
+
+
+@pytest.mark.seed("A-40")
+async def test_a_compaction_without_a_summary_leaves_a_conversation_as_it_was(tmp_path: Path, served: Served) -> None:
+    room = Room()
+    chat = await chatting(tmp_path, served.model, room, preset="co-cli")
+    nothing = await told(chat, room, "/compact")
+    await chat.say("one")
+    await chat.say("two")
+    before = await chat.session.messages()
+    served.answer = lambda _: ""
+
+    failed = await told(chat, room, "/compact")
+
+    assert "nothing" in nothing
+    assert failed
+    assert await chat.session.messages() == before
+    assert [entry.message.text for entry in await chat.session.shown()] == [
+        "one", "you said: one", "two", "you said: two",
+    ]  # fmt: skip
+    await chat.close()
