@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup chat test test-model lint check format bench lab-report crash demo clean
+.PHONY: help setup chat test test-model lint check format bench lab-report checklist crash demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -46,6 +46,9 @@ lint: $(STAMP)
 format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+checklist: $(STAMP)  ## Every behaviour of the four systems with the tests that prove it; writes docs/checklist.md
+	@$(BIN)/python -m scripts.checklist
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
 	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py tests/session/test_killed_compaction.py

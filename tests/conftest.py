@@ -1,4 +1,4 @@
-"""Settings of the suite, and the embedded model for the tests that want a real one."""
+"""Settings of the suite, what it consists of, and the embedded model for the tests that want a real one."""
 
 import asyncio
 import os
@@ -19,6 +19,21 @@ os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 for declaration in DECLARATIONS.values():
     for variable in declaration.variables:
         os.environ.pop(variable, None)
+
+
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remember what was collected before anything is deselected: the checklist wants to know of every test."""
+    config.stash[COLLECTED] = list(items)
+
+
+@pytest.fixture(scope="session")
+def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
+    """Return every test of this run, those that are not to be run too."""
+    return pytestconfig.stash[COLLECTED]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,142 @@
+"""Says which tests prove what the four systems behind the presets ask for.
+
+python -m scripts.checklist
+
+The behaviours stand in tests/checklist.toml, one line for each id. A test that proves one carries its id as a mark, so
+collecting the suite is enough: no test is run. The tables of docs/checklist.md are written from both; the prose around
+them is the page's own. An id that no test carries, a mark that is no id, and a documented id whose page does not have
+the heading it names are problems, and the command fails.
+"""
+
+import contextlib
+import io
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "tests" / "checklist.toml"
+TARGET = ROOT / "docs" / "checklist.md"
+BLOCK = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+Proofs = Mapping[str, list[str]]
+"""The tests that prove each id, as `file::name` from the folder of the tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checklist:
+    """What is asked for, and what no test can show."""
+
+    systems: Mapping[str, str]
+    """The name of the system behind each letter."""
+    asked: Mapping[str, str]
+    """What each id asks, in a line."""
+    documented: Mapping[str, Mapping[str, str]]
+    """The page, with its heading, and the reason for each id that no test can show."""
+
+
+class Collector:
+    """Keeps what pytest has collected."""
+
+    def __init__(self) -> None:
+        self.items: list[pytest.Item] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Take down the items before anything is deselected."""
+        self.items = list(items)
+
+
+def checklist() -> Checklist:
+    """Return what is asked for, as it stands in the file."""
+    return Checklist(**tomllib.loads(SOURCE.read_text(encoding="utf-8")))
+
+
+def proofs_of(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
+    """Return the tests that carry each id; the cases of a test count as one."""
+    found: dict[str, dict[str, None]] = {}
+    for item in items:
+        name = getattr(item, "originalname", None) or item.name
+        test = f"{item.path.relative_to(ROOT / 'tests').as_posix()}::{name}"
+        for mark in item.iter_markers("seed"):
+            for one in mark.args:
+                found.setdefault(str(one), {})[test] = None
+    return {one: sorted(tests) for one, tests in found.items()}
+
+
+def problems(listed: Checklist, proofs: Proofs) -> list[str]:
+    """Return what is wrong, a line each."""
+    unproved = [one for one in listed.asked if one not in proofs and one not in listed.documented]
+    unknown = [one for one in proofs if one not in listed.asked]
+    unlisted = [one for one in listed.documented if one not in listed.asked]
+    unwritten = [(one, said["page"]) for one, said in listed.documented.items() if not is_there(said["page"])]
+    return [
+        *(f"{one}: no test carries it: {listed.asked[one]}" for one in unproved),
+        *(f"{one}: is no id, but {proofs[one][0]} carries it" for one in unknown),
+        *(f"{one}: is documented, but is no id" for one in unlisted),
+        *(f"{one}: {page} is not there" for one, page in unwritten),
+    ]
+
+
+def is_there(place: str) -> bool:
+    """Return whether a page has the heading it is named with."""
+    path, _, anchor = place.partition("#")
+    page = ROOT / path
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE) if page.exists() else []
+    return anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def tables(listed: Checklist, proofs: Proofs) -> str:
+    """Return the tables of the page, one for each system."""
+    shown = sum(one in proofs for one in listed.asked)
+    said = sum(one not in proofs for one in listed.documented)
+    lines = [f"\n{len(listed.asked)} behaviours: {shown} shown by tests, {said} documented.\n"]
+    for letter, system in listed.systems.items():
+        lines.append(f"\n## {system}\n\n| id | what is asked | shown by |\n|---|---|---|\n")
+        lines += [
+            f"| {one} | {text} | {'<br>'.join(evidence(one, listed, proofs))} |\n"
+            for one, text in listed.asked.items()
+            if one.startswith(f"{letter}-")
+        ]
+    return "".join([*lines, "\n"])
+
+
+def evidence(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]:
+    """Yield the links to what shows an id."""
+    if said := listed.documented.get(one):
+        yield f"*documented:* [{said['page']}](../{said['page']}); {said['reason']}"
+    for test in proofs.get(one, ()):
+        path, _, name = test.partition("::")
+        yield f"[`{name}`](../tests/{path})"
+
+
+def collected() -> dict[str, list[str]]:
+    """Return the proofs of the whole suite, collected in this process."""
+    collector, told = Collector(), io.StringIO()
+    with contextlib.redirect_stdout(told):
+        code = pytest.main(["--collect-only", "-qq", "-p", "no:xdist", str(ROOT / "tests")], plugins=[collector])
+    if code != pytest.ExitCode.OK:
+        sys.exit(f"the suite cannot be collected:\n{told.getvalue()}")
+    return proofs_of(collector.items)
+
+
+def main() -> None:
+    """Print every id with its tests, write the page, and fail where something is not shown."""
+    listed, proofs = checklist(), collected()
+    for one, text in listed.asked.items():
+        print(f"{one}\t{text}".expandtabs(8))
+        for line in (*(said["page"] for said in [listed.documented.get(one)] if said), *proofs.get(one, ())):
+            print(f"\t{line}".expandtabs(8))
+    page = TARGET.read_text(encoding="utf-8")
+    TARGET.write_text(BLOCK.sub(lambda _: tables(listed, proofs), page), encoding="utf-8")
+    if found := problems(listed, proofs):
+        sys.exit("\n".join(found))
+    print(f"\n{len(listed.asked)} ids: {len(proofs)} shown by tests, {len(listed.asked) - len(proofs)} documented")
+
+
+if __name__ == "__main__":
+    main()
