@@ -186,6 +186,24 @@ def test_a_scrub_reaches_the_files_beside_a_session(
     assert [name for name, text in kept.items() if "sk-secret12345" in text] == ["checkpoints/other/001-keys.md"]
 
 
+def test_a_scrub_leaves_alone_the_folder_that_a_session_is_named_after(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    talked(chats)
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "config.ini").write_text("key = sk-secret12345\n")
+    gift = tmp_path / "gift.jsonl"
+    run(capsys, "export", "report-1", "-o", str(gift))
+    run(capsys, "import", str(gift), "--as", str(private))
+
+    code, out, _ = run(capsys, "scrub", str(private), "sk-secret12345")
+
+    assert (code, out) == (0, "replaced 1 times in 1 records\n")
+    assert (private / "config.ini").read_text() == "key = sk-secret12345\n"
+
+
 def test_an_export_comes_back_as_another_session(
     chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

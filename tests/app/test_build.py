@@ -121,9 +121,11 @@ def test_sessions_whose_names_look_alike_as_files_have_folders_of_their_own(sett
     names = ["a/b", "a-b", "../../etc", "..", "é", "x" * 300, "A/b"]
 
     folders = [checkpoints_folder(found, name) for name in names]
+    pastes = [found.places.attachments(name) for name in names]
 
-    assert len({*folders}) == len(names)
+    assert len({*folders}) == len({*pastes}) == len(names)
     assert all(folder is not None and folder.parent == found.checkpoints for folder in folders)
+    assert {folder.parent for folder in pastes} == {found.places.data_folder / "attachments"}
 
 
 def test_the_system_text_is_read_from_its_file(settings: Setup, home: Path) -> None:

@@ -1,14 +1,12 @@
 """What a program is made of, built from its settings."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 
 from holdfast.app.models import bare_name, model_of
-from holdfast.app.places import shortened
+from holdfast.app.places import folder_name, shortened
 from holdfast.app.policies import link_of
 from holdfast.app.settings import Settings
 from holdfast.core.planning.policy import Policy
@@ -28,8 +26,6 @@ from holdfast.session.session import Opening, Session, now_ms
 from holdfast.stores.base import Store
 
 NOBODY = "none"
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-MAX_NAME_CHARS = 80
 
 
 def policy_from(settings: Settings) -> Policy:
@@ -89,12 +85,7 @@ def system_text(settings: Settings) -> str | None:
 
 def checkpoints_folder(settings: Settings, session_id: str) -> Path | None:
     """Return the folder of a session's checkpoints; None where they are off."""
-    if settings.checkpoints is None:
-        return None
-    name = _UNSAFE.sub("-", session_id)[:MAX_NAME_CHARS].strip(".-")
-    # Two sessions whose ids look alike as files have folders of their own.
-    mark = "" if name == session_id else f"-{sha256(session_id.encode(errors='replace')).hexdigest()[:8]}"
-    return settings.checkpoints / f"{name}{mark}".lstrip("-")
+    return None if settings.checkpoints is None else settings.checkpoints / folder_name(session_id)
 
 
 def files_beside(settings: Settings, session_id: str) -> list[Path]:

@@ -1,14 +1,18 @@
 """Where a program's files are: the user's folder, the project's, and the one for what is kept."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 HOME_VARIABLE = "HOLDFAST_HOME"
 SETTINGS_FILE, OTHER_FILE = "holdfast.toml", "config.json"
 PROMPTS_FILE, ATTACHMENTS_FOLDER = "prompts", "attachments"
 STORE_FILE, CHECKPOINTS_FOLDER, MEMORY_FOLDER, BOARDS_FOLDER = "chats.db", "checkpoints", "memory", "boards"
+MAX_NAME_CHARS = 80
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class Places:
 
     def attachments(self, session_id: str) -> Path:
         """Where a conversation's large pastes are."""
-        return self.data_folder / ATTACHMENTS_FOLDER / session_id
+        return self.data_folder / ATTACHMENTS_FOLDER / folder_name(session_id)
 
     @property
     def memory(self) -> Path:
@@ -87,6 +91,14 @@ def places(environ: Mapping[str, str] | None = None, cwd: Path | None = None) ->
         data = home() / ".holdfast"
         user = (_expanded(configured) if configured else home() / ".config") / "holdfast"
     return Places(user_folder=user, data_folder=data, cwd=here, project_folder=_root_of(here))
+
+
+def folder_name(session_id: str) -> str:
+    """Return what a session's own folder is called: never a path, whatever somebody called the session."""
+    name = _UNSAFE.sub("-", session_id)[:MAX_NAME_CHARS].strip(".-")
+    # Two sessions whose ids look alike as files have folders of their own.
+    mark = "" if name == session_id else f"-{sha256(session_id.encode(errors='replace')).hexdigest()[:8]}"
+    return f"{name}{mark}".lstrip("-")
 
 
 def home() -> Path:
