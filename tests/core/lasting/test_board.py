@@ -54,7 +54,36 @@ def test_the_same_said_again_is_one_entry_with_more_sources() -> None:
 
     (entry,) = board.entries
     assert (entry.text, entry.sources, entry.last) == ("Use tabs.", ("s1 #1", "s2 #3"), LATER)
-    assert board.added("Use tabs", day=LATER) == board
+    assert board.added("Use tabs", day=LATER, sources=("s1 #1",)) == board
+
+
+def test_what_a_person_writes_is_the_persons_whether_it_was_proposed_before_or_after() -> None:
+    proposed = Board().added("Use tabs.", day=DAY, sources=("s1 #1",))
+    written = Board().added("Use tabs.", day=DAY)
+
+    (after,) = proposed.added("use tabs", day=LATER).entries
+    (before,) = written.added("use tabs", day=LATER, sources=("s2 #3",)).entries
+
+    assert (after.sources, before.sources) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("\U0001f469\u200d\U0001f4bb writes tests", "\U0001f469 \U0001f4bb writes tests"),
+        ("use tabs <!-- for now -->", "use tabs for now"),
+        ("half a character \ud83d", "half a character"),
+        ("the key is sk-abcdefghijklmnop1234", "the key is sk-[redacted]"),
+    ],
+)
+def test_what_was_added_is_found_by_the_words_it_was_added_with(text: str, kept: str) -> None:
+    board = Board().added(text, day=DAY)
+
+    found = board.same(text)
+
+    assert found is not None
+    assert found.text == kept
+    assert board.added(text, day=LATER) == board
 
 
 def test_an_entry_is_found_by_a_beginning_of_its_id_and_an_unknown_one_says_which_there_are() -> None:

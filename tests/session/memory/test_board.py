@@ -80,6 +80,15 @@ async def test_an_entry_is_put_on_the_board_of_its_owner_alone_and_taken_off(tmp
     assert (gone, (await board.read()).entries) == (entry, ())
 
 
+@pytest.mark.parametrize("text", ["\U0001f469\u200d\U0001f4bb writes tests", "tabs <!-- x -->", "half \ud83d"])
+async def test_an_entry_with_signs_that_cannot_stand_there_is_added_without_them(tmp_path: Path, text: str) -> None:
+    board = ContextBoard(tmp_path, WORK)
+
+    entry = await board.add(text, day=DAY)
+
+    assert (await board.read()).entries == (entry,)
+
+
 async def test_a_board_that_is_edited_by_hand_keeps_every_line(tmp_path: Path) -> None:
     board = ContextBoard(tmp_path, WORK)
     board.path.write_text("My own words\n- Use tabs\n")

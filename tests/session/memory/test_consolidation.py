@@ -10,7 +10,7 @@ from holdfast import Session
 from holdfast.core.planning.consolidating import AGENT, TOOL, Proposal
 from holdfast.models.base import Ask
 from holdfast.session.memory.board import ContextBoard, held_at
-from holdfast.session.memory.consolidation import IDLE_MS, INTERACTION, RemAgent
+from holdfast.session.memory.consolidation import IDLE_MS, INTERACTION, Consolidation, RemAgent
 from holdfast.session.memory.repository import Repository
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -148,6 +148,33 @@ async def test_what_a_model_makes_up_is_not_proposed_and_what_looks_like_a_key_i
     done = await agent(tmp_path, store, writer=ScriptedModel([answer])).run()
 
     assert [one.text for one in done.proposals] == ["Log in with password=[redacted]"]
+
+
+async def test_what_looks_like_a_key_reaches_no_board_by_rule_either(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await held(store, "s1", "Always deploy with the token sk-live-abcdef0123456789abcdef, never by hand.")
+    rem = agent(tmp_path, store)
+
+    done = await rem.run()
+    await rem.apply(done)
+    again = await rem.run(only="s1")
+
+    assert [one.text for one in done.proposals] == ["Always deploy with the token sk-[redacted], never by hand."]
+    assert "abcdef0123456789" not in rem.board.path.read_text()
+    assert again.proposals == ()
+
+
+async def test_what_a_person_writes_while_it_is_proposed_stays_the_persons(tmp_path: Path) -> None:
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+    rem = agent(tmp_path, store)
+    done = await rem.run()
+    mine = await rem.board.add(RULE, day="2026-11-15")
+
+    after = await rem.apply(done)
+    pruned = await rem.apply(Consolidation(proposals=(Proposal("prune", mine.text, mine.id, ("s1 #2",)),)))
+
+    assert (after.entries, pruned.entries) == ((mine,), (mine,))
 
 
 async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:

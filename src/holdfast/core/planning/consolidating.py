@@ -169,7 +169,7 @@ def applied(board: Board, proposals: Sequence[Proposal], day: str) -> Board:
             board = board.added(proposal.text, day=day, sources=proposal.sources)
             continue
         there = next((entry for entry in board.entries if entry.id == proposal.id), None)
-        if there is not None and there.text == proposal.text:
+        if there is not None and there.text == proposal.text and there.sources:
             board = board.pruned(there.id)
     return board
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.lasting.board import Board, Entry, parsed
+from holdfast.core.history.lasting.board import Board, Entry, parsed, sound
 from holdfast.core.planning.summary.frames import inbox_frame
 from holdfast.counters.vocabularies import counter_for
-from holdfast.redaction import redacted
 from holdfast.session.memory.files import changed, text_of
 from holdfast.session.memory.repository import Repository
 from holdfast.session.workspace import disk_errors_of
@@ -51,14 +50,14 @@ class ContextBoard:
 
     async def add(self, text: str, *, day: str, sources: tuple[str, ...] = ()) -> Entry:
         """Put something on it, and return the entry; refused where the board is full of what people wrote."""
+        said = sound(text)
 
         def change(board: Board) -> Board:
-            more = board.added(redacted(text), day=day, sources=sources)
-            entry = more.same(redacted(text))
+            more = board.added(said, day=day, sources=sources)
+            entry = more.same(said)
             return more.bounded(self.counter, keep=entry.id if entry else "")
 
-        after = await self.change(change)
-        entry = after.same(redacted(text))
+        entry = (await self.change(change)).same(said)
         if entry is None:  # pragma: no cover - what was added is kept
             raise AssertionError
         return entry

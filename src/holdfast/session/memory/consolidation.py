@@ -173,17 +173,11 @@ class RemAgent:
                     attempts=self.patience.attempts,
                 )
                 for call in calls_in(answer.text):
-                    draft.call(_hidden(call))
+                    draft.call(call)
         except ModelError as error:
             notes.append(f"{draft.session} was read by rule: {error}")
             return False
         return True
-
-
-def _hidden(call: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a call without what looks like a key in its words."""
-    text = call.get("text")
-    return {**call, "text": redacted(text)} if isinstance(text, str) else call
 
 
 def told(proposals: Sequence[Proposal]) -> list[tuple[str, str, str]]:

@@ -2,7 +2,8 @@
 
 It is one readable file with an entry a line, which people edit as they like. What we keep beside an entry, its id, its
 age, how often it was offered and where it comes from, stands in a comment behind it. A line that cannot be read is
-reported and stays as it is. A board is bounded: what was proposed goes before what a person wrote.
+reported and stays as it is. A board is bounded: what was proposed goes before what a person wrote. Whatever is added
+is a line without comments and without what looks like a key, and by that it is known again, whoever adds it.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import TypeAlias, cast
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.errors import MalformedInputError
+from holdfast.redaction import redacted
 
 MAX_ENTRIES, MAX_TOKENS, MAX_CHARS = 60, 2_000, 400
 MAX_SOURCES = 8
@@ -93,12 +95,18 @@ class Board:
         return next((entry for entry in self.entries if _key(entry.text) == wanted), None)
 
     def added(self, text: str, *, day: str, sources: Sequence[str] = ()) -> "Board":
-        """Return the board with one more entry; one that is there has further sources then."""
+        """Return the board with one more entry; one that is there has further sources then, or is a person's.
+
+        Without sources it is a person who adds it.
+        """
         said = sound(text)
         known = self.same(said)
         if known is None:
             entry = Entry(id=self._free_id(said), text=said, added=day, sources=tuple(sources)[:MAX_SOURCES])
             return replace(self, lines=(*self.lines, entry))
+        if not sources or not known.sources:
+            # What a person wrote, before or after it was proposed, is the person's.
+            return self._with(known, replace(known, sources=()))
         joined = tuple(dict.fromkeys((*known.sources, *sources)))[-MAX_SOURCES:]
         return self._with(known, replace(known, sources=joined, last=day)) if joined != known.sources else self
 
@@ -149,8 +157,8 @@ class Board:
 
 
 def sound(text: str) -> str:
-    """Return the words of an entry on one line; refused where there are none, or too many."""
-    said = " ".join(_COMMENT.sub(" ", "".join(char if char.isprintable() else " " for char in text)).split())
+    """Return the words of an entry as they stand on a board; refused where there are none, or too many."""
+    said = _plain(text)
     if not said:
         raise MalformedInputError("board", "an entry needs words")
     if len(said) > MAX_CHARS:
@@ -158,6 +166,12 @@ def sound(text: str) -> str:
             "board", f"an entry is one thought of at most {MAX_CHARS} characters, not {len(said):,}"
         )
     return said
+
+
+def _plain(text: str) -> str:
+    """Return a text on one line, without comments and without what looks like a key."""
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return redacted(" ".join(_COMMENT.sub(" ", printable).split()))
 
 
 def parsed(content: str) -> Board:
@@ -208,7 +222,7 @@ def _free_id(text: str, taken: set[str]) -> str:
 
 
 def _key(text: str) -> str:
-    return " ".join(text.casefold().split()).rstrip(".!")
+    return _plain(text).casefold().rstrip(".!")
 
 
 def _worth(entry: Entry) -> tuple[bool, int, str, int]:
