@@ -1,14 +1,21 @@
 """The slash commands."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from holdfast import Session
-from holdfast.chat.commands.every import COMMANDS
+from holdfast.chat.commands.every import COMMANDS, carry_out
+from holdfast.chat.happenings import Happening, Notice, Table
+from holdfast.chat.loop import converse
+from holdfast.chat.terminal import Terminal
 from holdfast.session.checkpoints import EMPTY
 from holdfast.stores.memory import MemoryStore
-from tests.chat.room import entered, said, told, user_part
+from tests.chat.room import Room, entered, said, told, user_part
 
 NAMED = [
     "help",
@@ -56,6 +63,57 @@ async def test_an_unknown_command_suggests_the_nearest(tmp_path: Path) -> None:
         == "/re: is no command; did you mean /recall or /receipts or /redo or /resume or /retry or /rewind?"
     )
     assert (await told(chat, room, "/his")).startswith("0 turns")
+
+
+@pytest.mark.parametrize("command", ["agents", "rewind", "fork", "pin"])
+@pytest.mark.parametrize("number", ["9" * 5_000, "-1", "x"], ids=["huge", "negative", "none"])
+async def test_a_number_that_means_nothing_is_refused_in_a_line(tmp_path: Path, command: str, number: str) -> None:
+    chat, room = await entered(tmp_path)
+    await said(chat, 1)
+
+    answer = await told(chat, room, f"/{command} {number}")
+
+    assert answer.startswith(f"/{command}: ")
+    assert answer.endswith("lists them")
+    assert len(answer) < 200
+
+
+class FaultyRoom(Room):
+    """A screen that cannot show tables."""
+
+    def show(self, happening: Happening) -> None:
+        if isinstance(happening, Table):
+            raise TypeError("no room for\na table")
+        super().show(happening)
+
+
+async def test_a_command_with_a_fault_is_told_in_a_line_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    chat, _ = await entered(tmp_path)
+    chat.screen = room = FaultyRoom()
+
+    is_done = [await carry_out(chat, line) for line in ("/help", "/board add Use tabs")]
+
+    assert is_done == [False, True]
+    first, second = (happening for happening in room.happened if isinstance(happening, Notice))
+    what = "that failed (TypeError: no room for a table), which is a fault of the program; the conversation goes on"
+    assert first == Notice(what, "error")
+    assert second.text.endswith("Use tabs")
+
+
+async def test_what_is_typed_is_answered_also_after_something_went_wrong_before_it(tmp_path: Path) -> None:
+    chat, _ = await entered(tmp_path)
+
+    async def greeting() -> None:
+        raise RuntimeError("nobody is at home")
+
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        chat.screen = terminal = Terminal(tmp_path / "prompts", has_colour=False)
+        keys.send_text("/board add Use tabs\r/quit\r")
+        async with asyncio.timeout(60):
+            await converse(chat, terminal, None, greeting)
+
+    (board,) = (tmp_path / "boards").glob("*.md")
+    assert "Use tabs" in board.read_text()
 
 
 async def test_help_is_the_docstring(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from holdfast.redaction import redacted
+
 Level: TypeAlias = Literal["info", "warning", "error"]
 Outcome: TypeAlias = Literal["done", "interrupted", "failed"]
 Consent: TypeAlias = Literal["yes", "always", "no"]
@@ -59,6 +61,12 @@ class Notice:
 
     text: str
     level: Level = "info"
+
+
+def unforeseen(error: Exception) -> Notice:
+    """Return what a person is told of an error that nobody has thought of."""
+    what = redacted(" ".join(f"{type(error).__name__}: {error}".split()))
+    return Notice(f"that failed ({what:.200}), which is a fault of the program; the conversation goes on", "error")
 
 
 @dataclass(frozen=True, slots=True)

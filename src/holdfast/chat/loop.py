@@ -12,9 +12,10 @@ from typing import TypeAlias
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import Notice
+from holdfast.chat.happenings import Notice, unforeseen
 from holdfast.chat.taking import take
 from holdfast.chat.terminal import Terminal
+from holdfast.errors import HoldfastError
 
 Greeting: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -82,7 +83,7 @@ class _Talk:
     async def _work(self) -> None:
         """Greet, and take what was typed, one after the other."""
         await self._terminal.line.is_drawn.wait()
-        await self._greeting()
+        await self._carefully(self._greeting())
         while not self._chat.is_over:
             await self._more.wait()
             while self._waiting and not self._chat.is_over:
@@ -91,11 +92,20 @@ class _Talk:
                 self._told()
                 self._terminal.said(line)
                 try:
-                    await take(self._chat, line)
+                    await self._carefully(take(self._chat, line))
                 finally:
                     self._is_working = False
             self._more.clear()
         self._terminal.line.leave()
+
+    async def _carefully(self, doing: Awaitable[object]) -> None:
+        """Wait for something, and tell what is wrong with it, whatever that is: what is typed next is answered."""
+        try:
+            await doing
+        except HoldfastError as error:
+            self._terminal.show(Notice(str(error), "error"))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._terminal.show(unforeseen(error))
 
     def _told(self) -> None:
         self._terminal.queued = len(self._waiting) if self._is_working else max(0, len(self._waiting) - 1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands
+from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.core.history.delegated import Delegation
 from holdfast.errors import SettingsError
@@ -20,9 +20,10 @@ async def agents(chat: Chat, number: str) -> None:
     """
     found = await chat.session.delegations()
     if number:
-        if not number.isdecimal() or not 1 <= int(number) <= len(found):
+        wanted = whole_number(number)
+        if wanted is None or not 1 <= wanted <= len(found):
             raise SettingsError("/agents", "takes the number of a task; /agents lists them")
-        chat.screen.show(Told("\n\n".join(_told(found[int(number) - 1]))))
+        chat.screen.show(Told("\n\n".join(_told(found[wanted - 1]))))
         return
     known = [(name, agent.model or chat.model, agent.description) for name, agent in chat.settings.agents.items()]
     if known:

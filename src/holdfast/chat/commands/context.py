@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands
+from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.change import ChangeReceipt
@@ -157,6 +157,7 @@ def _position(chat: Chat, number: str, command: str) -> int:
     prompts = chat.session.history.prompts
     if not number and prompts:
         return prompts[-1]
-    if not number.isdecimal() or int(number) >= len(chat.session):
+    wanted = whole_number(number)
+    if wanted is None or wanted >= len(chat.session):
         raise SettingsError(command, "takes the number of a message; /rewind lists them")
-    return int(number)
+    return wanted

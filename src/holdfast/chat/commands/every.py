@@ -3,7 +3,7 @@
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands import agents, context, memory, program, recalling, sessions
 from holdfast.chat.commands.registry import Commands
-from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.chat.happenings import Notice, Table, Told, unforeseen
 from holdfast.errors import HoldfastError
 
 COMMANDS = Commands(context.GROUP, recalling.GROUP, sessions.GROUP, memory.GROUP, agents.GROUP, program.GROUP)
@@ -27,5 +27,8 @@ async def carry_out(chat: Chat, line: str) -> bool:
         await COMMANDS.named(name.lower()).run(chat, arguments.strip())
     except HoldfastError as error:
         chat.screen.show(Notice(str(error), "error"))
+        return False
+    except Exception as error:  # noqa: BLE001 - a command that has a fault must not end the conversation
+        chat.screen.show(unforeseen(error))
         return False
     return True

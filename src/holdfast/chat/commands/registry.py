@@ -9,8 +9,15 @@ from typing import TypeAlias
 from holdfast.chat.chat import Chat
 from holdfast.errors import SettingsError
 
+MOST_DIGITS = 18
+"""No number that can be meant here has more."""
 Action: TypeAlias = Callable[[Chat, str], Awaitable[None]]
 Completes: TypeAlias = Callable[[Chat], Sequence[str]]
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that somebody typed; None where that is none, or more than anything here has."""
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast.app.build import checkpoints_folder
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands
+from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.chat.transcript import transcript
 from holdfast.errors import SettingsError
@@ -64,19 +64,21 @@ async def rewind(chat: Chat, number: str) -> None:
     if not number:
         await _list_prompts(chat)
         return
-    if not number.isdecimal() or int(number) not in chat.session.history.prompts:
-        raise SettingsError("/rewind", f"{number!r} is not the number of a prompt; /rewind lists them")
-    await chat.session.rewind(to=int(number))
-    chat.screen.show(Notice(f"back before message {number}; /undo takes it back"))
+    wanted = whole_number(number)
+    if wanted is None or wanted not in chat.session.history.prompts:
+        raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
+    await chat.session.rewind(to=wanted)
+    chat.screen.show(Notice(f"back before message {wanted}; /undo takes it back"))
 
 
 @GROUP.register("[N]")
 async def fork(chat: Chat, number: str) -> None:
     """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
-    if number and not (number.isdecimal() and int(number) <= len(chat.session)):
-        raise SettingsError("/fork", f"{number!r} is not the number of a message; /rewind lists them")
+    wanted = whole_number(number)
+    if number and (wanted is None or wanted > len(chat.session)):
+        raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
     old = chat.session.id
-    await chat.adopt(await chat.session.fork(at=int(number) if number else None))
+    await chat.adopt(await chat.session.fork(at=wanted))
     chat.screen.show(Notice(f"now in {chat.session.id}; /resume {old} goes back"))
 
 
