@@ -46,8 +46,10 @@ def disk_errors_of(path: Path) -> Generator[None]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that only its owner can open, where it is not there yet."""
-    path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    """Make a folder that only its owner can open, and those above it, where they are not there yet."""
+    if not path.parent.exists():
+        make_private_folder(path.parent)
+    path.mkdir(PRIVATE_FOLDER, exist_ok=True)
 
 
 def read_or_none(path: Path) -> bytes | None:

@@ -101,6 +101,18 @@ async def test_a_board_that_is_edited_by_hand_keeps_every_line(tmp_path: Path) -
     assert board.path.read_text().startswith("My own words\n- Use tabs")
 
 
+async def test_a_board_that_is_not_in_utf_8_is_read_as_far_as_it_goes_and_not_rewritten(tmp_path: Path) -> None:
+    board = ContextBoard(tmp_path, WORK)
+    content = "- Use tabs\n- caf\xe9 by hand\n".encode("latin-1")
+    board.path.write_bytes(content)
+
+    with pytest.raises(WorkspaceUnavailableError, match="save it in UTF-8"):
+        await board.offer(day=DAY)
+
+    assert [entry.text for entry in (await board.read()).entries] == ["Use tabs", "caf\ufffd by hand"]
+    assert board.path.read_bytes() == content
+
+
 async def test_many_who_write_at_once_lose_nothing(tmp_path: Path) -> None:
     boards = [ContextBoard(tmp_path, WORK) for _ in range(8)]
 

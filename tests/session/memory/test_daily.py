@@ -89,6 +89,55 @@ async def test_a_folder_that_cannot_be_written_is_said_with_what_to_do(tmp_path:
     assert "move it away" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"# day\n\n## Mine\n\n" + b"my notes\n" * 450_000, "is larger than 4,000,000 bytes"),
+        ("## Mine\n\ncaf\xe9\n".encode("latin-1"), "is not in UTF-8 from byte 12 on; save it in UTF-8"),
+    ],
+    ids=["large", "latin-1"],
+)
+async def test_what_cannot_be_read_whole_is_not_written(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / f"{DAY}.md"
+    path.write_bytes(content)
+
+    with pytest.raises(WorkspaceUnavailableError, match=problem):
+        await DailyMemory(tmp_path).add("s1", left(1), "the keys are red")
+
+    assert path.read_bytes() == content
+
+
+async def test_a_link_stays_a_link_and_the_file_it_means_is_added_to(tmp_path: Path) -> None:
+    mine, memory = tmp_path / "mine.md", tmp_path / "memory"
+    memory.mkdir()
+    mine.write_text("## Mine\n\nmy own words\n")
+    (memory / f"{DAY}.md").symlink_to(mine)
+
+    await DailyMemory(memory).add("s1", left(1), "the keys are red")
+
+    assert (memory / f"{DAY}.md").is_symlink()
+    assert [section.text for section in sections_of(mine.read_text(), DAY)] == ["my own words", "the keys are red"]
+
+
+@pytest.mark.parametrize("target", ["nothing", f"{DAY}.md", "."], ids=["nothing", "itself", "folder"])
+async def test_a_link_to_what_is_no_file_is_refused_and_stays(tmp_path: Path, target: str) -> None:
+    path = tmp_path / f"{DAY}.md"
+    path.symlink_to(tmp_path / target)
+
+    with pytest.raises(WorkspaceUnavailableError, match=r"is a link to .*; .*remove it"):
+        await DailyMemory(tmp_path).add("s1", left(1), "the keys are red")
+
+    assert path.is_symlink()
+
+
+async def test_the_folders_above_a_memory_that_are_made_for_it_are_private_too(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b" / "memory"
+
+    await DailyMemory(folder).add("s1", left(1), "the keys are red")
+
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (folder, *folder.parents[:2])] == [0o700] * 3
+
+
 async def test_search_finds_the_best_first_and_says_how_many_there_are(tmp_path: Path) -> None:
     daily = DailyMemory(tmp_path)
     await daily.add(

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.core.history.lasting.leavings import Leaving
 from holdfast.core.history.lasting.notes import Note, Section, sections_of, with_note
 from holdfast.core.history.lasting.ranking import Words, ranked
-from holdfast.errors import MalformedInputError
+from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redacted
 from holdfast.session.memory.files import changed, text_of
 from holdfast.session.moments import day_of, local_time
@@ -33,6 +33,8 @@ class Found:
     """The best first."""
     total: int
     """How many sections there were to be found."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the files that could not be looked through."""
 
 
 class DailyMemory:
@@ -89,7 +91,7 @@ class DailyMemory:
 
     def _search(self, words: str, limit: int, skip: int) -> Found:
         literal = [quoted.casefold() for quoted in _QUOTED.findall(words)]
-        every = [pair for path in self._files() for pair in self._sections(path)]
+        every, problems = self._every()
         if literal:
             every = [pair for pair in every if all(text in _whole(pair[0]).casefold() for text in literal)]
         order = ranked(words_of(words), [found for _, found in every])
@@ -97,7 +99,18 @@ class DailyMemory:
             # Signs alone, such as "->", are no words.
             order = list(range(len(every) - 1, -1, -1))
         chosen = [every[number][0] for number in order]
-        return Found(tuple(chosen[skip : skip + limit]), len(chosen))
+        return Found(tuple(chosen[skip : skip + limit]), len(chosen), tuple(problems))
+
+    def _every(self) -> tuple[list[tuple[Section, Words]], list[str]]:
+        """Return all sections, and what is wrong with files that cannot be read: they silence no others."""
+        every: list[tuple[Section, Words]] = []
+        problems: list[str] = []
+        for path in self._files():
+            try:
+                every += self._sections(path)
+            except WorkspaceUnavailableError as error:
+                problems.append(str(error))
+        return every, problems
 
     def _sections(self, path: Path) -> Sequence[tuple[Section, Words]]:
         with disk_errors_of(path):
