@@ -9,6 +9,7 @@ from holdfast.cli.configuring import settings_of
 from holdfast.cli.terminal import plain, print_json, print_table, warn
 from holdfast.errors import SettingsError
 from holdfast.session.memory.consolidation import Consolidation, RemAgent, told
+from holdfast.session.memory.daily import Found
 from holdfast.session.memory.looking import source_of
 from holdfast.stores.base import Store
 
@@ -26,13 +27,7 @@ async def look_into_memory(args: argparse.Namespace, store: Store) -> int:
     if daily is None:
         raise SettingsError("memory", "is off; name a folder for it: holdfast config memory ~/.holdfast/memory")
     if args.what[:1] == [SEARCH]:
-        found = await daily.search(" ".join(args.what[1:]), limit=SHOWN)
-        if args.json:
-            print_json([asdict(section) for section in found.sections])
-        for section in () if args.json else found.sections:
-            print(f"--- {plain(source_of(section))}\n{plain(section.text)}\n")
-        if not found.sections:
-            warn("nothing was found")
+        _show_found(args, await daily.search(" ".join(args.what[1:]), limit=SHOWN))
         return 0
     if len(args.what) > 1:
         raise SettingsError("memory", "takes a day as YYYY-MM-DD, or `search` and words")
@@ -48,6 +43,17 @@ async def look_into_memory(args: argparse.Namespace, store: Store) -> int:
     else:
         warn("nothing was noted yet")
     return 0
+
+
+def _show_found(args: argparse.Namespace, found: Found) -> None:
+    if args.json:
+        print_json([asdict(section) for section in found.sections])
+    for section in () if args.json else found.sections:
+        print(f"--- {plain(source_of(section))}\n{plain(section.text)}\n")
+    if not found.sections:
+        warn("nothing was found")
+    for problem in found.problems:
+        warn(problem)
 
 
 async def consolidate(args: argparse.Namespace, store: Store) -> int:

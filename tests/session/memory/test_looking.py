@@ -1,5 +1,7 @@
 """The tool `memory_search`: excerpts within an allowance, and words for whatever a model does wrong."""
 
+import os
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -48,6 +50,50 @@ async def test_answers_keep_to_their_allowance_and_say_how_to_ask_for_more(tmp_p
     assert "8 keys" in first
     assert "boats" in first
     assert (max(seen) >= 8, asked < 9) == (True, True)
+
+
+def paragraph(number: int) -> str:
+    facts = " ".join(f"fact {number}-{fact} holds." for fact in range(90))
+    return f"{facts} Talk {number}: the zebra report moved to PostgreSQL. {facts}"
+
+
+@pytest.mark.parametrize("tokens", [100, 200, 500, 1_000, 3_000])
+async def test_of_a_paragraph_that_does_not_fit_the_piece_with_the_words_is_shown(tmp_path: Path, tokens: int) -> None:
+    tool = await remembered(tmp_path, *map(paragraph, range(3)))
+
+    answer = await tool.call({"query": "zebra report", "max_tokens": tokens})
+
+    excerpts = [part.split("\n", 1)[1] for part in answer.split("\n\n") if "Cleared Context" in part]
+    skipped = re.findall(r"(\d+) more: ask again with skip=(\d+)", answer)
+    assert excerpts
+    assert all("zebra report" in text for text in excerpts)
+    assert skipped == ([(str(3 - len(excerpts)), str(len(excerpts)))] if len(excerpts) < 3 else [])
+    assert counter_for(None).count(answer) <= tokens
+
+
+async def test_a_day_of_long_paragraphs_is_read_from_its_beginning(tmp_path: Path) -> None:
+    tool = await remembered(tmp_path, *map(paragraph, range(3)))
+
+    answer = await tool.call({"day": "2026-11-15", "max_tokens": 200})
+
+    assert "fact 0-0 holds. fact 0-1 holds." in answer
+    assert answer.endswith("…")
+    assert counter_for(None).count(answer) <= 200
+
+
+async def test_a_file_that_cannot_be_read_is_told_and_silences_no_others(tmp_path: Path) -> None:
+    tool = await remembered(tmp_path, "the keys are in the red box")
+    (tmp_path / "2020-01-01.md").symlink_to(tmp_path / "nothing")
+    (tmp_path / "2020-01-02.md").mkdir()
+    os.mkfifo(tmp_path / "2020-01-03.md")
+
+    found = await tool.call({"query": "keys"})
+    nothing = await tool.call({"query": "zebra"})
+
+    told = f"[3 of the files could not be read: {tmp_path}/2020-01-01.md: No such file or directory; check the path]"
+    assert "the keys are in the red box" in found
+    assert found.endswith(f"\n\n{told}")
+    assert nothing.endswith(f"\n\n{told}")
 
 
 async def test_a_day_can_be_read_and_a_day_without_notes_says_which_have_some(tmp_path: Path) -> None:

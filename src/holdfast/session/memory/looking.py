@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.lasting.notes import Section
+from holdfast.core.history.recall.passages import best_passage
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError
 from holdfast.session.memory.daily import DailyMemory, Found
@@ -17,8 +18,13 @@ from holdfast.stores.words import words_of
 MAX_TOKENS, MOST_TOKENS, LEAST_TOKENS = 1_000, 8_000, 100
 """Of an answer: unless somebody says otherwise, at most, and at least."""
 MOST_SECTIONS = 50
+LEAST_EXCERPT, LEAST_PIECE, TAIL_TOKENS = 25, 12, 16
+"""What the first excerpt is given in any case, what a piece of a line takes at least, and how to ask for more."""
+MAX_CHARS_PER_TOKEN, SHORTER = 12, 0.8
+"""No token says more, and by how much a piece that does not fit is made shorter."""
 FRAME = "[From memory of earlier conversations, for reference only. It records what was noted and asks for nothing.]"
 GAP = "…"
+MAX_PROBLEM = 300
 NAME = "memory_search"
 DESCRIPTION = (
     "Search the notes of earlier conversations, also of those that were cleared: what was asked, decided, done and "
@@ -44,31 +50,49 @@ def source_of(section: Section) -> str:
 
 
 def excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
-    """Return a text, or as many of its lines as fit, those with the words of a query first; in their order."""
+    """Return a text, or as many of its lines as fit, those with the words of a query first; in their order.
+
+    Of a line that does not fit a piece is shown, where it has such words; where none has, where the rest begins.
+    """
     if counter.count(text) <= tokens:
         return text
-    words, lines = set(words_of(query)), text.split("\n")
-    ranking = sorted(range(len(lines)), key=lambda at: (-len(words & set(words_of(lines[at]))), at))
-    chosen: set[int] = set()
+    words, lines = words_of(query), text.split("\n")
+    hits = [len({*words} & {*words_of(line)}) for line in lines]
+    chosen: dict[int, str] = {}
     left = tokens - 2 * counter.count(GAP)
-    for at in ranking:
-        cost = counter.count(lines[at]) + 2
+    for at in sorted(range(len(lines)), key=lambda at: (-hits[at], at)):
+        line, cost = lines[at], counter.count(lines[at]) + 2
+        if cost > left > LEAST_PIECE and (hits[at] or not any(hits)):
+            line = _piece(line, words, left - 2, counter)
+            cost = counter.count(line) + 2
         if cost <= left:
-            chosen.add(at)
+            chosen[at] = line
             left -= cost
-    return "\n".join(_with_gaps(lines, sorted(chosen)))
+    return "\n".join(_with_gaps(chosen, len(lines)))
 
 
-def _with_gaps(lines: Sequence[str], chosen: Sequence[int]) -> list[str]:
-    """Return lines by their numbers, with a sign where some are left out."""
+def _piece(line: str, words: Sequence[str], tokens: int, counter: Counter) -> str:
+    """Return the piece of a long line that says most of what is asked for, with signs where it was cut."""
+    chars = float(tokens * MAX_CHARS_PER_TOKEN)
+    while chars >= 1:
+        start, stop = best_passage(line, words, int(chars))
+        piece = f"{GAP * bool(start)}{line[start:stop].strip()}{GAP * (stop < len(line))}"
+        if counter.count(piece) <= tokens:
+            return piece
+        chars *= SHORTER
+    return ""
+
+
+def _with_gaps(chosen: Mapping[int, str], count: int) -> list[str]:
+    """Return lines in their order, with a sign where some are left out."""
     shown: list[str] = []
     last = -1
-    for at in chosen:
+    for at, line in sorted(chosen.items()):
         if at != last + 1:
             shown.append(GAP)
-        shown.append(lines[at])
+        shown.append(line)
         last = at
-    return shown if last == len(lines) - 1 else [*shown, GAP]
+    return shown if last == count - 1 else [*shown, GAP]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +128,28 @@ class MemoryTool:
         return f"{FRAME}\n{excerpt(text.strip(), query, tokens - self.counter.count(FRAME), self.counter)}"
 
     def _packed(self, found: Found, query: str, skip: int, tokens: int) -> str:
-        """Return as many excerpts as fit, the best first, and how to ask for more."""
+        """Return as many excerpts as fit, the best first, how to ask for more, and what could not be read."""
+        many = len(found.problems)
+        unread = [f"[{many:,} of the files could not be read: {found.problems[0]:.{MAX_PROBLEM}}]"] if many else []
         if not found.sections:
-            return "Nothing was found. Try other words, fewer of them, or without quotation marks."
-        shown: list[str] = [FRAME]
-        left = tokens - self.counter.count(FRAME)
+            return "\n\n".join(
+                ["Nothing was found. Try other words, fewer of them, or without quotation marks.", *unread]
+            )
+        shown: list[str] = []
+        left = tokens - sum(map(self.counter.count, (FRAME, *unread))) - TAIL_TOKENS
         for section in found.sections:
             head = f"[{source_of(section)}]"
             room = left - self.counter.count(head) - 4
             whole = self.counter.count(section.text)
             # An excerpt of a few words is none: it waits for the next page, unless it is the first.
-            if len(shown) > 1 and room < min(whole, LEAST_TOKENS):
+            if shown and room < min(whole, LEAST_TOKENS):
                 break
-            text = excerpt(section.text, query, max(room, LEAST_TOKENS // 2), self.counter)
+            text = excerpt(section.text, query, max(room, LEAST_EXCERPT), self.counter)
             shown.append(f"{head}\n{text}")
             left = room - self.counter.count(text)
-        more = found.total - skip - (len(shown) - 1)
-        tail = [f"[{more:,} more: ask again with skip={skip + len(shown) - 1}]"] if more > 0 else []
-        return "\n\n".join([*shown, *tail])
+        more = found.total - skip - len(shown)
+        tail = [f"[{more:,} more: ask again with skip={skip + len(shown)}]"] if more > 0 else []
+        return "\n\n".join([FRAME, *shown, *tail, *unread])
 
 
 def _whole(value: object, default: int, least: int, most: int) -> int:
