@@ -217,10 +217,10 @@ def _is_asked(one: Found, asking: Recall) -> bool:
         return False
     if asking.tool and asking.tool.lower() not in one.tool.lower().split(", "):
         return False
-    text = one.body.text
-    if asking.text and asking.text.lower() not in text.lower():
+    texts = [text for _, text in one.pieces]
+    if asking.text and not any(asking.text.lower() in text.lower() for text in texts):
         return False
-    return not asking.file or asking.file in text or asking.file in one.about
+    return not asking.file or asking.file in one.about or any(asking.file in text for text in texts)
 
 
 def check_words(asking: Recall) -> None:

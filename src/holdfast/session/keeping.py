@@ -200,8 +200,10 @@ class Keeper:
 
         def change() -> tuple[Sequence[log.Event], Sequence[Indexed]]:
             nonlocal start
-            start = len(self.history)
-            return events, indexed(enumerate(messages, start))
+            start, answers = len(self.history), self.history.answers.ahead()
+            said = enumerate(zip(events, messages, strict=True), start)
+            marked = [(at, answers.observe(message, at, event.scope)) for at, (event, message) in said]
+            return events, indexed(marked)
 
         if events:
             try:

@@ -149,7 +149,7 @@ def indexed(messages: Iterable[tuple[int, Message]]) -> list[Indexed]:
 
 
 def words_of_message(message: Message) -> str:
-    """Return what one message is found by."""
-    pieces = [message.text, *(result.text for result in message.results)]
+    """Return what one message is found by; what recall has answered is found where it was said."""
+    pieces = [message.text, *(result.text for result in message.results if not result.is_recalled)]
     pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
     return "\n".join(piece for piece in pieces if piece)[:MAX_INDEXED_CHARS]

@@ -85,4 +85,4 @@ class Rereader:
         if entry is not None:
             return entry.message
         spoken, native = said_in(await whole_record(self._keeper.store, stored.record))
-        return format_named(spoken).decode(native, position)
+        return self._keeper.history.answers.marked(format_named(spoken).decode(native, position), position)

@@ -14,7 +14,7 @@ from holdfast.core.history.records import SCHEMA
 from holdfast.core.history.state import State
 from holdfast.session.request import engine_version
 
-MAKE = 6
+MAKE = 7
 """Changes whenever a snapshot of before would be read wrongly."""
 
 

@@ -28,16 +28,25 @@ def clip_text(text: str, max_chars: int, place: str = "") -> str:
     return text[:head] + notice + (text[len(text) - tail :] if tail else "")
 
 
-def clip_outputs(message: Message, max_chars: int, position: int | None = None) -> Message:
+def clip_outputs(
+    message: Message, max_chars: int, position: int | None = None, *, spares_recalled: bool = False
+) -> Message:
     """Return the message with its tool output clipped; itself if there was nothing to clip.
 
-    `position` is where it stands, for a model that can ask for the rest.
+    `position` is where it stands, for a model that can ask for the rest. `spares_recalled` leaves recall's answers.
     """
-    if not any(isinstance(part, ToolResult) and _is_long(part, max_chars) for part in message.parts):
+    long = [
+        isinstance(part, ToolResult) and _is_long(part, max_chars) and not (spares_recalled and part.is_recalled)
+        for part in message.parts
+    ]
+    if not any(long):
         return message
     places = places_of(message, position)
     return message.with_parts(
-        tuple(_clip_part(part, max_chars, place) for part, place in zip(message.parts, places, strict=True))
+        tuple(
+            _clip_part(part, max_chars, place) if is_long else part
+            for part, place, is_long in zip(message.parts, places, long, strict=True)
+        )
     )
 
 
@@ -54,7 +63,7 @@ def _is_long(result: ToolResult, max_chars: int) -> bool:
 
 
 def _clip_part(part: Part, max_chars: int, place: str) -> Part:
-    if not isinstance(part, ToolResult) or not _is_long(part, max_chars):
+    if not isinstance(part, ToolResult):
         return part
     return part.with_content(tuple(_clip_content(content, max_chars, place) for content in part.content))
 

@@ -119,6 +119,8 @@ class ToolResult:
     is_edited: bool = field(default=False, compare=False, repr=False)
     answers: ToolCall | None = field(default=None, compare=False, repr=False)
     """The call, where the result was made up for it: some formats name the tool or its kind beside the id."""
+    is_recalled: bool = field(default=False, compare=False, repr=False)
+    """Whether it is recall's answer, which repeats what was said before."""
 
     @property
     def text(self) -> str:

@@ -31,7 +31,7 @@ class Context:
     """Positions of system messages: they are shown whatever is folded."""
     pins: frozenset[int] = frozenset()
     answers: Answers | None = None
-    """Which messages are recall's own, where this agent has it; None where it has not, and markers do not name it."""
+    """What is recall's own, where this agent has it; None where it has not, and markers do not name it."""
 
     @property
     def standing(self) -> Standing:
@@ -94,9 +94,8 @@ class Context:
         entry, offloaded = self._attributed(position), self.standing.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
-        if self.answers and position in self.answers.answers:
-            return entry
-        shorter = clip_outputs(entry.message, offloaded.max_chars, position if self.has_recall else None)
+        place = position if self.has_recall else None
+        shorter = clip_outputs(entry.message, offloaded.max_chars, place, spares_recalled=self.has_recall)
         return entry if shorter is entry.message else entry.saying(shorter)
 
     def _attributed(self, position: int) -> Entry:

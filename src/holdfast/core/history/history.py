@@ -50,7 +50,7 @@ class History:
     prompts: list[int] = field(default_factory=list[int])
     """Positions of what a user said."""
     answers: Answers = field(default_factory=Answers)
-    """Which messages are recall's own."""
+    """What of the messages is recall's own."""
     facts: Facts = field(default_factory=Facts)
     _versions: list[Version] = field(default_factory=lambda: [Version()])
     _current: int = 0
@@ -244,12 +244,14 @@ class History:
 
     def read(self, position: int, event: log.MessageAppended) -> None:
         """Take in a message of the past that was not read before."""
-        message = _labelled(self.readers(event.format).decode(event.native, position), event)
+        message = self.answers.marked(self.readers(event.format).decode(event.native, position), position)
+        message = _labelled(message, event)
         self.entries.put(Entry(message, position), event)
 
     def _say(self, event: log.MessageAppended, message: Message | None) -> None:
         position = len(self.entries)
-        message = _labelled(message or self.readers(event.format).decode(event.native, position), event)
+        message = message or self.readers(event.format).decode(event.native, position)
+        message = _labelled(self.answers.observe(message, position, event.scope), event)
         self.entries.append(Entry(message, position), event)
         self.said_in.append(event.scope)
         self.counts[event.scope] = self.counts.get(event.scope, 0) + 1
@@ -258,7 +260,6 @@ class History:
             self.systems.append(position)
         elif message.is_prompt:
             self.prompts.append(position)
-        self.answers.observe(message, position)
 
     def _note(self, event: log.Event) -> None:
         if isinstance(event, log.Pinned | log.Unpinned):
@@ -331,7 +332,7 @@ class History:
             said_in=tuple((scope, len(list(run))) for scope, run in groupby(self.said_in)),
             systems=tuple(self.systems),
             prompts=tuple(self.prompts),
-            answers=(tuple(sorted(self.answers.answers)), tuple(sorted(self.answers.calls)), tuple(self.answers.open)),
+            answers=self.answers.kept(),
             versions=tuple(self._versions[first:]),
             current=self._current - first,
             changes=self.changes,
@@ -353,7 +354,7 @@ class History:
         history.counts = dict(Counts(history.said_in))
         history.format = state.format
         history.systems, history.prompts = list(state.systems), list(state.prompts)
-        history.answers = Answers.of(*state.answers)
+        history.answers = Answers.of(state.answers)
         history._versions, history._current = list(state.versions), state.current
         history.changes = state.changes
         history._has_earlier, history.facts = state.has_earlier, state.facts

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.core.history.answers import KeptAnswers
 from holdfast.core.history.delegations import Spans
 from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
@@ -53,8 +54,8 @@ class State:
     """Scopes in the order of the messages, each with how many messages in a row are of it."""
     systems: tuple[int, ...]
     prompts: tuple[int, ...]
-    answers: tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
-    """Of recall: its answers, its calls, and the ids of those without an answer."""
+    answers: KeptAnswers
+    """What is recall's own."""
     versions: tuple[Version, ...]
     """The last few, with those that were taken back."""
     current: int

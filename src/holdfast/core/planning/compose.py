@@ -31,6 +31,8 @@ class Cut(NamedTuple):
     has_digest: bool = True
     squeeze_chars: int | None = None
     """In the last resort, what is left of each output and argument, the newest included."""
+    spares_recalled: bool = True
+    """Whether recall's answers are left as they are, for a model that has recall."""
 
 
 class Composed(NamedTuple):
@@ -132,7 +134,7 @@ class Composer:
     def _shown(self, index: int, cut: Cut) -> Entry:
         """Return a message in the form that a cut leaves of it."""
         if cut.squeeze_chars is not None:
-            return self.squeezed(index, cut.squeeze_chars)
+            return self.squeezed(index, cut.squeeze_chars, spares_recalled=cut.spares_recalled)
         return self.shortened(index) if index < cut.clip else self.transcript.entry(index)
 
     def shortened(self, index: int) -> Entry:
@@ -144,18 +146,21 @@ class Composer:
             is_small = self.transcript.weight_of(index) <= self.clip_chars
             if not is_small or self.transcript.tokens_of(entry.message, is_kept=True)[1]:
                 place = self._place(index)
-                short = elide_media(clip_outputs(entry.message, self.clip_chars, place), position=place)
+                spares = self.situation.has_recall
+                clipped = clip_outputs(entry.message, self.clip_chars, place, spares_recalled=spares)
+                short = elide_media(clipped, position=place)
                 entry = entry if short is entry.message else self.transcript.kept(entry.saying(short))
             self._short[index] = entry
         return self._short[index]
 
-    def squeezed(self, index: int, chars: int) -> Entry:
+    def squeezed(self, index: int, chars: int, *, spares_recalled: bool = False) -> Entry:
         """Return a message with as little as may be left of it; what is protected keeps its own words."""
         entry = self.transcript.entry(index)
         if index in self.protection.fixed:
             return entry
         place = self._place(index)
-        message = clip_outputs(entry.message, chars, place)
+        spares = spares_recalled and self.situation.has_recall
+        message = clip_outputs(entry.message, chars, place, spares_recalled=spares)
         if index == self.protection.prompt:
             return entry.saying(elide_media(message, results_only=True, position=place))
         return entry.saying(elide_media(clip_arguments(message, chars), position=place))

@@ -142,12 +142,26 @@ class Floor:
         """Yield cuts that keep nothing but the last exchange, and less and less of that."""
         limit = self._protection.limit
         tightest = Cut(limit, limit)
-        for has_digest, least in ((True, self._composer.clip_chars), (False, MIN_CLIP_CHARS)):
-            chars = self._room * CHARS_PER_TOKEN
-            yield tightest._replace(has_digest=has_digest)
-            while chars > least:
-                chars = max(least, chars // 2)
-                yield tightest._replace(has_digest=has_digest, squeeze_chars=chars)
+        yield tightest
+        if self._ends_with_recall():
+            yield from self._squeezed(tightest, self._composer.clip_chars)
+        tightest = tightest._replace(spares_recalled=False)
+        yield from self._squeezed(tightest, self._composer.clip_chars)
+        tightest = tightest._replace(has_digest=False)
+        yield tightest
+        yield from self._squeezed(tightest, MIN_CLIP_CHARS)
+
+    def _squeezed(self, cut: Cut, least: int) -> Iterator[Cut]:
+        """Yield a cut with less and less of each output."""
+        chars = self._room * CHARS_PER_TOKEN
+        while chars > least:
+            chars = max(least, chars // 2)
+            yield cut._replace(squeeze_chars=chars)
+
+    def _ends_with_recall(self) -> bool:
+        """Return whether the last exchange holds an answer of recall, which is then shortened after all else."""
+        last = (self._transcript[index] for index in self._protection.last)
+        return self._situation.has_recall and any(result.is_recalled for message in last for result in message.results)
 
     # When nothing can shrink any more.
 

@@ -97,8 +97,8 @@ def outlook_of(history: History, policy: Policy, situation: Situation) -> Outloo
     shown = history.projection(situation.counter, situation.scope)
     if policy.outputs is None:
         return Outlook(history, shown, situation, window, shown.entries[:], shown.tokens)
-    exempt = situation.pins | shown.context.answers.answers if shown.context.answers else situation.pins
-    entries = policy.outputs.apply(shown.entries, exempt)
+    spares = shown.context.has_recall
+    entries = policy.outputs.apply(shown.entries, situation.pins, spares_recalled=spares)
     tokens = shown.tokens + _difference(shown.entries, entries, situation)
     return Outlook(history, shown, situation, window, entries, tokens)
 

@@ -8,12 +8,12 @@ is first in the next answer, also where something shorter behind it still fits: 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
-from holdfast.core.history.recall.bodies import Body, body_of
-from holdfast.core.history.recall.passages import best_passage
+from holdfast.core.history.recall.bodies import Body, body_of, text_of
+from holdfast.core.history.recall.passages import best_passage, said_of
 from holdfast.core.history.recall.ranking import telling_words
 from holdfast.core.history.recall.references import Reference, Span
 
@@ -49,6 +49,15 @@ class Found:
     def body(self) -> Body:
         """Its text."""
         return body_of(self.message)
+
+    @property
+    def pieces(self) -> list[tuple[int | None, str]]:
+        """What a search finds of it: all, or part by part where some of them are recall's own answers."""
+        parts = list(enumerate(self.message.parts, 1))
+        others = [(number, part) for number, part in parts if not (isinstance(part, ToolResult) and part.is_recalled)]
+        if not others or len(others) == len(parts):
+            return [(None, self.body.text)]
+        return [(number, text_of(part)) for number, part in others]
 
 
 @dataclass(slots=True)
@@ -116,8 +125,9 @@ def packed_search(found: Sequence[Found], asking: Recall, packer: Packer) -> int
 
 
 def _take_found(one: Found, words: Sequence[str], literal: str, most: int, packer: Packer) -> bool:
-    text = one.body.text
-    if packer.take(_excerpt(one, text, 0, len(text)), most if packer.excerpts else None):
+    pieces = one.pieces
+    part, text = pieces[0] if len(pieces) == 1 else max(pieces, key=lambda piece: said_of(piece[1], words, literal))
+    if packer.take(_excerpt(one, text, 0, len(text), part), most if packer.excerpts else None):
         return True
     chars = most * CHARS_PER_TOKEN
     if len(text) <= chars and packer.left < most:
@@ -125,7 +135,7 @@ def _take_found(one: Found, words: Sequence[str], literal: str, most: int, packe
         return False
     while chars >= LEAST_TOKENS * CHARS_PER_TOKEN:
         start, stop = best_passage(text, words, chars, literal)
-        if packer.take(_excerpt(one, text, start, stop)):
+        if packer.take(_excerpt(one, text, start, stop, part)):
             return True
         chars = chars * 2 // 3
     return False
@@ -153,7 +163,7 @@ def excerpt_at(place: Reference, one: Found) -> Excerpt:
     first, last = (body.part(place.part) if place.part is not None else None) or (0, len(body.text))
     text = body.text[first:last]
     start, stop = place.span.within(text) if place.span else (0, len(text))
-    return replace(_excerpt(one, text, start, stop), part=place.part)
+    return _excerpt(one, text, start, stop, place.part)
 
 
 def place_of(place: Reference, one: Found) -> Reference:
@@ -192,7 +202,7 @@ def _joined(places: Iterable[Reference]) -> Iterator[Reference]:
         yield run
 
 
-def _excerpt(one: Found, text: str, start: int, stop: int) -> Excerpt:
+def _excerpt(one: Found, text: str, start: int, stop: int, part: int | None) -> Excerpt:
     return Excerpt(
         position=one.position,
         role=one.message.role,
@@ -203,6 +213,7 @@ def _excerpt(one: Found, text: str, start: int, stop: int) -> Excerpt:
         time_ms=one.time_ms,
         time=one.time,
         tool=one.tool,
+        part=part,
         is_neighbour=one.is_neighbour,
     )
 

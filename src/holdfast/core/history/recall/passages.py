@@ -35,6 +35,11 @@ def best_passage(text: str, words: Sequence[str], max_chars: int, literal: str =
     return _around(text, matches[best][0], max_chars)
 
 
+def said_of(text: str, words: Sequence[str], literal: str = "") -> int:
+    """Return how many of the words that are asked for stand in a text."""
+    return len({word for _, word in _matches(text, words, literal)})
+
+
 def _matches(text: str, words: Sequence[str], literal: str) -> list[tuple[int, str]]:
     """Return where words stand, or words that begin as they do, in the order of the text."""
     lower = text.lower()

@@ -49,10 +49,9 @@ class Offload:
 
     def _gain(self, outlook: Outlook, index: int) -> int:
         entry = outlook.shown.entries[index]
-        answers = outlook.shown.context.answers
         if entry.position is None or entry.position in outlook.history.facts.pins:
             return 0
-        if answers and entry.position in answers.answers:
-            return 0
-        texts = (part.text for result in entry.message.results for part in result.content if isinstance(part, Text))
+        spares = outlook.shown.context.has_recall
+        results = (result for result in entry.message.results if not (spares and result.is_recalled))
+        texts = (part.text for result in results for part in result.content if isinstance(part, Text))
         return sum(max(0, len(text) - self.max_chars) for text in texts) // CHARS_PER_TOKEN

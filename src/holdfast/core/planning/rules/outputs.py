@@ -55,20 +55,27 @@ class KeepHeads:
     def __post_init__(self) -> None:
         check_settings(self, "outputs")
 
-    def apply(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
-        """Return the entries with older outputs cut, pinned ones excepted."""
+    def apply(
+        self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, spares_recalled: bool = False
+    ) -> list[Entry]:
+        """Return the entries with older outputs cut, pinned ones excepted, and recall's answers if so wanted."""
         groups = exchanges(entries)
         stop = groups[-self.protect_last].start if len(groups) >= self.protect_last else 0
         return [
-            entry.saying(_with_heads(entry.message, self.max_chars))
+            entry.saying(_with_heads(entry.message, self.max_chars, spares_recalled=spares_recalled))
             if index < stop and entry.message.results and entry.position not in pins
             else entry
             for index, entry in enumerate(entries)
         ]
 
 
-def _with_heads(message: Message, max_chars: int) -> Message:
-    parts = tuple(_with_head(part, max_chars) if isinstance(part, ToolResult) else part for part in message.parts)
+def _with_heads(message: Message, max_chars: int, *, spares_recalled: bool) -> Message:
+    parts = tuple(
+        _with_head(part, max_chars)
+        if isinstance(part, ToolResult) and not (spares_recalled and part.is_recalled)
+        else part
+        for part in message.parts
+    )
     return message if parts == message.parts else message.with_parts(parts)
 
 
@@ -101,12 +108,14 @@ class KeepEnds:
     def __post_init__(self) -> None:
         check_settings(self, "outputs")
 
-    def apply(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
-        """Return the entries with the outputs of historical turns cut, pinned ones excepted."""
+    def apply(
+        self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, spares_recalled: bool = False
+    ) -> list[Entry]:
+        """Return the entries with the outputs of historical turns cut, as `KeepHeads` does."""
         spans = turns(entries)
         stop = spans[-1].start if spans else 0
         return [
-            entry.saying(clip_outputs(entry.message, self.max_chars))
+            entry.saying(clip_outputs(entry.message, self.max_chars, spares_recalled=spares_recalled))
             if index < stop and entry.message.results and entry.position not in pins
             else entry
             for index, entry in enumerate(entries)
