@@ -106,6 +106,7 @@ async def test_an_artifact_whose_content_was_deleted_by_hand_is_told_of() -> Non
     store._blobs.clear()
 
     async with Session.open("c1", store=store, model="gpt-5") as again:
+        assert await again.artifacts() == []
         with pytest.raises(MissingBlobError):
             await again.artifact("#2")
 

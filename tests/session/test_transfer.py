@@ -10,9 +10,10 @@ from holdfast import SettingsError
 from holdfast.core.history import events as log
 from holdfast.core.history.records import to_record
 from holdfast.errors import MalformedInputError, StoreUnavailableError
+from holdfast.session.log import LOST
 from holdfast.session.scrub import TOMBSTONE, scrub
 from holdfast.session.session import Session
-from holdfast.session.transfer import LOST, bring_in, outgoing, records_of
+from holdfast.session.transfer import bring_in, outgoing, records_of
 from holdfast.session.verify import requests_of
 from holdfast.stores.base import Record, Store
 from holdfast.stores.jsonl import export_lines, load_file, loaded

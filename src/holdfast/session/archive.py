@@ -63,6 +63,8 @@ class Archivist(Folder):
         if reference.startswith("#") and number.isdecimal():
             place = int(number)
             positions = range(max(positions.start, place - NEAR), place + 1) if place in positions else range(0)
+            context.entries.need(filter(context.may_see, positions))
+            self._keeper.check_there(filter(context.may_see, positions[-1:]))
         for artifact in self._large(context, positions):
             if reference in {artifact.id, artifact.call_id, f"#{artifact.position}"}:
                 return artifact

@@ -5,7 +5,7 @@ opened by a shortcut, and of what was said only what is asked for is read.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from random import random
@@ -17,6 +17,7 @@ from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA
 from holdfast.errors import (
     MalformedInputError,
+    MissingBlobError,
     NotInMemoryError,
     OvertakenError,
     SequenceConflictError,
@@ -163,6 +164,12 @@ class Keeper:
         places = {self._places[position]: position for position in positions}
         found = await self.store.pick(self.session, list(places)) if places else []
         return [(places[stored.position], stored) for stored in found]
+
+    def check_there(self, positions: Iterable[int]) -> None:
+        """Raise `MissingBlobError` where the content of a message that was read is gone from the store."""
+        for position in positions:
+            if digest := self.log.gone.get(self._places[position]):
+                raise MissingBlobError(digest)
 
     async def decided(self, decide: Callable[[], T]) -> T:
         """Return what a pure decision comes to; what of the past it misses is read, and it is made again."""

@@ -4,17 +4,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Message, user
 from holdfast.core.history import events as log
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.records import SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
 from holdfast.stores.base import Indexed, Record, Store, StoredRecord
+from holdfast.wire.formats import FORMATS, format_named
 
 MIN_BLOB_BYTES = 16_384
 """A message larger than this is kept apart, once, whoever repeats it."""
 MAX_INDEXED_CHARS = 200_000
 DAMAGED = "damaged"
+LOST = "[this message could not be read]"
+"""What stands in the place of a message whose content is gone."""
 PAGE = 2_000
 """How many records are read at a time."""
 
@@ -30,6 +33,8 @@ class Log:
         self.newest_schema = SCHEMA
         self.damage: list[str] = []
         """What could not be read."""
+        self.gone: dict[int, str] = {}
+        """By the place of a message whose content is gone from the store, the hash of that."""
 
     async def append(self, whole: Sequence[Record], time_ms: int, index: Sequence[Indexed] = ()) -> None:
         """Write records; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
@@ -64,12 +69,19 @@ class Log:
                 return found
 
     async def _event(self, stored: StoredRecord) -> log.Event:
-        """Return the event of a record; one that cannot be read is kept as something nobody knows, and told."""
+        """Return the event of a record; one that cannot be read is kept as something nobody knows, and told.
+
+        A message whose content is gone leaves a notice in its place, so that all others stay where they are.
+        """
         try:
             return from_record(await whole_record(self.store, stored.record))
-        except MalformedInputError as error:
-            self.damage.append(f"record {stored.position}: {error}")
-            return log.Unknown(kind=DAMAGED, schema=SCHEMA, data={})
+        except (MalformedInputError, MissingBlobError) as error:
+            if stored.position not in self.gone:
+                self.damage.append(f"record {stored.position}: {error}")
+            if digest := blob_of(stored.record):
+                self.gone[stored.position] = digest
+            is_message = digest is not None and is_known_message(stored.record)
+            return from_record(lost_message(stored.record)) if is_message else _unreadable(stored.record)
 
     async def events(self) -> list[log.Event]:
         """Return everything that happened, from the beginning."""
@@ -82,7 +94,7 @@ class Log:
     async def picked(self, places: Sequence[int]) -> list[tuple[int, log.Event]]:
         """Return single events by their places in the log."""
         found = await self.store.pick(self.session, places)
-        return [(stored.position, from_record(await whole_record(self.store, stored.record))) for stored in found]
+        return [(stored.position, await self._event(stored)) for stored in found]
 
 
 def checked_record(event: log.Event) -> Record:
@@ -121,6 +133,12 @@ async def whole_record(store: Store, record: Record) -> Record:
     return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
 
 
+def _unreadable(record: Record) -> log.Unknown:
+    """Return what stands for a record that nobody can read, with the schema that it is of."""
+    schema = record.get("schema")
+    return log.Unknown(kind=DAMAGED, schema=schema if isinstance(schema, int) else SCHEMA, data={})
+
+
 def said_in(record: Record) -> tuple[str, Mapping[str, object]]:
     """Return the format and the message of a record that tells of one."""
     event = from_record(record) if record.get("schema") != SCHEMA else None
@@ -141,6 +159,24 @@ def blob_of(record: Record) -> str | None:
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "blob" not in data:
         return None
     return str(cast("dict[str, object]", data)["blob"])
+
+
+def lost_message(record: Record) -> Record:
+    """Return what stands in the place of a message that could not be read: reference, and nobody's word."""
+    data = record.get("data")
+    values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
+    spoken = str(values.get("format"))
+    wire = spoken if spoken in FORMATS else "openai-chat"
+    native = format_named(wire).encode(user(LOST, trust="memory"))
+    scope = values.get("scope")
+    spoken_in = scope if isinstance(scope, str) else log.MAIN
+    return to_record(log.MessageAppended(format=wire, native=native, scope=spoken_in, trust="memory"))
+
+
+def is_known_message(record: Record) -> bool:
+    """Return whether a record tells of a message in a way that this program knows."""
+    schema = record.get("schema", SCHEMA)
+    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= SCHEMA
 
 
 def indexed(messages: Iterable[tuple[int, Message]]) -> list[Indexed]:

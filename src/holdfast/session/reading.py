@@ -46,6 +46,7 @@ class Reader(Traveller):
         if not cleared <= first < last <= len(self.history):
             raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
         self.history.entries.need(range(first, last))
+        self._keeper.check_there(range(first, last))
         return [self.history.entries.native(at) for at in range(first, last)]
 
     @fetching

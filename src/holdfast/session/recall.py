@@ -13,7 +13,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.recall.answer import Excerpt, Recalled
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
 from holdfast.core.history.recall.schema import DESCRIPTION, PARAMETERS
-from holdfast.errors import MalformedInputError, UnknownReferenceError
+from holdfast.errors import MalformedInputError, StoreError, UnknownReferenceError
 from holdfast.session.earlier import Earlier
 from holdfast.session.fetching import fetching
 from holdfast.session.finding import check_words
@@ -88,7 +88,7 @@ class Recalling(Reader):
             except MalformedInputError as error:
                 where = "" if error.where == RECALL else f"{error.where.removeprefix('recall.')}: "
                 return f"[Recall: {where}{error.problem}]"
-            except UnknownReferenceError as error:
+            except (UnknownReferenceError, StoreError) as error:
                 return f"[Recall: {error}]"
 
         return ModelTool(RECALL, DESCRIPTION, PARAMETERS, call)

@@ -81,6 +81,7 @@ class Rereader:
             self._known[position] = Found(position, message, stored.time_ms, told, ", ".join(names))
 
     async def _message(self, position: int, stored: StoredRecord) -> Message:
+        self._keeper.check_there([position])
         entry = self.context.entries.held(position)
         if entry is not None:
             return entry.message

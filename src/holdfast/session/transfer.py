@@ -6,23 +6,29 @@ folds, pins and rewinds still speak of the messages they meant.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import cast
 
-from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA, from_record, to_record
 from holdfast.errors import HoldfastError, MalformedInputError, SettingsError
-from holdfast.session.log import PAGE, blob_of, indexed, packed_record, whole_record
+from holdfast.session.log import (
+    PAGE,
+    blob_of,
+    indexed,
+    is_known_message,
+    lost_message,
+    packed_record,
+    whole_record,
+)
 from holdfast.stores.base import Indexed, Record, Store, StoredRecord
 from holdfast.stores.jsonl import Conversation
 from holdfast.stores.salvage import Salvage
-from holdfast.wire.formats import FORMATS, format_named
+from holdfast.wire.formats import format_named
 
-LOST = "[this message could not be read]"
 Progress = Callable[[int], None]
 
 
@@ -93,7 +99,7 @@ async def bring_in(
     try:
         for time_ms, group in groupby(readable, key=lambda pair: pair[0]):
             batch = [record for _, record in group if record is not None]
-            more = sum(map(_is_known_message, batch))
+            more = sum(map(is_known_message, batch))
             words = indexed((at, history.entries[at].message) for at in range(said, said + more))
             said += more
             await _append(store, arrived, batch, time_ms, words)
@@ -164,21 +170,3 @@ def _whole(salvage: Salvage, record: Record) -> Record:
         return record
     values = cast("dict[str, object]", record["data"])
     return {**record, "data": {**values, "native": json.loads(content)}}
-
-
-def lost_message(record: Record) -> Record:
-    """Return what stands in the place of a message that could not be read."""
-    data = record.get("data")
-    values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
-    spoken = str(values.get("format"))
-    wire = spoken if spoken in FORMATS else "openai-chat"
-    native = format_named(wire).encode(user(LOST))
-    scope = values.get("scope")
-    return to_record(
-        log.MessageAppended(format=wire, native=native, scope=scope if isinstance(scope, str) else log.MAIN)
-    )
-
-
-def _is_known_message(record: Record) -> bool:
-    schema = record.get("schema", SCHEMA)
-    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= SCHEMA

@@ -1,0 +1,89 @@
+"""The content of one message is gone from the store: the others stay, and what is missing is told."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import Session
+from holdfast.errors import MissingBlobError, StoreUnavailableError
+from holdfast.session.compactor import Compaction
+from holdfast.session.log import LOST
+from holdfast.session.memory.daily import DailyMemory
+from holdfast.stores.base import Hit
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+
+TALK = [said("top"), called("call_1"), returned("call_1", "row " * 40_000), answered("done"), said("next")]
+GONE = "[the content of #2 is gone from the store or cannot be read]"
+
+
+class Unsearchable(MemoryStore):
+    """A store whose index cannot be reached."""
+
+    async def search(self, *_: object, **__: object) -> list[Hit]:
+        raise StoreUnavailableError("memory", "it does not answer; try again later")
+
+
+async def lost(store: MemoryStore, more: int = 0) -> None:
+    """Let there be a session that has lost its one large message."""
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record([*TALK, *(said(f"more {number}") for number in range(more))])
+    store._blobs.clear()
+
+
+@pytest.mark.parametrize("more", [0, 200])
+async def test_a_session_opens_with_a_notice_in_the_place_of_a_message_that_is_gone(more: int) -> None:
+    store = MemoryStore()
+    await lost(store, more)
+
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        shown = await session.shown()
+        request = await session.prepare(100_000)
+        damage = list(session.damage)
+
+    assert [entry.message.text for entry in shown[:5]] == ["top", "", LOST, "done", "next"]
+    assert LOST in [str(message["content"]) for message in request.messages]
+    assert ["record 2: the store has no content with the hash" in problem for problem in damage] == [True]
+
+
+async def test_what_is_gone_is_nobodys_word_and_is_never_given_out_as_what_was_said() -> None:
+    store = MemoryStore()
+    await lost(store)
+
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        with pytest.raises(MissingBlobError):
+            await session.recall(2)
+        assert await session.messages() == [message for message in TALK if message is not TALK[2]]
+        assert GONE in await session.recall_tool().call({"ref": "#2"})
+
+
+@pytest.mark.parametrize("more", [0, 200])
+async def test_a_note_is_written_of_a_session_that_has_lost_a_message(more: int, tmp_path: Path) -> None:
+    store = MemoryStore()
+    await lost(store, more)
+
+    async with Session.open("s1", store=store, compaction=Compaction(memory=DailyMemory(tmp_path))) as session:
+        await session.clear()
+
+    notes = "".join(path.read_text() for path in tmp_path.glob("*.md"))
+    assert (notes.count("## Cleared Context"), LOST in notes) == (1, False)
+
+
+async def test_an_earlier_session_that_has_lost_a_message_is_still_asked() -> None:
+    store = MemoryStore()
+    await lost(store)
+
+    async with Session.open("now", store=store, model="gpt-5") as session:
+        tool = session.recall_tool(earlier=["s1"])
+
+        assert (await tool.call({"ref": "s1#0"})).splitlines()[-1] == "top"
+        assert (await tool.call({"query": "top"})).splitlines()[-1] == GONE
+
+
+async def test_a_store_that_fails_is_told_to_the_model_that_asks() -> None:
+    async with Session.open("s1", store=Unsearchable(), model="gpt-5") as session:
+        await session.record([said("top")])
+
+        answer = await session.recall_tool().call({"query": "top"})
+
+    assert answer == "[Recall: memory: it does not answer; try again later]"
