@@ -17,8 +17,8 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.core.planning.cost import PRICES, Prices
 from holdfast.errors import SettingsError
+from holdfast.lab.policies import rules_of
 from holdfast.lab.prices import prices_for
-from holdfast.lab.running import rules_of
 from holdfast.session.session import Session
 from holdfast.testing.chat import answered, said
 from holdfast.testing.sessions import generated_session
@@ -154,7 +154,9 @@ def test_a_session_of_the_store_is_played_too(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--policy", "nonsense"], "--policy: 'nonsense': "),
+        (["--policy", "defalt"], "--policy: 'defalt' is not known; did you mean 'default'? presets: default, co-cli,"),
+        (["--baselines", "foo"], "--baselines: 'foo' is not known; did you mean 'floor'? presets: "),
+        (["--policy", "mine.toml"], "--policy: mine.toml: policy.fold.sofd_share: is not a setting; did you mean"),
         (["--policy", "default+what"], "--policy: 'what' is not known; write default+summary"),
         (["--policy", "my.toml"], "--policy: my.toml cannot be read: No such file"),
         (["--budget", "many"], "--budget: 'many' is no list of tokens above 3,000"),
@@ -166,6 +168,7 @@ def test_a_mistake_is_told_in_a_line(
     sessions: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str
 ) -> None:
     monkeypatch.chdir(sessions.parent)
+    Path("mine.toml").write_text("[fold]\nsofd_share = 0.5\n")
     Path("prices.toml").write_text("[mine]\nread = 0.1\nwrite = 1.0\n")
 
     code, out, problems = ran(capsys, str(sessions), *arguments)

@@ -20,22 +20,24 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     holdfast lab run sessions.jsonl --policy default,copilot,my.toml --budget 16000,50000 --html report.html
     """
     from holdfast.lab import report, tables  # noqa: PLC0415 - for this command only
+    from holdfast.lab.policies import check_name  # noqa: PLC0415 - as above
     from holdfast.lab.prices import prices_for  # noqa: PLC0415 - as above
     from holdfast.lab.recordings import concatenated  # noqa: PLC0415 - as above
-    from holdfast.lab.running import jobs_for, rules_of, run  # noqa: PLC0415 - as above
+    from holdfast.lab.running import jobs_for, run  # noqa: PLC0415 - as above
     from holdfast.lab.sources import recordings_of  # noqa: PLC0415 - as above
 
-    policies = _names(args.policies)
-    for name in policies:
-        rules_of(name)
+    policies, baselines = _names(args.policies), _names(args.baselines)
+    for setting, names in (("--policy", policies), ("--baselines", baselines)):
+        for name in names:
+            check_name(name, setting)
     prices, budgets = prices_for(args.prices), _budgets(args.budgets, args.static)
     recordings, problems = await recordings_of(args.sources, store)
-    for problem in problems:
+    for problem in [*problems, *(f"{one.name}: {note}" for one in recordings for note in one.notes)]:
         warn(problem)
     if not recordings:
         raise SettingsError("SOURCE", "there is nothing to play; name a file of conversations or a session")
     recordings = [concatenated(recordings)] if args.concat else recordings
-    beside = [name for name in _names(args.baselines) if name not in policies]
+    beside = [name for name in baselines if name not in policies]
     jobs = list(jobs_for(recordings, [*beside, *policies], budgets, prices, static=args.static, seconds=args.seconds))
     progress = Progress(f"of {len(jobs):,} replays")
     entries = await run(jobs, workers=args.jobs, told=progress)

@@ -36,6 +36,12 @@ class Recording:
     usage: list[Mapping[str, int] | None]
     """What the provider billed for each assistant turn."""
     probes: tuple[Probe, ...] = ()
+    static: int | None = None
+    """Tokens that every request carried beside the messages; None where nobody has written that down."""
+    is_claude: bool = True
+    """Whether the bills count tokens as Claude does."""
+    notes: tuple[str, ...] = ()
+    """What of it could not be carried over from another format."""
 
     @property
     def turns(self) -> list[int]:
@@ -43,8 +49,8 @@ class Recording:
         return [index for index, message in enumerate(self.messages) if message["role"] == "assistant" and index]
 
 
-def read_recording(record: object) -> Recording:
-    """Return a recording from a record of a JSONL file."""
+def read_recording(record: object, name: str = "session") -> Recording:
+    """Return a recording from a record of a JSONL file; `name` is for one that has no id."""
     raw = record.get("messages") if isinstance(record, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     if not isinstance(record, Mapping) or not isinstance(raw, list):
         raise MalformedInputError("session", "must be an object with a list of messages")
@@ -56,7 +62,7 @@ def read_recording(record: object) -> Recording:
             raise MalformedInputError(f"messages[{index}]", "must be an object with a role")
         native.append(said)
     return Recording(
-        str(fields.get("id", "session")),
+        str(fields.get("id", name)),
         [{key: value for key, value in message.items() if not key.startswith("x_")} for message in native],
         [_seconds(message.get("x_ts")) for message in native],
         [_usage(message.get("x_usage")) for message in native],
@@ -75,7 +81,8 @@ def concatenated(recordings: Sequence[Recording]) -> Recording:
             if number and message["role"] == "system":
                 continue
             messages.append(_with_prefixed_ids(message, f"s{number}_"))
-    return Recording(f"{len(recordings)} sessions", messages, [None] * len(messages), [None] * len(messages))
+    nothing: list[None] = [None] * len(messages)
+    return Recording(f"{len(recordings)} sessions", messages, [*nothing], [*nothing], static=recordings[0].static)
 
 
 def _with_prefixed_ids(message: Json, prefix: str) -> Json:

@@ -1,91 +1,231 @@
 """Recordings from wherever they are: files of JSON lines, anything that can be imported, sessions of a store.
 
-What cannot be read is told, by file and line, and the rest is used.
+A conversation is played as it was said, whatever it was kept in: what is broken in it stays broken, and no message is
+made up. What cannot be read is told, by file, line and session, and left out; the rest is used.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
+from holdfast.core.conversation.json_values import written
+from holdfast.core.conversation.messages import Message, Opaque
 from holdfast.core.history import events as log
 from holdfast.core.history.records import from_record
-from holdfast.errors import HoldfastError, MalformedInputError
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.lab.played import FORMAT, MODEL
 from holdfast.lab.recordings import Recording, read_recording
 from holdfast.session.session import now_ms
 from holdfast.session.transfer import bring_in, outgoing, records_of
 from holdfast.stores.base import Store
-from holdfast.stores.jsonl import load_file
+from holdfast.stores.jsonl import Conversation, load_file
 from holdfast.stores.listing import session_named
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json
-from holdfast.wire.convert import convert
+from holdfast.testing.chat import Json, told
+from holdfast.wire.convert import carried_over, plain_system_text
+from holdfast.wire.formats import format_named
+
+ANTHROPIC, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
+NOT_THERE = "there is no such file, and no such session"
 
 
-async def recordings_of(sources: Sequence[str], store: Store | None) -> tuple[list[Recording], list[str]]:
-    """Return the recordings of files and sessions, and what could not be read."""
+async def recordings_of(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
+    """Return the recordings of files and sessions, each under a name of its own, and what could not be read."""
     found: list[Recording] = []
     problems: list[str] = []
     for source in sources:
         path = Path(source)
         try:
             if path.is_file():  # noqa: ASYNC240 - files are read one after the other, before anything is played
-                read, wrong = _of_lines(path)
-                read, wrong = (read, wrong) if read else await _imported(path)
+                read, wrong = _of_lines(path) or await _imported(path)
                 found += read
                 problems += wrong
-            elif store is not None:
-                found.append(await _of_session(store, await session_named(store, source)))
             else:
-                problems.append(f"{source}: there is no such file, and no store to look into")
+                found.append(_playable(await _of_session(store, await session_named(store, source))))
         except (OSError, HoldfastError) as error:
-            problems.append(f"{source}: {error}")
-    return found, problems
+            problems.append(_about(source, error))
+    return _apart(found), problems
 
 
-def _of_lines(path: Path) -> tuple[list[Recording], list[str]]:
-    """Return the conversations of a file that holds one a line, and what could not be read."""
+def _about(source: str, error: Exception) -> str:
+    """Return what is wrong with a source, which is named once."""
+    if isinstance(error, UnknownSessionError) and not error.candidates:
+        return f"{source}: {NOT_THERE}"
+    return str(error) if source in str(error) else f"{source}: {error}"
+
+
+def _apart(recordings: Sequence[Recording]) -> list[Recording]:
+    """Return recordings of which no two have one name: rows of two would be taken for one."""
+    seen: dict[str, int] = {}
+    named: list[Recording] = []
+    for recording in recordings:
+        number = seen[recording.name] = seen.get(recording.name, 0) + 1
+        named.append(recording if number == 1 else replace(recording, name=f"{recording.name} ({number})"))
+    return named
+
+
+def _of_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
+    """Return the conversations of a file that holds one a line, and what could not be read; None for another file."""
     found: list[Recording] = []
     problems: list[str] = []
+    is_one = False
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if line.strip():
             try:
-                found.append(read_recording(json.loads(line)))
+                record: object = json.loads(line)
+                is_one |= _is_conversation(record)
+                found.append(_playable(_as_chat(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
-    return found, problems
+    return (found, problems) if is_one else None
+
+
+def _is_conversation(record: object) -> bool:
+    return isinstance(record, dict) and "messages" in record
+
+
+def _playable(recording: Recording) -> Recording:
+    """Return a recording that can be played, or raise what is wrong with it."""
+    try:
+        for index, native in enumerate(recording.messages):
+            format_named(FORMAT).decode(native, index)
+    except MalformedInputError as error:
+        raise MalformedInputError(f"session {recording.name!r}", str(error)) from error
+    if not recording.turns:
+        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to play")
+    return recording
+
+
+def _as_chat(recording: Recording) -> Recording:
+    """Return a recording in OpenAI's chat format: one that was written for Anthropic looks alike until it calls."""
+    try:
+        decoded = [format_named(FORMAT).decode(native, index) for index, native in enumerate(recording.messages)]
+    except MalformedInputError:
+        return recording
+    if not any(map(_is_anthropic, decoded)):
+        return recording
+    carried = carried_over(recording.messages, source=ANTHROPIC)
+    index = {place: number for number, place in enumerate(carried.places)}
+    return replace(
+        recording,
+        messages=[dict(native) for native in carried.messages],
+        times=[recording.times[place] for place in carried.places],
+        usage=[recording.usage[place] for place in carried.places],
+        probes=tuple(
+            replace(probe, evidence=tuple(index[at] for at in probe.evidence))
+            for probe in recording.probes
+            if all(at in index for at in probe.evidence)
+        ),
+        notes=carried.notes,
+    )
+
+
+def _is_anthropic(message: Message) -> bool:
+    return any(isinstance(part, Opaque) and part.kind in ANTHROPIC_BLOCKS for part in message.parts)
 
 
 async def _imported(path: Path) -> tuple[list[Recording], list[str]]:
-    loaded, store = load_file(path), MemoryStore()
+    loaded = load_file(path)
     problems = [f"{path}, line {loss.line}: {loss.reason}" for loss in loaded.losses]
     found: list[Recording] = []
-    for number, conversation in enumerate(loaded.conversations):
-        name = conversation.name or (path.stem if len(loaded.conversations) == 1 else f"{path.stem}-{number + 1}")
-        await bring_in(store, name, records_of(conversation, now_ms()))
-        found.append(await _of_session(store, name))
-    if not found:
+    for number, conversation in enumerate(loaded.conversations, start=1):
+        name = conversation.name or (path.stem if len(loaded.conversations) == 1 else f"{path.stem}:{number}")
+        try:
+            found.append(await _brought_in(name, conversation))
+        except MalformedInputError as error:
+            problems.append(f"{path}: {error}")
+    if not loaded.conversations:
         problems.append(f'{path}: holds no conversation; a line for each: {{"messages": […]}}, or what import reads')
     return found, problems
 
 
+async def _brought_in(name: str, conversation: Conversation) -> Recording:
+    """Return what an import makes of a conversation; one that it could only take in with gaps is refused."""
+    store = MemoryStore()
+    arrived = await bring_in(store, name, records_of(conversation, now_ms()))
+    for line, reason in arrived.refused[:1]:
+        raise MalformedInputError(f"line {line}", f"session {name!r}: {reason}")
+    return _playable(_as_chat(await _of_session(store, name)))
+
+
+@dataclass(slots=True)
+class _Log:
+    """What a log says that matters for playing it again."""
+
+    said: list[tuple[float, log.MessageAppended]] = field(default_factory=list[tuple[float, log.MessageAppended]])
+    system: str = ""
+    tools: Sequence[Mapping[str, object]] = ()
+    is_told: bool = False
+    """Whether it says what went beside the messages."""
+    counter: str = ""
+    """What tokens were counted with when it was recorded."""
+
+    def take(self, time_ms: int, event: log.Event) -> None:
+        """Take in what happened to the main agent."""
+        match event:
+            case log.MessageAppended(scope=log.MAIN):
+                self.said.append((time_ms / 1000, event))
+            case log.SystemChanged(scope=log.MAIN, text=text):
+                self.system, self.is_told = text, True
+            case log.ToolsChanged(scope=log.MAIN, tools=tools):
+                self.tools, self.is_told = tools, True
+            case log.RequestPrepared(scope=log.MAIN, situation=situation):
+                self.counter, self.is_told = str(situation.get("counter")), True
+            case _:
+                pass
+
+
 async def _of_session(store: Store, session: str) -> Recording:
-    """Return everything that was said in a session, whatever became of it later."""
-    natives: list[Json] = []
-    times: list[float | None] = []
-    usage: list[dict[str, int] | None] = []
+    """Return everything that was said in a session, whatever became of it later, and what went beside it."""
+    kept = _Log()
     async for stored in outgoing(store, session):
-        event = from_record(stored.record)
-        if not isinstance(event, log.MessageAppended) or event.scope != log.MAIN:
-            continue
-        said = convert([event.native], source=event.format, target="openai-chat").messages
-        natives += [dict(one) for one in said]
-        times += [stored.time_ms / 1000] * len(said)
-        billed = None if event.usage is None else _billed(event.usage)
-        usage += [billed if one["role"] == "assistant" else None for one in said]
-    if not natives:
-        raise MalformedInputError(session, "nothing was said in it")
-    return Recording(session, natives, times, [*usage])
+        kept.take(stored.time_ms, from_record(stored.record))
+    if not kept.said:
+        raise MalformedInputError(f"session {session!r}", "nothing was said in it")
+    messages: list[Json] = [told(text)] if (text := _plain(kept.system)) else []
+    times: list[float | None] = [None] * len(messages)
+    usage: list[Mapping[str, int] | None] = [None] * len(messages)
+    notes: dict[str, None] = {}
+    for wire, run in groupby(kept.said, key=lambda pair: pair[1].format):
+        events = list(run)
+        natives, places, lost = _in_chat(wire, [event.native for _, event in events])
+        notes |= dict.fromkeys(lost)
+        messages += natives
+        times += [events[place][0] for place in places]
+        usage += [_billed(events[place][1], native) for place, native in zip(places, natives, strict=True)]
+    own = read_recording({"id": session, "messages": messages})
+    beside = counter_for(MODEL).count(written([*map(dict, kept.tools)])) if kept.tools else 0
+    return replace(
+        own,
+        times=[theirs if mine is None else mine for mine, theirs in zip(own.times, times, strict=True)],
+        usage=[theirs if mine is None else mine for mine, theirs in zip(own.usage, usage, strict=True)],
+        static=beside if kept.is_told else None,
+        is_claude=not kept.is_told or kept.counter == counter_for("claude").name,
+        notes=tuple(notes),
+    )
 
 
-def _billed(usage: log.Usage) -> dict[str, int]:
+def _plain(system: str) -> str:
+    """Return system text that was recorded as a provider writes it: as it is, or as blocks in JSON."""
+    try:
+        return plain_system_text(json.loads(system)) if system.startswith(("[", "{")) else system
+    except (ValueError, MalformedInputError):
+        return system
+
+
+def _in_chat(wire: str, natives: Sequence[Mapping[str, object]]) -> tuple[list[Json], Sequence[int], Sequence[str]]:
+    """Return messages in OpenAI's chat format, where each stood, and what could not be carried over."""
+    if wire == FORMAT:
+        return [dict(native) for native in natives], range(len(natives)), ()
+    carried = carried_over(natives, source=wire)
+    return [dict(native) for native in carried.messages], carried.places, carried.notes
+
+
+def _billed(event: log.MessageAppended, native: Json) -> dict[str, int] | None:
+    usage = event.usage
+    if usage is None or native["role"] != "assistant":
+        return None
     return {"input": usage.input_tokens, "cacheRead": usage.cache_read_tokens, "cacheWrite": usage.cache_write_tokens}

@@ -56,6 +56,17 @@ class Converted:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Messages in OpenAI's chat format that nobody has mended."""
+
+    messages: list[Mapping[str, Any]]
+    places: list[int]
+    """From which of the messages given each was made."""
+    notes: tuple[str, ...] = ()
+    """What could not be carried over."""
+
+
 def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system: object = None) -> Converted:
     """Return messages of one format in another.
 
@@ -72,18 +83,42 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     if own is not None and type(own) is type(reader):
         return _as_is(messages, own, system, opening)
     shaping = Shaping(name)
+    _, portable = _portable(messages, reader, shaping)
+    if reader.batching.is_itemised:
+        # An item that cannot be carried over leaves nothing behind; the rest of its run is one message.
+        portable = joined_runs(message for message in portable if message.parts)
+    return shape([system_message(opening), *portable] if opening else portable, shaping)
+
+
+def carried_over(messages: Sequence[Mapping[str, Any]], *, source: str) -> Carried:
+    """Return messages of any format in that of OpenAI's chat, as they were said: what is broken stays broken."""
+    reader, shaping = format_named(source, "source"), Shaping(OpenAIChat.name)
+    found: list[tuple[int, Message]] = []
+    for place, message in zip(*_portable(messages, reader, shaping), strict=True):
+        is_next = reader.batching.is_itemised and found and message.role == found[-1][1].role == "assistant"
+        if is_next:
+            found[-1] = place, joined_runs((found[-1][1], message))[0]
+        elif message.parts:
+            found.append((place, message))
+    carried = [
+        (place, OpenAIChat().encode(_text_only_results(part, shaping)))
+        for place, message in found
+        for part in split_results([message])
+    ]
+    return Carried([native for _, native in carried], [place for place, _ in carried], shaping.notes)
+
+
+def _portable(
+    messages: Sequence[Mapping[str, Any]], reader: Format, shaping: Shaping
+) -> tuple[Sequence[int], list[Message]]:
+    """Return messages without what only their own provider understands, and where each stood."""
     natives, places = elements_of(reader, check_list(messages))
     decoded = [reader.decode(native, index) for index, native in zip(places, natives, strict=True)]
     for message in decoded:
         for note in message.notes:
             shaping.note(note)
     portable = [shaping.portable(message) for message in decoded]
-    if reader.batching.pairs_by_name:
-        portable = with_ids_by_place(portable)
-    if reader.batching.is_itemised:
-        # An item that cannot be carried over leaves nothing behind; the rest of its run is one message.
-        portable = joined_runs(message for message in portable if message.parts)
-    return shape([system_message(opening), *portable] if opening else portable, shaping)
+    return places, with_ids_by_place(portable) if reader.batching.pairs_by_name else portable
 
 
 def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system: object, opening: str) -> Converted:

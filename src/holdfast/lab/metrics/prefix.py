@@ -74,10 +74,12 @@ def slope(turns: Sequence[Turn]) -> float:
 
 
 def against_bills(recording: Recording, turns: Sequence[Turn]) -> Mapping[str, float] | None:
-    """Return how far a replay of everything, without a static part, is from what was billed; None where nothing was.
+    """Return how far a replay of everything is from what was billed; None where nothing was.
 
-    Only up to the first turn whose prompt fell: from there on the recorded client had compacted.
+    Only up to the first turn whose prompt fell: from there on the recorded client had compacted. Where nobody
+    wrote down what went beside the messages, what Claude's client adds stands for it.
     """
+    factor, overhead = FACTOR if recording.is_claude else 1.0, OVERHEAD if recording.static is None else 0
     billed, read, simulated, held, largest = 0, 0, 0.0, 0.0, 0
     for turn, index in zip(turns, recording.turns, strict=True):
         usage = recording.usage[index] or {}
@@ -89,8 +91,8 @@ def against_bills(recording: Recording, turns: Sequence[Turn]) -> Mapping[str, f
         largest = max(largest, prompt)
         billed += prompt
         read += usage.get("cacheRead", 0)
-        simulated += turn.sent * FACTOR + OVERHEAD
-        held += turn.held(PRICES["anthropic"]) * FACTOR + OVERHEAD
+        simulated += turn.sent * factor + overhead
+        held += turn.held(PRICES["anthropic"]) * factor + overhead
     if not billed:
         return None
     return {"bills.prompt_tokens": simulated / billed, "bills.hit_share": held / simulated - read / billed}

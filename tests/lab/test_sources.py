@@ -1,0 +1,197 @@
+"""Wherever a conversation was kept, the laboratory plays what was said, and says what it cannot play."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.planning.cost import PRICES
+from holdfast.lab.played import text_of
+from holdfast.lab.recordings import Recording, concatenated
+from holdfast.lab.replay import STATIC_TOKENS
+from holdfast.lab.running import jobs_for, play
+from holdfast.lab.sources import recordings_of
+from holdfast.session.session import Session
+from holdfast.session.transfer import bring_in, records_of
+from holdfast.stores.base import Store
+from holdfast.stores.jsonl import load_file
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.sessions import generated_session
+from holdfast.wire.convert import convert
+from holdfast.wire.formats import format_named
+
+BUDGET = 5_000
+MEASURED_IN_TIME = ("M10", "M12")
+"""What depends on the machine."""
+SYSTEM = "You are a build bot."
+TALK = [
+    told(SYSTEM),
+    said("Look at src/a.py"),
+    called("c1", "c2", arguments={"path": "src/a.py"}),
+    returned("c1", "one"),
+    returned("c2", "two"),
+    answered("Both are fine."),
+    said("And src/b.py?"),
+    called("c3", arguments={"path": "src/b.py"}),
+    returned("c3", "three"),
+    answered("So is that."),
+    said("Thanks."),
+]
+
+
+async def figures(recording: Recording) -> dict[str, float]:
+    """Return what the default does with a recording, without what depends on the machine."""
+    jobs = jobs_for([recording], ["default"], [BUDGET], [PRICES["anthropic"]], static=STATIC_TOKENS, seconds=60)
+    (found,) = [await play(job) for job in jobs if job.aspect == "main"]
+    assert found.problem == ""
+    return {name: value for name, value in found.figures.items() if not name.startswith(MEASURED_IN_TIME)}
+
+
+def shape(native: Mapping[str, object]) -> tuple[str, str, int]:
+    """Return what a message says, and how many calls it makes: ids are the format's own."""
+    message = format_named("openai-chat").decode(native, 0)
+    return message.role, text_of(native), len(message.calls)
+
+
+async def read(source: str | Path, store: Store | None = None) -> Recording:
+    (found,), problems = await recordings_of([str(source)], store or MemoryStore())
+    assert problems == []
+    return found
+
+
+async def kept(messages: Sequence[Mapping[str, object]], wire: str, system: object = None) -> Store:
+    """Return a store in which a conversation was recorded, as a program records it."""
+    store = MemoryStore()
+    async with Session.open("talk", store=store) as session:
+        await session.record(messages, format=wire)
+        if system is not None:
+            await session.prepare(10**6, system=system)
+    return store
+
+
+def lines(path: Path, *values: object) -> Path:
+    path.write_text("\n".join(map(json.dumps, values)) + "\n")
+    return path
+
+
+async def test_a_file_its_bare_messages_its_import_and_its_session_give_the_same_figures(tmp_path: Path) -> None:
+    messages = [*generated_session(40)]
+    file = lines(tmp_path / "talk.jsonl", {"id": "talk", "messages": messages})
+    bare = lines(tmp_path / "bare.jsonl", *messages)
+    brought = MemoryStore()
+    await bring_in(brought, "talk", records_of(load_file(file).conversations[0], 1_000))
+
+    found = [
+        await read(file),
+        await read(bare),
+        await read("talk", brought),
+        await read("talk", await kept(messages, "openai-chat")),
+    ]
+
+    assert [one.messages for one in found] == [messages] * 4
+    assert [await figures(one) for one in found[1:]] == [await figures(found[0])] * 3
+
+
+@pytest.mark.parametrize("wire", ["anthropic-messages", "pydantic-ai", "openai-responses", "gemini"])
+async def test_a_session_in_another_format_is_played_as_it_was_said(wire: str) -> None:
+    there = convert(TALK, source="openai-chat", target=wire)
+    store = await kept(there.messages, wire, there.system)
+
+    found = await read("tal", store)
+
+    assert [*map(shape, found.messages)] == [*map(shape, TALK)]
+
+
+async def test_a_long_session_of_anthropics_and_of_pydantic_ais_gives_the_figures_of_its_file() -> None:
+    messages = [*generated_session(40)]
+    plain = replace(await read("talk", await kept(messages, "openai-chat")), static=0)
+
+    for wire in ("anthropic-messages", "pydantic-ai"):
+        there = convert(messages, source="openai-chat", target=wire)
+        found = await read("talk", await kept(there.messages, wire, there.system))
+
+        assert found.notes == ()
+        assert await figures(replace(found, static=0)) == await figures(plain)
+
+
+async def test_what_is_broken_is_played_broken_and_nothing_is_made_up() -> None:
+    torn = [said("go"), called("a"), said("still there?"), returned("zzz", "whose?"), answered("yes")]
+
+    found = await read("talk", await kept(torn, "openai-chat"))
+
+    assert found.messages == torn
+
+
+async def test_a_file_written_for_anthropic_is_read_as_that(tmp_path: Path) -> None:
+    there = convert(TALK[1:], source="openai-chat", target="anthropic-messages").messages
+
+    found = await read(lines(tmp_path / "talk.jsonl", {"id": "talk", "messages": there}))
+
+    assert [*map(shape, found.messages)] == [*map(shape, TALK[1:])]
+
+
+async def test_system_text_and_tools_of_a_session_come_from_its_log() -> None:
+    store, tool = MemoryStore(), {"type": "function", "function": {"name": "read_file"}}
+    async with Session.open("talk", store=store, model="gpt-5") as session:
+        await session.record([said("hello")])
+        prepared = await session.prepare(8_000, system=SYSTEM, tools=[tool])
+        await session.record([answered("hi")], usage={"input_tokens": prepared.tokens.total})
+
+    found = await read("talk", store)
+
+    assert found.messages == [told(SYSTEM), said("hello"), answered("hi")]
+    assert found.static == prepared.tokens.tools > 0
+    (full,) = jobs_for([found], ["full"], [BUDGET], [PRICES["none"]], static=STATIC_TOKENS, seconds=60)
+    assert (await play(full)).figures["bills.prompt_tokens"] == pytest.approx(1, abs=0.25)
+    assert concatenated([found, found]).static == found.static
+
+
+async def test_annotations_of_an_imported_recording_are_taken_off_and_heeded(tmp_path: Path) -> None:
+    messages: list[Json] = [
+        {**said("a"), "x_ts": "2026-01-01T00:00:00Z"},
+        {**answered("b"), "x_ts": "2026-01-01T00:01:00Z", "x_usage": {"input": 9}},
+    ]
+    file = lines(tmp_path / "talk.jsonl", {"messages": messages})
+    store = MemoryStore()
+    await bring_in(store, "talk", records_of(load_file(file).conversations[0], 1_000))
+
+    there, here = await read("talk", store), await read(file)
+
+    assert (there.messages, there.times, there.usage) == (here.messages, here.times, here.usage)
+    assert there.messages == [said("a"), answered("b")]
+
+
+async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and_left_out(tmp_path: Path) -> None:
+    path = lines(
+        tmp_path / "talks.jsonl",
+        {"id": "good", "messages": [said("a"), answered("b")]},
+        {"id": "odd", "messages": [said("a"), {"role": "user", "content": 5}, answered("b")]},
+        {"id": "none", "messages": [said("a")]},
+        {"id": "text", "messages": "hello"},
+    )
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text('{"id": "x", "messages": [\n')
+    bare = lines(tmp_path / "bare.jsonl", said("a"), {"role": "user", "content": 5}, answered("b"))
+
+    found, problems = await recordings_of([str(path), str(torn), str(bare), "tlaks.jsonl"], MemoryStore())
+
+    assert [one.name for one in found] == ["good"]
+    assert problems == [
+        f"{path}, line 2: session 'odd': messages[1].content: must be a string, a list of parts or null, not int",
+        f"{path}, line 3: session 'none': there is no assistant turn to play",
+        f"{path}, line 4: session: must be an object with a list of messages",
+        f"{torn}: nothing in it can be read as JSON",
+        f"{bare}: line 2: session 'bare': messages[1].content: must be a string, a list of parts or null, not int",
+        "tlaks.jsonl: there is no such file, and no such session",
+    ]
+
+
+async def test_recordings_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    talk = {"id": "x", "messages": [said("a"), answered("b")]}
+
+    found, _ = await recordings_of([str(lines(tmp_path / "talks.jsonl", talk, talk))], MemoryStore())
+
+    assert [one.name for one in found] == ["x", "x (2)"]
