@@ -2,7 +2,7 @@
 
     python -m benchmarks.report [FILE.jsonl …] [-o lab-report.html]
 
-Without files it plays three generated sessions of 600 messages: a look at the report, and no evidence of anything.
+Without files it plays two generated sessions of 200 messages: a look at the report, and no evidence of anything.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.cli.main import main as holdfast
 from holdfast.testing.sessions import generated_session
 
-SESSIONS, MESSAGES = 3, 600
+SESSIONS, MESSAGES, BUDGET = 2, 200, 12_000
 
 
 def generated(folder: Path) -> str:
@@ -33,8 +33,10 @@ def main() -> int:
     parser.add_argument("-o", "--output", default="lab-report.html", metavar="FILE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        files = options.files or [generated(Path(folder))]
-        return holdfast(["lab", "run", *files, "--policy", "default,default+summary,copilot", "--html", options.output])
+        played = options.files or [generated(Path(folder)), "--budget", str(BUDGET)]
+        return holdfast(
+            ["lab", "run", *played, "--policy", "default,default+summary,copilot", "--html", options.output]
+        )
 
 
 if __name__ == "__main__":

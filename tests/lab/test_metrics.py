@@ -148,9 +148,12 @@ async def test_m13_counts_instructions_that_stand_to_the_letter() -> None:
     everything = await asked_of(talk, Only(10), Instructions())
     newest = await asked_of(talk, Only(1), Instructions())
 
-    assert everything == {"turns": 3, "M13.verbatim": 1.0, "M13.users": 1.0}
+    assert everything == {"turns": 3, "M13.system": 1.0, "M13.rules": 1.0, "M13.verbatim": 1.0, "M13.users": 1.0}
     # Of 2, 4 and 4 instructions the newest message says 1, 2 and 1; of 1, 2 and 3 prompts it is 1 each time.
-    assert newest == {"turns": 3, "M13.verbatim": pytest.approx(4 / 10), "M13.users": pytest.approx(3 / 6)}
+    assert newest == {
+        "turns": 3, "M13.system": pytest.approx(3 / 8), "M13.rules": pytest.approx(1 / 2),
+        "M13.verbatim": pytest.approx(4 / 10), "M13.users": pytest.approx(3 / 6),
+    }  # fmt: skip
 
 
 def test_a_rule_is_a_sentence_that_says_what_is_always_or_never_done() -> None:
@@ -183,6 +186,7 @@ async def test_m10_of_the_default_is_nothing_but_its_own_work() -> None:
 
     assert figures["M10.stalls"] == 0
     assert figures["M11.calls"] > 0
+    assert figures["M11.coverage"] > 0.99, "what came too late for its fold was written all the same"
 
 
 async def test_spend_on_summaries_is_told_with_the_request_it_was_for() -> None:

@@ -19,6 +19,8 @@ from holdfast.core.planning.cost import PRICES, Prices
 from holdfast.errors import SettingsError
 from holdfast.lab.policies import rules_of
 from holdfast.lab.prices import prices_for
+from holdfast.lab.running import Entry
+from holdfast.lab.tables import WIDE, shortened, table
 from holdfast.session.session import Session
 from holdfast.testing.chat import answered, said
 from holdfast.testing.sessions import generated_session
@@ -38,8 +40,8 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     path = tmp_path / "sessions.jsonl"
     probes = [{"question": "What was first?", "answer": "x", "evidence": ["first"]}]
-    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generated_session(150)]
-    lines = [{"id": "one", "messages": generated_session(120)}, {"id": "two", "messages": messages, "probes": probes}]
+    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generated_session(80)]
+    lines = [{"id": "one", "messages": generated_session(60)}, {"id": "two", "messages": messages, "probes": probes}]
     path.write_text("\n".join(map(json.dumps, lines)) + "\nnot a line\n")
     return path
 
@@ -78,7 +80,7 @@ def test_a_run_tells_people_programs_and_a_browser(sessions: Path, tmp_path: Pat
     html, table = tmp_path / "report.html", tmp_path / "figures.csv"
 
     code, out, problems = ran(
-        capsys, str(sessions), "--budget", "12000", "--prices", "anthropic,none", "--json", "--html", str(html),
+        capsys, str(sessions), "--budget", "7000", "--prices", "anthropic,none", "--json", "--html", str(html),
         "--csv", str(table),
     )  # fmt: skip
 
@@ -106,7 +108,7 @@ def test_a_real_browser_draws_the_report_and_complains_of_nothing(
     sessions: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     html = tmp_path / "report.html"
-    ran(capsys, str(sessions), "--budget", "12000", "--baselines", "threshold", "--html", str(html))
+    ran(capsys, str(sessions), "--budget", "7000", "--baselines", "threshold", "--html", str(html))
     quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     looking = [
         str(CHROMIUM),
@@ -124,13 +126,16 @@ def test_a_real_browser_draws_the_report_and_complains_of_nothing(
 
 
 def test_the_table_explains_its_columns(sessions: Path, capsys: Captured) -> None:
-    code, out, _ = ran(capsys, str(sessions), "--budget", "12000", "--concat", "--baselines", "threshold")
+    code, out, _ = ran(capsys, str(sessions), "--budget", "7000", "--concat", "--baselines", "threshold")
 
     assert code == 1
     heading, *lines = out.splitlines()
-    assert heading.split()[:5] == ["SESSION", "BUDGET", "POLICY", "FAR", "+RECALL"]
-    assert [line.split()[3] for line in lines[:2]] == ["threshold", "default"]
-    assert "standing instructions verbatim" in out
+    titles = heading.split()
+    assert titles[:6] == ["SESSION", "BUDGET", "POLICY", "×THRESHOLD", "FAR", "+RECALL"]
+    assert [line.split()[3:5] for line in lines[:2]] == [["threshold", "1.00"], ["▸", "default"]]
+    explained = [line.split()[0] for line in lines[lines.index("") + 1 :]]
+    assert explained[: len(titles) - 3] == [title for title in titles[3:] if title != "MS"] + ["▸"]
+    assert max(map(len, out.splitlines())) <= WIDE
 
 
 def test_a_session_of_the_store_is_played_too(
@@ -216,20 +221,67 @@ def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summariser(tmp_path: P
     assert (rules_of(f"{path}+summary")[0].fold, rules_of(f"{path}+summary")[1]) == (rules_of("copilot")[0].fold, True)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see the processes of this machine")
-def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+def test_rows_are_in_the_order_of_the_recordings_behind_those_of_all_and_summaries_only_where_asked_for() -> None:
+    figures = {"M11.coverage": 0.5, "M5.hit_share": 0.9, "M8.invalid": 1.0}
+    entries = [
+        Entry(session, policy, 9_000, dict(figures))
+        for session in ("b", "a")
+        for policy in ("threshold", "default", "default+summary")
+    ]
+
+    found = table(entries)
+
+    assert found.heading == ["SESSION", "BUDGET", "POLICY", "HIT", "INVALID", "COVERED"]
+    assert [(line[0], line[2], *line[4:]) for line in found.lines] == [
+        ("all", "  threshold", "2", ""), ("all", "▸ default", "2", ""), ("all", "▸ default+summary", "2", "0.500"),
+        ("b", "  threshold", "1", ""), ("b", "▸ default", "1", ""), ("b", "▸ default+summary", "1", "0.500"),
+        ("a", "  threshold", "1", ""), ("a", "▸ default", "1", ""), ("a", "▸ default+summary", "1", "0.500"),
+    ]  # fmt: skip
+
+
+def test_names_are_shortened_and_stay_apart() -> None:
+    names = ["short", "airline-support-1", "airline-support-2", "airline-support-3-x2"]
+
+    found = shortened(names, 10)
+
+    assert [*found.values()] == ["short", "airline-s…", "airl…ort-2", "airl…-3-x2"]
+
+
+def begun(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a run that would take long, and return when its processes are there."""
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"id": "long", "messages": generated_session(3_000)}) + "\n")
     env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
-    command = [HOLDFAST, "lab", "run", str(path), "--budget", "16000,50000", "--jobs", "1", "--policy", "default"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
-
+    command = [HOLDFAST, "lab", "run", str(path), "--budget", "16000,50000", "--policy", "default", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True, start_new_session=True
+    )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None and not children.read_text().split()[1:]:
         pass  # the first is the one that watches over what they share; the second plays
-    process.send_signal(signal.SIGINT)
+    return process
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see the processes of this machine")
+def test_an_interrupt_keeps_what_is_done_and_says_how_much_that_is(tmp_path: Path) -> None:
+    process = begun(tmp_path, "--jobs", "1", "--json")
+
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the processes that play get it too
     out, problems = process.communicate(timeout=60)
 
-    assert "interrupted; what is done is shown" in problems
+    assert process.returncode == 130
+    assert " of 22 replays were played" in problems.splitlines()[-1]
     assert "Traceback" not in problems
-    assert out.startswith("SESSION") or "nothing" in problems
+    assert all(row["is_partial"] for row in json.loads(out))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see the processes of this machine")
+def test_a_run_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = begun(tmp_path, "--jobs", "2")
+
+    process.send_signal(signal.SIGTERM)
+    _, problems = process.communicate(timeout=60)
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "interrupted: " in problems
+    assert "semaphore" not in problems

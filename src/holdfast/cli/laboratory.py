@@ -1,17 +1,31 @@
 """`holdfast lab`: recorded conversations played again under any policy, without asking a provider."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.cli.terminal import Progress, print_json, print_table, warn
+from holdfast.cli.terminal import Progress, plain, print_json, warn
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.files import write_private
 
-BUDGETS, POLICIES = "16000,50000", "default"
+if TYPE_CHECKING:
+    from holdfast.lab.recordings import Recording
+    from holdfast.lab.running import Entry, Job, Run
+
+BUDGETS, POLICIES, PRICES = "16000,50000", "default", "anthropic"
 BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
-PRICES = "anthropic,gpt-5,gpt-4o,deepseek,none"
 SECONDS = 60.0
+LINE_SECONDS = 5.0
+"""How often it is said how far a run is, where there is no terminal."""
+STOPPED = 128
+"""What a shell adds to the number of a signal."""
+ZERO = (
+    "M4.lost", "M8.invalid", "M8.elsewhere", "M8.mistral", "M9.over", "M9.over_claude", "M9.over_tekken",
+    "M14.differences",
+)  # fmt: skip
+"""Figures of ours that have to be nothing."""
 
 
 async def lab_run(args: argparse.Namespace, store: Store) -> int:
@@ -22,50 +36,83 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     from holdfast.lab import report, tables  # noqa: PLC0415 - for this command only
     from holdfast.lab.policies import check_name  # noqa: PLC0415 - as above
     from holdfast.lab.prices import prices_for  # noqa: PLC0415 - as above
-    from holdfast.lab.recordings import concatenated  # noqa: PLC0415 - as above
-    from holdfast.lab.running import jobs_for, run  # noqa: PLC0415 - as above
-    from holdfast.lab.sources import recordings_of  # noqa: PLC0415 - as above
+    from holdfast.lab.running import jobs_for  # noqa: PLC0415 - as above
 
     policies, baselines = _names(args.policies), _names(args.baselines)
     for setting, names in (("--policy", policies), ("--baselines", baselines)):
         for name in names:
             check_name(name, setting)
     prices, budgets = prices_for(args.prices), _budgets(args.budgets, args.static)
-    recordings, problems = await recordings_of(args.sources, store)
-    for problem in [*problems, *(f"{one.name}: {note}" for one in recordings for note in one.notes)]:
-        warn(problem)
-    if not recordings:
-        raise SettingsError("SOURCE", "there is nothing to play; name a file of conversations or a session")
-    recordings = [concatenated(recordings)] if args.concat else recordings
-    beside = [name for name in baselines if name not in policies]
-    jobs = list(jobs_for(recordings, [*beside, *policies], budgets, prices, static=args.static, seconds=args.seconds))
-    progress = Progress(f"of {len(jobs):,} replays")
-    entries = await run(jobs, workers=args.jobs, told=progress)
-    progress.done()
-    if len(done := {entry.policy for entry in entries}) < len({*beside, *policies}):
-        warn(f"interrupted; what is done is shown: {', '.join(sorted(done)) or 'nothing'}")
-    problems += [f"{one.session}, {one.policy} at {one.budget:,}: {text}" for one in entries for text in one.problems]
-    for problem in [text for one in entries for text in one.problems]:
-        warn(problem)
+    recordings, problems = await _recordings(args, store, budgets)
+    played = [*(name for name in baselines if name not in policies), *policies]
+    jobs = list(jobs_for(recordings, played, budgets, prices, static=args.static, seconds=args.seconds))
+    run = await _run(jobs, args.jobs)
+    entries = [entry for entry in run.entries if entry.figures or entry.problems]
+    problems += _told(entries)
     for path, text in ((args.csv, tables.as_csv(entries)), (args.html, report.page(entries, problems))):
         if path is not None:
             write_private(Path(path), [text])
             warn(f"written to {path}")
     if args.json:
-        print_json(tables.rows_of(entries))
-    else:
-        print_table(*tables.table(entries))
+        print_json(tables.rows_of(run.entries))
+    elif entries:
+        found = tables.table(entries)
         ours = [entry for entry in entries if entry.policy in policies]
-        print("\n".join(["", tables.LEGEND, *tables.intervals(ours), *tables.bills(entries)]))
-    is_sound = all(one.figures.get(name, 0) == 0 for one in entries if one.policy in policies for name in ZERO)
-    return int(not is_sound or bool(problems))
+        about = [*found.legend, *tables.intervals(ours), *tables.bills(entries)]
+        print(plain("\n".join([*found.written(), "", *about])))
+    return _ended(run, is_sound=not problems and _is_sound(entries, policies))
 
 
-ZERO = (
-    "M4.lost", "M8.invalid", "M8.elsewhere", "M8.mistral", "M9.over", "M9.over_claude", "M9.over_tekken",
-    "M14.differences",
-)  # fmt: skip
-"""Figures of ours that have to be nothing."""
+async def _recordings(
+    args: argparse.Namespace, store: Store, budgets: Sequence[int]
+) -> "tuple[list[Recording], list[str]]":
+    """Return what is to be played, and what could not be read, which is told."""
+    from holdfast.lab.recordings import concatenated  # noqa: PLC0415 - as above
+    from holdfast.lab.sources import recordings_of  # noqa: PLC0415 - as above
+
+    found, problems = await recordings_of(args.sources, store)
+    recordings = [one for one in found if (one.static or 0) < min(budgets)]
+    problems += [
+        f"session {one.name!r}: its tools alone take {one.static:,} tokens; give a larger --budget"
+        for one in found
+        if one not in recordings
+    ]
+    for problem in [*problems, *(f"session {one.name!r}: {note}" for one in recordings for note in one.notes)]:
+        warn(problem)
+    if not recordings:
+        raise SettingsError("SOURCE", "there is nothing to play; name a file of conversations or a session")
+    return [concatenated(recordings)] if args.concat else recordings, problems
+
+
+async def _run(jobs: "Sequence[Job]", workers: int | None) -> "Run":
+    """Play everything, and say how far it is."""
+    from holdfast.lab.running import run  # noqa: PLC0415 - as above
+
+    progress = Progress(f"of {len(jobs):,} replays", line_seconds=LINE_SECONDS)
+    found = await run(jobs, workers=workers, told=progress)
+    progress.done()
+    return found
+
+
+def _told(entries: "Sequence[Entry]") -> list[str]:
+    """Return what went wrong in replays, and say it."""
+    problems = [f"{one.session}, {one.policy} at {one.budget:,}: {text}" for one in entries for text in one.problems]
+    for problem in problems:
+        warn(problem)
+    return problems
+
+
+def _is_sound(entries: "Sequence[Entry]", policies: Sequence[str]) -> bool:
+    return all(one.figures.get(name, 0) == 0 for one in entries if one.policy in policies for name in ZERO)
+
+
+def _ended(run: "Run", *, is_sound: bool) -> int:
+    """Return the exit code of a run, and say as the last thing if it was interrupted."""
+    if run.signal:
+        found = ", and what they found is shown" if run.done else ""
+        warn(f"interrupted: {run.done:,} of {run.total:,} replays were played{found}")
+        return STOPPED + run.signal
+    return int(not is_sound)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +125,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"presets or files, +summary behind ({POLICIES})",
     )
-    parser.add_argument("--baselines", default=BASELINES, metavar="LIST", help="what they are held against (all seven)")
+    parser.add_argument(
+        "--baselines", default=BASELINES, metavar="LIST", help=f"what they are held against ({BASELINES})"
+    )
     parser.add_argument("--budget", dest="budgets", default=BUDGETS, metavar="LIST", help=f"tokens ({BUDGETS})")
     parser.add_argument(
-        "--prices", default=PRICES, metavar="LIST", help="price lists, models or a .toml (five of them)"
+        "--prices",
+        default=PRICES,
+        metavar="LIST",
+        help=f"price lists, models or a .toml, the first to plan with ({PRICES})",
     )
     parser.add_argument("--static", type=int, default=3_000, metavar="N", help="tokens of system text and tools (3000)")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help="how long a summary takes (60)")

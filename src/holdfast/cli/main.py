@@ -20,8 +20,8 @@ from holdfast.stores.memory import MemoryStore
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     said = sys.argv[1:] if argv is None else argv
-    args = parser(said).parse_args(said)
     try:
+        args = parser(said).parse_args(said)
         prepare_output(is_utf8=args.json or args.is_data)
         code = asyncio.run(_run(args)) if args.command else _welcome(args)
         sys.stdout.flush()

@@ -18,17 +18,25 @@ AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class Progress:
-    """Counts on a terminal, once something takes longer than a second."""
+    """Counts on a terminal, once something takes longer than a second; elsewhere in lines, if at all."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, line_seconds: float = float("inf")) -> None:
+        """`line_seconds` is how often a line is written where there is no terminal."""
         self._what = what
-        self._next = time.monotonic() + 1 if sys.stderr.isatty() else float("inf")
+        self._is_line = not sys.stderr.isatty()
+        self._pause = line_seconds if self._is_line else 0.2
+        self._next = time.monotonic() + (line_seconds if self._is_line else 1)
         self._is_shown = False
 
     def __call__(self, count: int) -> None:
         """Say how far it is."""
-        if time.monotonic() >= self._next:
-            self._next, self._is_shown = time.monotonic() + 0.2, True
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._pause
+        if self._is_line:
+            print(f"{count:,} {self._what}", file=sys.stderr, flush=True)
+        else:
+            self._is_shown = True
             print(f"\r{count:,} {self._what}", end="", file=sys.stderr, flush=True)
 
     def done(self) -> None:

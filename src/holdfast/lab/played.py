@@ -169,10 +169,11 @@ class Played:
         """Return how many requests cannot be made again from the log."""
         return sum(not request.is_same for request in requests_of(await self.session.events()))
 
-    async def folds(self) -> list[log.CompactionCompleted]:
-        """Return the folds that were made."""
-        events = await self.session.events()
-        return [event for event in events if isinstance(event, log.CompactionCompleted) and event.success]
+    async def written(self) -> list[log.SummaryWritten]:
+        """Return the summaries that a model has written, whether a fold used them or not."""
+        return [
+            event for event in await self.session.events() if isinstance(event, log.SummaryWritten) and event.by_model
+        ]
 
 
 def _written(shown: str) -> str:

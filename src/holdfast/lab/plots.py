@@ -1,6 +1,6 @@
 """Line and bar plots as SVG, drawn by hand: a report needs no program to be looked at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -23,6 +23,8 @@ COLOURS = (
 )
 MOST_POINTS = 600
 TICKS = 5
+LETTER = 12
+"""How high a line of text is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +33,30 @@ class Series:
 
     name: str
     values: Sequence[float]
+    colour: str
     marks: Sequence[int] = ()
     """Where something happened."""
 
 
-def lines(title: str, series: Sequence[Series], *, unit: str = "") -> str:
-    """Return lines over turns, with what is marked on them."""
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each name: the same in every plot that is given them."""
+    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(dict.fromkeys(names))}
+
+
+def lines(title: str, series: Sequence[Series], *, unit: str = "", limit: tuple[str, float] | None = None) -> str:
+    """Return lines over turns, with what is marked on them, and a limit across all by its name."""
     top = max((value for one in series for value in one.values), default=0.0) or 1.0
+    top = max(top, limit[1]) if limit else top
     longest = max((len(one.values) for one in series), default=1)
-    drawn = [_line(one, colour, longest, top) for one, colour in zip(series, _colours(series), strict=True)]
-    return _figure(title, [*_grid(top, unit), *_turns(longest), *drawn], series)
+    drawn = [_line(one, longest, top) for one in series]
+    return _figure(title, [*_grid(top, unit), *_turns(longest), *_limit(limit, top), *drawn], series)
 
 
 def bars(title: str, groups: Mapping[str, Sequence[Series]], *, unit: str = "") -> str:
     """Return bars, a group beside another; each series has one value."""
     every = [one for group in groups.values() for one in group]
-    names = list(dict.fromkeys(one.name for one in every))
-    colours = dict(zip(names, _colours([Series(name, ()) for name in names]), strict=True))
+    known = {one.name: one for one in every}
+    names = list(known)
     top = max((value for one in every for value in one.values), default=0.0) or 1.0
     drawn: list[str] = list(_grid(top, unit))
     wide = (WIDTH - LEFT - RIGHT) / max(1, len(groups))
@@ -59,17 +68,22 @@ def bars(title: str, groups: Mapping[str, Sequence[Series]], *, unit: str = "") 
             told = escape(f"{one.name}, {label}: {one.values[0]:,.3g}{unit}")
             drawn.append(
                 f'<rect x="{at:.1f}" y="{HEIGHT - BOTTOM - high:.1f}" width="{max(1.0, each - 1):.1f}" '
-                f'height="{high:.1f}" fill="{colours[one.name]}"><title>{told}</title></rect>'
+                f'height="{high:.1f}" fill="{one.colour}"><title>{told}</title></rect>'
             )
         drawn.append(_text(start + wide * 0.4, HEIGHT - 8, label, "middle"))
-    return _figure(title, drawn, [Series(name, ()) for name in names])
+    return _figure(title, drawn, list(known.values()))
 
 
-def _colours(series: Sequence[Series]) -> list[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(len(series))]
+def _limit(limit: tuple[str, float] | None, top: float) -> list[str]:
+    """Return a dashed line at a limit, with its name."""
+    if limit is None:
+        return []
+    at = HEIGHT - BOTTOM - _high(limit[1], top)
+    line = f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+    return [line, _text(LEFT + 4, at - 4 if at > TOP + LETTER else at + LETTER, limit[0], "start")]
 
 
-def _line(series: Series, colour: str, longest: int, top: float) -> str:
+def _line(series: Series, longest: int, top: float) -> str:
     step = max(1, len(series.values) // MOST_POINTS)
     wide = (WIDTH - LEFT - RIGHT) / max(1, longest - 1)
 
@@ -78,11 +92,12 @@ def _line(series: Series, colour: str, longest: int, top: float) -> str:
 
     points = " ".join("{:.1f},{:.1f}".format(*place(index)) for index in range(0, len(series.values), step))
     marks = "".join(
-        '<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*place(index), colour) for index in series.marks
+        '<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*place(index), series.colour)
+        for index in series.marks
     )
     name = escape(series.name)
     return (
-        f'<g><title>{name}</title><polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        f'<g><title>{name}</title><polyline points="{points}" fill="none" stroke="{series.colour}" stroke-width="1.5"/>'
         f"{marks}</g>"
     )
 
@@ -122,8 +137,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 def _figure(title: str, drawn: Sequence[str], series: Sequence[Series]) -> str:
     key = "".join(
-        f'<span class="key"><i style="background:{colour}"></i>{escape(one.name)}</span>'
-        for one, colour in zip(series, _colours(series), strict=True)
+        f'<span class="key"><i style="background:{one.colour}"></i>{escape(one.name)}</span>' for one in series
     )
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '

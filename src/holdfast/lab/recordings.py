@@ -52,17 +52,18 @@ class Recording:
 def read_recording(record: object, name: str = "session") -> Recording:
     """Return a recording from a record of a JSONL file; `name` is for one that has no id."""
     raw = record.get("messages") if isinstance(record, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    if not isinstance(record, Mapping) or not isinstance(raw, list):
-        raise MalformedInputError("session", "must be an object with a list of messages")
-    fields = cast("Mapping[str, object]", record)
+    fields = cast("Mapping[str, object]", record if isinstance(record, Mapping) else {})
+    name = str(fields.get("id", name))
+    if not isinstance(raw, list):
+        raise MalformedInputError(f"session {name!r}", "must be an object with a list of messages")
     native: list[Json] = []
     for index, message in enumerate(cast("list[object]", raw)):
         said = cast("Json", message) if isinstance(message, dict) else {}
         if not isinstance(said.get("role"), str):
-            raise MalformedInputError(f"messages[{index}]", "must be an object with a role")
+            raise MalformedInputError(f"session {name!r}: messages[{index}]", "must be an object with a role")
         native.append(said)
     return Recording(
-        str(fields.get("id", name)),
+        name,
         [{key: value for key, value in message.items() if not key.startswith("x_")} for message in native],
         [_seconds(message.get("x_ts")) for message in native],
         [_usage(message.get("x_usage")) for message in native],

@@ -1,6 +1,6 @@
 """A report on what the laboratory found: one page that needs nothing but itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.metadata import version
@@ -9,7 +9,7 @@ from platform import machine, python_version, system
 
 from holdfast.core.planning.cost import PRICES
 from holdfast.lab import tables
-from holdfast.lab.plots import Series, bars, lines
+from holdfast.lab.plots import Series, bars, colours_of, lines
 from holdfast.lab.running import Entry
 
 STYLE = """
@@ -23,12 +23,15 @@ th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--line);w
 th:first-child,td:first-child,th:nth-child(3),td:nth-child(3){text-align:left}
 figure{margin:1.5rem 0}figcaption{font-weight:600}svg{width:100%;height:auto}
 svg text{font-size:11px;fill:var(--soft)}svg .grid{stroke:var(--line)}
+svg .limit{stroke:var(--soft);stroke-dasharray:5 4}
 .key{margin-right:1rem;font-size:13px}.key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em}
 pre{color:var(--soft);font-size:12px;white-space:pre-wrap}.ours td{font-weight:600}"""
 
 
 SMOOTHED = 20
 """How many requests one point of a curve stands for that would jump otherwise."""
+MOST_DOTS = 0.1
+"""A window that slides changes its prefix every time: above this share of turns no dots are drawn."""
 
 
 def page(entries: Sequence[Entry], problems: Sequence[str] = ()) -> str:
@@ -40,7 +43,6 @@ def page(entries: Sequence[Entry], problems: Sequence[str] = ()) -> str:
         f"<title>Holdfast: laboratory</title><style>{STYLE}</style>",
         f"<h1>What each policy keeps, loses and costs</h1><p>{escape(made)}; {when}</p>",
         _table(entries),
-        f"<pre>{escape(tables.LEGEND)}</pre>",
         _list(tables.intervals(entries)),
         _list(tables.bills(entries)),
         _list([*problems, *(f"{one.session}, {one.policy}: {text}" for one in entries for text in one.problems)]),
@@ -50,10 +52,15 @@ def page(entries: Sequence[Entry], problems: Sequence[str] = ()) -> str:
 
 
 def _table(entries: Sequence[Entry]) -> str:
-    heading, rows = tables.table(entries)
-    head = "".join(f"<th>{escape(name)}</th>" for name in heading)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    found = tables.table(entries, is_whole=True)
+    head = "".join(f"<th>{escape(name)}</th>" for name in found.heading)
+    body = "".join(
+        f"<tr{' class=ours' if is_ours else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        for row, is_ours in zip(found.lines, found.ours, strict=True)
+    )
+    legend = escape("\n".join(found.legend))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div><pre>{legend}</pre>'
 
 
 def _list(items: Iterator[str] | Sequence[str]) -> str:
@@ -62,35 +69,49 @@ def _list(items: Iterator[str] | Sequence[str]) -> str:
 
 
 def _plots(entries: Sequence[Entry]) -> Iterator[str]:
+    colours = colours_of(entry.policy for entry in entries)
     for session, budget in dict.fromkeys((entry.session, entry.budget) for entry in entries):
         group = [entry for entry in entries if (entry.session, entry.budget) == (session, budget) and entry.turns]
-        if not group:
-            continue
-        yield f"<h2>{escape(session)}, {budget:,} tokens</h2>"
-        yield lines(
-            "Tokens sent, turn by turn; a dot is a fold or a broken prefix",
-            [Series(one.policy, [turn.sent for turn in one.turns], _breaks(one)) for one in group],
-        )
-        prices = PRICES["anthropic"]
-        yield lines(
-            "Cost so far, in plain input tokens at Anthropic's ratios",
-            [Series(one.policy, list(accumulate(turn.cost(prices) for turn in one.turns))) for one in group],
-        )
-        yield lines(
-            f"Share of what is sent that the cache holds, over {SMOOTHED} requests",
-            [Series(one.policy, _held(one)) for one in group],
-        )
-        yield from _retention(group)
-        waiting = [one for one in group if one.waiting]
-        if waiting:
-            yield lines(
-                "Seconds that each request waits, with a summary that takes its time",
-                [Series(one.policy, [turn.waited_seconds for turn in one.waiting]) for one in waiting],
-                unit=" s",
-            )
+        if group:
+            yield f"<h2>{escape(session)}, {budget:,} tokens</h2>"
+            yield from _of_group(group, colours, budget)
 
 
-def _retention(group: Sequence[Entry]) -> Iterator[str]:
+def _of_group(group: Sequence[Entry], colours: Mapping[str, str], budget: int) -> Iterator[str]:
+    """Yield the plots of one recording at one budget."""
+
+    def series(drawn: Sequence[Entry], values: Callable[[Entry], Sequence[float]]) -> list[Series]:
+        return [Series(one.policy, values(one), colours[one.policy]) for one in drawn]
+
+    marked = [
+        Series(one.policy, [turn.sent for turn in one.turns], colours[one.policy], _breaks(one, MOST_DOTS))
+        for one in group
+    ]
+    yield lines(_about_dots(group), marked, limit=(f"budget: {budget:,}", budget))
+    prices = PRICES["anthropic"]
+    yield lines(
+        "Cost so far, in plain input tokens at Anthropic's ratios",
+        series(group, lambda one: list(accumulate(turn.cost(prices) for turn in one.turns))),
+    )
+    yield lines(f"Share of what is sent that the cache holds, over {SMOOTHED} requests", series(group, _held))
+    yield from _retention(group, colours)
+    waiting = [one for one in group if one.waiting]
+    if waiting:
+        yield lines(
+            "Seconds that each request waits, with a summary that takes its time",
+            series(waiting, lambda one: [turn.waited_seconds for turn in one.waiting]),
+            unit=" s",
+        )
+
+
+def _about_dots(group: Sequence[Entry]) -> str:
+    """Return what the first plot shows, and whose dots it leaves out."""
+    title = "Tokens sent, turn by turn; a dot is a turn whose prefix was folded or otherwise changed"
+    crowded = [one.policy for one in group if len(_breaks(one)) != len(_breaks(one, MOST_DOTS))]
+    return f"{title}; not drawn where that is more than one turn in ten: {', '.join(crowded)}" if crowded else title
+
+
+def _retention(group: Sequence[Entry], colours: Mapping[str, str]) -> Iterator[str]:
     ages = sorted(
         {int(name.rsplit(".", 1)[1]) for one in group for name in one.figures if name.startswith("M1.by_age.")}
     )
@@ -99,7 +120,7 @@ def _retention(group: Sequence[Entry]) -> Iterator[str]:
             "Identifiers needed again that are in view, by how many messages ago they were seen",
             {
                 f"from {age}": [
-                    Series(one.policy, [one.figures[f"M1.by_age.{age}"]])
+                    Series(one.policy, [one.figures[f"M1.by_age.{age}"]], colours[one.policy])
                     for one in group
                     if f"M1.by_age.{age}" in one.figures
                 ]
@@ -117,7 +138,7 @@ def _held(entry: Entry) -> list[float]:
     return [(shared[stop] - shared[start]) / max(1, sent[stop] - sent[start]) for start, stop in places]
 
 
-def _breaks(entry: Entry) -> list[int]:
+def _breaks(entry: Entry, most: float = 1.0) -> list[int]:
+    """Return the turns with a new prefix; none where that is more than a share of them, and dots would say nothing."""
     found = [index for index, turn in enumerate(entry.turns) if turn.is_folded or not turn.is_extension]
-    # A window that slides breaks every time: dots on every turn would say nothing.
-    return found if len(found) * 10 <= len(entry.turns) else []
+    return found if len(found) <= most * len(entry.turns) else []

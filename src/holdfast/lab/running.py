@@ -6,17 +6,15 @@ count. Baselines are played once. What goes wrong in one is told in its row, and
 """
 
 import asyncio
-import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from multiprocessing.pool import Pool
 from typing import Literal, TypeAlias
 
 from holdfast.core.planning.cost import Prices
 from holdfast.core.planning.rules.deep import FoldDeep
 from holdfast.errors import HoldfastError
 from holdfast.lab.baselines import BASELINES
+from holdfast.lab.cores import Cores
 from holdfast.lab.metrics.evidence import Evidence, questioned
 from holdfast.lab.metrics.prefix import Cost, Stability, against_bills
 from holdfast.lab.metrics.retention import Demands, Instructions
@@ -75,6 +73,24 @@ class Entry:
     waiting: list[Turn] = field(default_factory=list[Turn])
     """The turns of the replay in which a summary takes its time."""
     problems: list[str] = field(default_factory=list[str])
+    missing: int = 0
+    """How many of its replays were not played."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a policy of Holdfast's, and no baseline."""
+        return self.policy not in BASELINES
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of many replays."""
+
+    entries: list[Entry]
+    done: int
+    total: int
+    signal: int = 0
+    """What it was interrupted by."""
 
 
 def jobs_for(
@@ -86,8 +102,8 @@ def jobs_for(
     static: int,
     seconds: float,
 ) -> Iterator[Job]:
-    """Yield all that is to be played, the longest first."""
-    for recording in sorted(recordings, key=lambda one: -len(one.messages)):
+    """Yield all that is to be played, in the order of the recordings."""
+    for recording in recordings:
         for budget in budgets:
             for policy in policies:
                 for aspect in _aspects(policy, recording, prices):
@@ -115,55 +131,33 @@ def _aspects(name: str, recording: Recording, prices: Sequence[Prices]) -> list[
     return [*asked, *more]
 
 
-async def run(jobs: Sequence[Job], *, workers: int | None = None, told: Callable[[int], None]) -> list[Entry]:
+async def run(jobs: Sequence[Job], *, workers: int | None = None, told: Callable[[int], None]) -> Run:
     """Play everything, and return a row for each policy, recording and budget; an interrupt keeps what is done."""
     entries = {job.key: Entry(*job.key) for job in jobs}
-    played: asyncio.Queue[tuple[int, Result]] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    # Recordings are large: each process gets all of them once, and what goes through the pipes later is small.
-    pool = get_context("spawn").Pool(workers, initializer=_begin, initargs=(list(jobs),))
-    try:
-        for number in range(len(jobs)):
-            _submit(pool, number, lambda pair: loop.call_soon_threadsafe(played.put_nowait, pair))
-        for done in range(1, len(jobs) + 1):
-            number, result = await played.get()
-            _take(entries[jobs[number].key], jobs[number], result)
-            told(done)
-    except asyncio.CancelledError:
-        if (task := asyncio.current_task()) is not None:
-            task.uncancel()
-    finally:
-        pool.terminate()
-        pool.join()
-    return _with_ratios([entry for entry in entries.values() if entry.figures or entry.problems])
+    for job in jobs:
+        entries[job.key].missing += 1
+    played = 0
+
+    def heard(number: int, result: Result) -> None:
+        nonlocal played
+        played += 1
+        _take(entries[jobs[number].key], jobs[number], result)
+        told(played)
+
+    cores = Cores(_played_out, lambda problem: Result(problem=problem), workers=workers)
+    # The longest first: the last one to end should be a short one.
+    order = sorted(range(len(jobs)), key=lambda number: -len(jobs[number].recording.messages))
+    await cores.run(jobs, order, heard)
+    return Run(_with_ratios(list(entries.values())), played, len(jobs), cores.signal)
 
 
-def _submit(pool: Pool, number: int, heard: Callable[[tuple[int, Result]], object]) -> None:
-    """Have a job played; whatever becomes of it is heard."""
-    pool.apply_async(
-        _play,
-        (number,),
-        callback=lambda result: heard((number, result)),
-        error_callback=lambda error: heard((number, Result(problem=f"{type(error).__name__}: {error}"))),
-    )
-
-
-_JOBS: list[Job] = []
-"""In a process that plays: all that there is to play."""
-
-
-def _begin(jobs: list[Job]) -> None:
-    """Learn what there is to play, and let the one who started us hear an interrupt."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _JOBS[:] = jobs
-
-
-def _play(number: int) -> Result:
-    return asyncio.run(play(_JOBS[number]))
+def _played_out(job: Job) -> Result:
+    return asyncio.run(play(job))
 
 
 def _take(entry: Entry, job: Job, result: Result) -> None:
     entry.figures |= result.figures
+    entry.missing -= 1
     if result.problem:
         entry.problems.append(f"{job.aspect}: {result.problem}")
     if job.aspect == "main":

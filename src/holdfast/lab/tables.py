@@ -4,37 +4,57 @@ import csv
 import io
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
 from statistics import mean
 
+from holdfast.lab.policies import SUMMARY
 from holdfast.lab.running import Entry, Row
 
-COLUMNS: Mapping[str, tuple[str, str]] = {
-    "M1.far": ("far", ".3f"),
-    "M1.far_recall": ("+recall", ".3f"),
-    "M2.questions": ("asked", ".3f"),
-    "M2.questions_recall": ("+recall", ".3f"),
-    "M5.hit_share": ("hit", ".3f"),
-    "M5.breaks_per_100": ("breaks", ".1f"),
-    "M7.growth": ("growth", ".2f"),
-    "M8.invalid": ("invalid", ".0f"),
-    "M9.over": ("over", ".0f"),
-    "M10.stall_ms_max": ("stall ms", ",.0f"),
-    "M11.coverage": ("covered", ".3f"),
-    "M13.verbatim": ("rules", ".3f"),
-    "M14.differences": ("differ", ".0f"),
-}
-"""The figures of the table: what they are called there, and how they are written."""
-LEGEND = """\
-far      identifiers needed again after 20 messages that are in view; +recall: or after one recall of 1,000 tokens (M1)
-asked    questions with all their evidence in view; +recall: or in one recall, inside the budget (M2)
-hit      tokens that the provider's cache already holds; breaks: requests of 100 that do not extend the last one (M5)
-growth   cost of a request in the last quarter over the first (M7); invalid, over: requests (M8, M9)
-stall    the longest that a request waits, with a summary that takes its time (M10); covered: of the folded text (M11)
-rules    standing instructions verbatim in the request (M13); differ: requests that come out otherwise again (M14)
-cost     in plain input tokens, beside threshold compaction with a model's summary in the same run (M6)"""
-PAIRED = ("M1.far", "M1.far_recall", "M2.questions", "M2.questions_recall", "M5.hit_share", "M13.verbatim")
-DRAWS, CONFIDENCE = 1_000, 0.95
+WIDE = 110
+"""So many characters a line of the table has, where the figures let it."""
+LEAST_NAME, MOST_NAME = 8, 24
+"""The characters that the name of a recording gets."""
 VS = ".vs_threshold"
+OURS, PARTIAL = "▸ ", " …"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of the table: what it is called there, how it is written, and what it is."""
+
+    title: str
+    form: str
+    legend: str
+    is_shown: bool = True
+    """Whether it stands in the terminal's table too, and not in the report alone."""
+
+
+COLUMNS: Mapping[str, Column] = {
+    "M1.far": Column("far", ".3f", "identifiers needed again after 20 messages that are in view (M1)"),
+    "M1.far_recall": Column("+recall", ".3f", "behind far: in view, or in one recall of 1,000 tokens (M1)"),
+    "M2.questions": Column("asked", ".3f", "questions with all their evidence in view at the end (M2)"),
+    "M2.questions_recall": Column("+recall", ".3f", "behind asked: in view, or in one recall, inside the budget (M2)"),
+    "M5.hit_share": Column("hit", ".3f", "share of the tokens sent that the provider's cache already holds (M5)"),
+    "M5.breaks_per_100": Column(
+        "breaks", ".1f", "requests of 100 that do not extend the one before (M5)", is_shown=False
+    ),
+    "M7.growth": Column("growth", ".2f", "cost of a request in the last quarter over one in the first (M7)"),
+    "M8.invalid": Column("invalid", ".0f", "requests that OpenAI would refuse (M8)"),
+    "M9.over": Column("over", ".0f", "requests over budget (M9)"),
+    "M10.stall_ms_max": Column(
+        "stall ms", ",.0f", "the longest that a request waits, with a summary that takes its time (M10)"
+    ),
+    "M11.coverage": Column("covered", ".3f", "share of what summaries are about that their writer was shown (M11)"),
+    "M13.system": Column("system", ".3f", "system text, first and newest prompt to the letter in the request (M13)"),
+    "M13.rules": Column(
+        "rules", ".3f", "sentences of the user's with always, never, don't or must, to the letter (M13)"
+    ),
+    "M14.differences": Column("differ", ".0f", "requests that come out otherwise again (M14)", is_shown=False),
+}
+COST = "cost as a multiple of threshold compaction's in the same run, at the prices of {} (M6)"
+PAIRED = ("M1.far", "M1.far_recall", "M2.questions", "M2.questions_recall", "M5.hit_share", "M13.system", "M13.rules")
+DRAWS, CONFIDENCE = 1_000, 0.95
 
 
 def rows_of(entries: Sequence[Entry]) -> list[Row]:
@@ -44,7 +64,8 @@ def rows_of(entries: Sequence[Entry]) -> list[Row]:
         row: Row = {"session": entry.session, "policy": entry.policy, "budget": entry.budget, **entry.figures}
         for name, value in entry.figures.items():
             _put(row, name.split("."), value)
-        rows.append({**row, **({"problems": entry.problems} if entry.problems else {})})
+        row |= {"problems": entry.problems} if entry.problems else {}
+        rows.append(row | ({"is_partial": True} if entry.missing else {}))
     return rows
 
 
@@ -63,27 +84,99 @@ def _put(row: Row, path: Sequence[str], value: float) -> None:
 def as_csv(entries: Sequence[Entry]) -> str:
     """Return the figures as comma-separated values, a row each."""
     names = sorted({name for entry in entries for name in entry.figures})
+    partial = ["is_partial"] if any(entry.missing for entry in entries) else []
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["session", "policy", "budget", *names])
+    writer.writerow(["session", "policy", "budget", *partial, *names])
     for entry in entries:
         found = [entry.figures.get(name, "") for name in names]
-        writer.writerow([entry.session, entry.policy, entry.budget, *found])
+        writer.writerow([entry.session, entry.policy, entry.budget, *(bool(entry.missing) for _ in partial), *found])
     return out.getvalue()
 
 
-def table(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """Return the heading and the lines of the table that people read."""
-    shown = [name for name in COLUMNS if any(name in entry.figures for entry in entries)]
-    priced = _priced(entries)
-    heading = ["SESSION", "BUDGET", "POLICY", *(COLUMNS[name][0].upper() for name in shown)]
-    lines = [
-        [entry.session[:24], f"{entry.budget:,}", entry.policy]
-        + [_written(entry.figures.get(name), COLUMNS[name][1]) for name in shown]
-        + [_written(entry.figures.get(f"M6.{name}{VS}"), ".2f") for name in priced]
-        for entry in [*entries, *pooled(entries)]
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What people read: everything together first, then each recording."""
+
+    heading: list[str]
+    lines: list[list[str]]
+    legend: list[str]
+    ours: list[bool]
+    """Which lines are of policies of ours."""
+
+    def written(self) -> list[str]:
+        """Return the table as lines of text, names to the left and figures to the right."""
+        cells = [self.heading, *self.lines]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        names = self.heading.index("POLICY") + 1
+        return [
+            " ".join(
+                cell.ljust(width) if place < names and place != 1 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in cells
+        ]
+
+
+def table(entries: Sequence[Entry], *, is_whole: bool = False) -> Table:
+    """Return the table; all columns of it where it is to be whole, and else those that fit a terminal."""
+    rows = [*pooled(entries), *entries]
+    shown = [
+        name
+        for name, column in COLUMNS.items()
+        if (is_whole or column.is_shown) and any(_cell(entry, name) for entry in rows)
     ]
-    return [*heading, *(f"${name}" for name in priced)], lines
+    priced = _priced(entries)
+    costs = ["×THRESHOLD"] if len(priced) == 1 else [f"×THR {name}" for name in priced]
+    heading = ["BUDGET", "POLICY", *costs, *(COLUMNS[name].title.upper() for name in shown)]
+    lines = [
+        [f"{entry.budget:,}", f"{OURS if entry.is_ours else '  '}{entry.policy}{PARTIAL if entry.missing else ''}"]
+        + [_written(entry.figures.get(f"M6.{name}{VS}"), ".2f") for name in priced]
+        + [_cell(entry, name) for name in shown]
+        for entry in rows
+    ]
+    taken = sum(max(map(len, column)) + 1 for column in zip(heading, *lines, strict=True))
+    room = MOST_NAME if is_whole else max(LEAST_NAME, min(MOST_NAME, WIDE - taken))
+    names = shortened([entry.session for entry in rows], room)
+    return Table(
+        ["SESSION", *heading],
+        [[names[entry.session], *line] for entry, line in zip(rows, lines, strict=True)],
+        _legend(priced, costs, shown, entries),
+        [entry.is_ours for entry in rows],
+    )
+
+
+def _legend(priced: Sequence[str], costs: Sequence[str], shown: Sequence[str], entries: Sequence[Entry]) -> list[str]:
+    """Return what the columns that are there mean, a line each."""
+    said = [(title, COST.format(name)) for title, name in zip(costs, priced, strict=True)]
+    said += [(COLUMNS[name].title.upper(), COLUMNS[name].legend) for name in shown]
+    said.append((OURS.strip(), "a policy of Holdfast's; the others are baselines"))
+    if len({entry.session for entry in entries}) > 1:
+        said.append(
+            ("all", "all recordings: the sum of requests that went wrong, the longest wait, the mean of the rest")
+        )
+    if any(entry.missing for entry in entries):
+        said.append((PARTIAL.strip(), "not all of its replays were played"))
+    width = max(len(title) for title, _ in said) + 2
+    return [f"{title.ljust(width)}{text}" for title, text in said]
+
+
+def _cell(entry: Entry, name: str) -> str:
+    """Return a figure as it is written; of summaries only where somebody asked for them."""
+    if name.startswith("M11.") and not entry.policy.endswith(f"+{SUMMARY}"):
+        return ""
+    return _written(entry.figures.get(name), COLUMNS[name].form)
+
+
+def shortened(names: Sequence[str], most: int) -> dict[str, str]:
+    """Return names of so many characters at most, by the whole ones; no two become one."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        half = most // 2
+        choices = [name] if len(name) <= most else [f"{name[: most - 1]}…", f"{name[: most - half - 1]}…{name[-half:]}"]
+        numbered = (f"{name[: most - 1 - len(str(number))]}…{number}" for number in count(2))
+        found[name] = next(choice for choice in chain(choices, numbered) if choice not in found.values())
+    return found
 
 
 def _priced(entries: Sequence[Entry]) -> list[str]:
@@ -101,9 +194,10 @@ def pooled(entries: Sequence[Entry]) -> Iterator[Entry]:
     for entry in entries:
         groups.setdefault((entry.policy, entry.budget), []).append(entry)
     for (policy, budget), group in groups.items():
-        if len(group) > 1:
+        if len(group) > 1 and any(entry.figures for entry in group):
             names = dict.fromkeys(name for entry in group for name in entry.figures)
-            yield Entry("all", policy, budget, {name: _together(name, group) for name in names})
+            figures = {name: _together(name, group) for name in names}
+            yield Entry("all", policy, budget, figures, missing=sum(entry.missing for entry in group))
 
 
 def _together(name: str, group: Sequence[Entry]) -> float:
@@ -123,7 +217,7 @@ def intervals(entries: Sequence[Entry]) -> Iterator[str]:
             found = [entry.figures[name] for entry in group if name in entry.figures]
             if len(found) > 1:
                 low, high = _interval(found)
-                yield f"{policy} at {budget:,}, {name}: {mean(found):.3f} ({low:.3f}–{high:.3f})"
+                yield f"{policy} at {budget:,}, {name}: {mean(found):.3f} (95 %: {low:.3f}–{high:.3f})"
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

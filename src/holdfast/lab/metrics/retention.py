@@ -1,6 +1,6 @@
 """M1 demand retention and M13 instruction survival: what of what is needed stands in the request."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.history.identifiers import argument_text
@@ -77,14 +77,13 @@ class Demands:
 class Instructions:
     """M13: which of the standing instructions stand verbatim in the request, on average over all requests.
 
-    `verbatim` is of system text, the first prompt, the newest one, and every sentence of the user's that says what
-    always or never is to be done; `users` is of all the user's messages.
+    `system` is of system text, the first prompt and the newest one, `rules` of the sentences of the user's that say
+    what always or never is to be done, `verbatim` of both together; `users` is of all the user's messages.
     """
 
-    kept: int = 0
-    asked: int = 0
-    users_kept: int = 0
-    users: int = 0
+    counts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """By name: how many stood there, and of how many."""
+    _standing: list[str] = field(default_factory=list[str])
     _rules: list[str] = field(default_factory=list[str])
     _prompts: list[str] = field(default_factory=list[str])
     _known: int = 0
@@ -94,18 +93,23 @@ class Instructions:
         for native in seen.asked.messages[self._known :]:
             text = text_of(native).strip()
             if native["role"] == "system" and text:
-                self._rules.append(text)
+                self._standing.append(text)
             elif native["role"] == "user" and text:
-                self._rules += [text] if not self._prompts else []
+                self._standing += [text] if not self._prompts else []
                 self._prompts.append(text)
                 self._rules += laid_down(text)
         self._known = len(seen.asked.messages)
-        wanted = {*self._rules, *self._prompts[-1:]}
-        self.kept += sum(rule in seen.text for rule in wanted)
-        self.asked += len(wanted)
-        self.users_kept += sum(prompt in seen.text for prompt in self._prompts)
-        self.users += len(self._prompts)
+        standing = {*self._standing, *self._prompts[-1:]}
+        self._count("system", standing, seen.text)
+        self._count("rules", {*self._rules} - standing, seen.text)
+        self._count("verbatim", {*self._rules} | standing, seen.text)
+        self._count("users", self._prompts, seen.text)
+
+    def _count(self, name: str, wanted: Collection[str], text: str) -> None:
+        count = self.counts.setdefault(name, [0, 0])
+        count[0] += sum(one in text for one in wanted)
+        count[1] += len(wanted)
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the shares."""
-        return {"M13.verbatim": self.kept / max(1, self.asked), "M13.users": self.users_kept / max(1, self.users)}
+        """Return the shares; none of what there is nothing of."""
+        return {f"M13.{name}": kept / asked for name, (kept, asked) in self.counts.items() if asked}

@@ -3,7 +3,7 @@
 import resource
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.history import events as log
@@ -63,8 +63,8 @@ class Summaries:
     """M11: what summaries take, and how much of what is folded reaches them.
 
     `calls`, `tokens_in` and `tokens_out` are those of the calls; `share` is their part of all tokens, read or written;
-    `coverage` is the share of the folded text that a summariser was shown, by samples of it; `depth` how many summaries
-    went into the deepest one.
+    `coverage` is the share of the text that a summary is about that its writer was shown, by samples of it, whether it
+    came in time for its fold or is kept for the next; `depth` how many summaries went into the deepest one.
     """
 
     played: Played
@@ -86,31 +86,31 @@ class Summaries:
             "M11.tokens_out": taken[1],
             "M11.share": sum(taken) / max(1, everything),
         }
-        written = [fold for fold in await self.played.folds() if fold.by_model]
+        written = await self.played.written()
         if not written or self.played.writer is None:
             return figures
         return {**figures, "M11.coverage": self._coverage(written), "M11.depth": depth(written)}
 
-    def _coverage(self, folds: list[log.CompactionCompleted]) -> float:
+    def _coverage(self, summaries: Sequence[log.SummaryWritten]) -> float:
         shown = "\n".join(self.played.writer.shown) if self.played.writer else ""
-        found = [probe in shown for fold in folds for probe in self._probes(fold)]
+        found = [probe in shown for one in summaries for probe in self._probes(one)]
         return sum(found) / max(1, len(found))
 
-    def _probes(self, fold: log.CompactionCompleted) -> Iterator[str]:
-        for native in self.recording.messages[fold.start or 0 : fold.stop or 0]:
+    def _probes(self, summary: log.SummaryWritten) -> Iterator[str]:
+        for native in self.recording.messages[summary.start : summary.stop]:
             for line in text_of(native).splitlines()[:: max(1, PROBE_STEP // 80)]:
                 if len(line.strip()) >= PROBE_CHARS:
                     yield line.strip()[:PROBE_CHARS]
 
 
-def depth(folds: list[log.CompactionCompleted]) -> int:
+def depth(summaries: Sequence[log.SummaryWritten]) -> int:
     """Return how many summaries went into the deepest: one that stands for another's span was made of it."""
     deepest = here = 0
-    last: log.CompactionCompleted | None = None
-    for fold in folds:
-        is_made_of = last is not None and fold.start <= last.start and fold.stop >= last.stop
+    last: log.SummaryWritten | None = None
+    for one in summaries:
+        is_made_of = last is not None and one.start <= last.start and one.stop >= last.stop
         here = here + 1 if is_made_of else 1
-        deepest, last = max(deepest, here), fold
+        deepest, last = max(deepest, here), one
     return deepest
 
 
