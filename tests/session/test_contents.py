@@ -23,7 +23,7 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
     assert contents == Contents(
         budget=16_000,
         system=7,
-        turns=5,
+        turns=8,
         reclaimable=0,
         messages=2,
         roles={"system": 1, "user": 1},

@@ -9,7 +9,7 @@ from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.change import ChangeReceipt
 from holdfast.core.planning.contents import Contents
 from holdfast.core.planning.rules.window import FoldMiddle
-from holdfast.errors import SettingsError
+from holdfast.errors import NothingToCompactError, SettingsError
 from holdfast.session.compactor import COMPACTING
 
 GROUP = Commands()
@@ -21,6 +21,9 @@ async def compact(chat: Chat, focus: str) -> None:
     chat.screen.busy(COMPACTING)
     try:
         done = await chat.session.compact(focus=focus, budget=chat.budget)
+    except NothingToCompactError as nothing:
+        chat.screen.show(Notice(str(nothing)))
+        return
     finally:
         chat.screen.busy("")
     chat.screen.show(Notice(_told(done)))

@@ -118,7 +118,7 @@ class CompactionCompleted:
     by_model: str | None = None
     """Who wrote the summary; None for a digest made by rule."""
     read_to: int = 0
-    """Up to where whoever wrote it could read: what stays behind a span is shown to a model as well."""
+    """Up to where it may tell: a model reads what stays behind a span as well, and agents at work are named."""
     error: str | None = None
     pre_compaction_tokens: int = 0
     post_compaction_tokens: int = 0

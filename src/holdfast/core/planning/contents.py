@@ -7,6 +7,7 @@ from collections import Counter as Tally
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger.rendering import FRAME
 from holdfast.core.planning.policy import Policy
@@ -26,7 +27,7 @@ class Contents:
     summary: int = 0
     """What stands for folded messages, the ledger taken off."""
     turns: int = 0
-    """What was said and still stands."""
+    """What was said and still stands, and the beginning of an answer, which a request counts too."""
     reclaimable: int = 0
     """What a compaction could free at most."""
     messages: int = 0
@@ -53,7 +54,7 @@ class Contents:
 def contents_of(outlook: Outlook, policy: Policy) -> Contents:
     """Return what would be sent if nothing were done about it."""
     situation, shown = outlook.situation, outlook.shown
-    sizes: Tally[str] = Tally()
+    sizes: Tally[str] = Tally(turns=REPLY_OVERHEAD)
     for index, (entry, size) in enumerate(zip(shown.entries, shown.sizes(), strict=True)):
         ledger = _ledger_tokens(entry, outlook)
         sizes["ledger"] += ledger

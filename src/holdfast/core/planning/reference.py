@@ -1,7 +1,7 @@
 """What the default policy puts in the place of folded messages.
 
 The user's own words as far as they fit, whole; what was done, by a model's summary or read off by rule; the plan, the
-list of things to do, skills and agent as they stand; and the names that are likely to be needed again. All of it is
+list of things to do, skills and agents as they stand; and the names that are likely to be needed again. All of it is
 marked as reference: it asks for nothing.
 """
 
@@ -106,7 +106,8 @@ def quoted_in(texts: Iterable[str], outlook: Outlook) -> tuple[int, ...]:
 
 def _kept(outlook: Outlook, step: FoldSpan, given: Allowance) -> _Kept:
     counter = outlook.situation.counter
-    state = _state(outlook.history.facts_for(outlook.situation.scope), int(given.tokens * STATE_SHARE), counter)
+    known = outlook.history.facts_for(outlook.situation.scope)
+    state = _state(known, _at_work(outlook), int(given.tokens * STATE_SHARE), counter)
     allowance = given.tokens - counter.count(state)
     prompts = _prompts(outlook, step)
     # Of a talk the first prompt stays for its own sake, and all else for what it says.
@@ -126,11 +127,23 @@ def _kept(outlook: Outlook, step: FoldSpan, given: Allowance) -> _Kept:
     return _Kept(prompts, whole, _words(whole), names, state)
 
 
-def _state(facts: Facts, allowance: int, counter: Counter) -> str:
-    """Return plan, todos, skills and agent in at most an allowance; of skills the last one with its instructions."""
+def _at_work(outlook: Outlook) -> str:
+    """Return the agents that were sent out from here and have not answered, each with its task, a line each."""
+    context, entries = outlook.shown.context, outlook.history.entries
+    sent = [scope for scope in outlook.history.facts.delegates if context.scopes.parents.get(scope) == context.scope]
+    firsts = {scope: context.said_in.index(scope) for scope in sent if scope in context.said_in}
+    entries.need(list(firsts.values()))
+    tasks = {scope: entries[first].message for scope, first in firsts.items()}
+    told = {scope: " ".join(task.text.split()) for scope, task in tasks.items() if task.role == "user"}
+    return "\n".join(f"- {scope}: {told[scope]}" if scope in told else f"- {scope}" for scope in sent)
+
+
+def _state(facts: Facts, at_work: str, allowance: int, counter: Counter) -> str:
+    """Return how things stand in at most an allowance; of skills the last one with its instructions."""
     *earlier, last = [*facts.skills] or [""]
     skills = "\n".join([*(f"- {name}" for name in earlier), f"- {last}: {facts.skills[last]}"]) if last else ""
     parts = {"Plan": facts.plan, "To do": facts.todos, "Skills called upon": skills, "Agent": facts.agent_summary}
+    parts["Agents at work when this was written; what they find comes later"] = at_work
     told = {name: neutral(text.strip()) for name, text in parts.items() if text.strip()}
     chars = max(map(len, told.values()), default=0)
     while told:

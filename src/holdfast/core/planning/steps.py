@@ -172,12 +172,14 @@ class Line:
 
 
 def fold_of_all(outlook: Outlook) -> FoldSpan | None:
-    """Return the fold of everything that was said, on the user's word; None where nothing was."""
+    """Return the fold of everything that was said and answered, on the user's word; None where nothing was."""
     shown = outlook.shown
     said = [entry for entry in shown.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
         return None
-    return FoldSpan(start=0, stop=shown.position(len(shown)), by="summary", count=len(said), trigger="manual")
+    step = FoldSpan(start=0, stop=shown.position(len(shown)), by="summary", count=len(said), trigger="manual")
+    # A prompt that nobody has answered yet is the next thing to answer, whatever is folded.
+    return step if said[-1].message.role == "assistant" else short_of_open_work(step, outlook)
 
 
 def short_of_open_work(step: FoldSpan, outlook: Outlook) -> FoldSpan | None:
