@@ -1,10 +1,12 @@
 """What is asked for is shown, and the page that says so is true."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from scripts.checklist import ROOT, TARGET, Checklist, Proofs, checklist, problems, proofs_of, tables
+from tests.test_seed_names import is_there
 
 LISTED = checklist()
 
@@ -61,3 +63,28 @@ def test_a_test_with_cases_counts_once(case: int, request: pytest.FixtureRequest
         one: [f"{Path(__file__).name}::test_a_test_with_cases_counts_once"] for one in ("X-1", "X-2")
     }
     assert case
+
+
+UNIQUE = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in (ROOT / "docs" / "unique.md").read_text(encoding="utf-8").splitlines()
+    if re.match(r"\| \d", line)
+]
+
+
+@pytest.mark.parametrize("row", UNIQUE, ids=[row[0] for row in UNIQUE])
+def test_what_no_other_agent_has_is_where_the_page_says_and_shown_by_a_test(row: list[str]) -> None:
+    _, what, where, shown, missing = row
+    names = re.findall(r"`(holdfast\.[\w.]+)`", where)
+    tests = [test.split("::") for test in re.findall(r"`(tests/[\w./]+::\w+)`", shown)]
+
+    assert names
+    assert [name for name in names if not is_there(name)] == []
+    assert tests
+    assert [name for path, name in tests if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")] == []
+    assert what
+    assert missing
+
+
+def test_there_are_seventeen() -> None:
+    assert [row[0] for row in UNIQUE] == [str(number) for number in range(1, 18)]

@@ -21,6 +21,8 @@ NAMED = [
     "help",
     "compact",
     "preview",
+    "recompact",
+    "restore",
     "undo",
     "redo",
     "clear",
@@ -56,11 +58,11 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
 async def test_an_unknown_command_suggests_the_nearest(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
 
-    assert await told(chat, room, "/compcat") == "/compcat: is no command; did you mean /compact?"
+    assert await told(chat, room, "/compcat") == "/compcat: is no command; did you mean /compact or /recompact?"
     assert await told(chat, room, "/xyzzy") == "/xyzzy: is no command; /help lists all"
-    assert (
-        await told(chat, room, "/re")
-        == "/re: is no command; did you mean /recall or /receipts or /redo or /resume or /retry or /rewind?"
+    assert await told(chat, room, "/re") == (
+        "/re: is no command; did you mean "
+        "/recall or /receipts or /recompact or /redo or /restore or /resume or /retry or /rewind?"
     )
     assert (await told(chat, room, "/his")).startswith("0 turns")
 
@@ -195,6 +197,25 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
     assert "freed), by rule" in done
     assert room.was_busy == ["Compacting conversation history", ""]
     assert "undo with /undo" in receipts
+
+
+async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await said(chat, 12)
+    none = await told(chat, room, "/recompact")
+    await told(chat, room, "/compact")
+
+    again = await told(chat, room, "/recompact the tides")
+    back = await told(chat, room, "/restore #2-#4")
+
+    assert none == "nothing to compact: of 24 messages none can be folded"
+    assert "messages were compacted" in again
+    assert back == "3 messages brought back; /undo takes that back"
+    assert {2, 3, 4} <= {entry.position for entry in await chat.session.shown()}
+    await told(chat, room, "/undo")
+    assert 3 not in {entry.position for entry in await chat.session.shown()}
+    assert "such as #12" in await told(chat, room, "/restore tides")
+    assert "give positions between 0 and " in await told(chat, room, "/restore #23-#99999999999")
 
 
 async def test_compact_on_nothing_says_so(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Commands about what the model sees: compact, undo, pins, and where the window went."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.core.history.events import MAIN, CompactionCompleted
+from holdfast.core.history.recall.references import is_reference, references_in
 from holdfast.core.planning.change import ChangeReceipt
 from holdfast.core.planning.contents import Contents
 from holdfast.core.planning.rules.window import FoldMiddle
@@ -18,15 +19,24 @@ GROUP = Commands()
 @GROUP.register("[FOCUS]")
 async def compact(chat: Chat, focus: str) -> None:
     """Replace older messages by a summary, now; FOCUS is what it is to be about above all."""
-    chat.screen.busy(COMPACTING)
-    try:
-        done = await chat.session.compact(focus=focus, budget=chat.budget)
-    except NothingToCompactError as nothing:
-        chat.screen.show(Notice(str(nothing)))
-        return
-    finally:
-        chat.screen.busy("")
-    chat.screen.show(Notice(_told(done)))
+    await _show_compaction(chat, chat.session.compact(focus=focus, budget=chat.budget))
+
+
+@GROUP.register("[FOCUS]")
+async def recompact(chat: Chat, focus: str) -> None:
+    """Take the last compaction back and make it anew from the original, with another FOCUS."""
+    await _show_compaction(chat, chat.session.recompact(focus=focus, budget=chat.budget))
+
+
+@GROUP.register("REF")
+async def restore(chat: Chat, ref: str) -> None:
+    """Show messages of the last compaction again, whole, behind its summary: #12, or #12-#20."""
+    if not is_reference(ref):
+        raise SettingsError("/restore", "takes references to messages, such as #12 or #12-#20")
+    longest = len(chat.session)
+    places = [place for one in references_in(ref) for place in range(one.first, min(one.last, longest) + 1)]
+    await chat.session.bring_back(places)
+    chat.screen.show(Notice(f"{_many(len(places), 'message')} brought back; /undo takes that back"))
 
 
 @GROUP.register()
@@ -112,6 +122,18 @@ async def receipts(chat: Chat, _: str) -> None:
         chat.screen.show(Notice("nothing was compacted yet"))
     for number, receipt in enumerate(found, start=1):
         chat.screen.show(Told(f"**{number}.** {_listed(receipt)}"))
+
+
+async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted]) -> None:
+    """Wait for a compaction, and say what it did; that there is nothing to compact is no error."""
+    chat.screen.busy(COMPACTING)
+    try:
+        told = _told(await compaction)
+    except NothingToCompactError as nothing:
+        told = str(nothing)
+    finally:
+        chat.screen.busy("")
+    chat.screen.show(Notice(told))
 
 
 def _told(event: CompactionCompleted, did: str = "were") -> str:
