@@ -237,7 +237,32 @@ def test_the_names_others_know_are_kept() -> None:
     assert len(KINDS) == len(get_args(log.Event)) - 1
 
 
-@pytest.mark.seed("C-34", "C-35")
+@pytest.mark.seed("C-35")
+def test_a_truncation_is_written_in_its_spelling() -> None:
+    record = to_record(
+        log.RequestTruncated(
+            performed_by="BasicTruncator", token_limit=100, pre_truncation_tokens=120, pre_truncation_messages=4,
+            post_truncation_tokens=90, post_truncation_messages=3, tokens_removed=30, messages_removed=1,
+        )
+    )  # fmt: skip
+
+    assert record == {
+        "type": "session.truncation",
+        "schema": 1,
+        "data": {
+            "performedBy": "BasicTruncator",
+            "tokenLimit": 100,
+            "preTruncationTokens": 120,
+            "preTruncationMessages": 4,
+            "postTruncationTokens": 90,
+            "postTruncationMessages": 3,
+            "tokensRemoved": 30,
+            "messagesRemoved": 1,
+        },
+    }
+
+
+@pytest.mark.seed("C-34")
 def test_fields_are_written_in_their_spelling() -> None:
     record = to_record(
         log.UsageMeasured(

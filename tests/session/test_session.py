@@ -86,6 +86,26 @@ async def test_every_request_leaves_the_meter_and_its_proof_in_the_log(store: St
     assert kinds == ["session.usage_info", "request.prepared"]
 
 
+@pytest.mark.seed("C-25", "C-32", "C-33", "C-34", "C-35")
+async def test_a_truncation_is_in_the_log_only_where_something_was_left_out_and_takes_nothing_from_it(
+    store: Store,
+) -> None:
+    session = await opened(store, policy="copilot")
+    talk = [one for n in range(20) for one in (said(f"q{n} " + "word " * 50), answered("word " * 50))]
+    await session.record([*talk, said("now")])
+
+    whole = await session.prepare(16_000)
+    shorter = await session.prepare(2_000)
+
+    told = [event for event in await session.events() if isinstance(event, log.UsageMeasured | log.RequestTruncated)]
+    assert [event.KIND for event in told] == ["session.usage_info", "session.usage_info", "session.truncation"]
+    cut = told[-1]
+    assert isinstance(cut, log.RequestTruncated)
+    assert cut.messages_removed == len(whole.messages) - len(shorter.messages) > 0
+    again = await opened(store, policy="copilot")
+    assert (await again.prepare(16_000)).messages == whole.messages
+
+
 async def test_a_change_of_system_text_or_tools_is_recorded_once(store: Store) -> None:
     session = await opened(store)
     await session.record(TALK)

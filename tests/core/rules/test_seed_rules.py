@@ -236,7 +236,7 @@ def test_the_limit_comes_from_the_models_capabilities_or_is_the_fallback() -> No
     assert truncator.limit() == 128_000
 
 
-@pytest.mark.seed("C-25")
+@pytest.mark.seed("C-25", "C-35")
 def test_a_request_that_fits_loses_only_orphaned_results_and_no_event_tells_of_what_did_not_happen() -> None:
     truncator = BasicTruncator()
 
