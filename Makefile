@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup chat test test-model lint check format bench lab-report checklist crash demo clean
+.PHONY: help setup chat test test-model lint check format bench bench-peers lab-report checklist crash demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -66,5 +66,8 @@ bench: $(STAMP)  ## Speed beside the peers; WORKLOADS='a.jsonl b.jsonl' adds val
 	@$(BIN)/python -m benchmarks.prepare $(if $(JSON),--json $(JSON))
 	@$(if $(WORKLOADS),$(BIN)/python -m benchmarks.validity $(WORKLOADS))
 
-clean:  ## Remove .venv and caches
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+bench-peers: $(STAMP)  ## Beside all peers, each in an environment of its own, into benchmarks/RESULTS.md; PEERS='langchain agno'
+	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(JSON),--json $(JSON))
+
+clean:  ## Remove .venv, what peers were installed into, and caches
+	@rm -rf $(VENV) .peers .pytest_cache .ruff_cache .hypothesis build dist

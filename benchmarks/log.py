@@ -27,7 +27,7 @@ def parts(options: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, A
     sizes = opening.SIZES[:-1] if options.quick else opening.SIZES
     return {
         "appends": lambda folder: asyncio.run(appends.measured(folder)),
-        "size": lambda folder: asyncio.run(size.measured(folder, has_peers=not options.no_peers)),
+        "size": lambda folder: asyncio.run(size.measured(folder, [] if options.no_peers else ["langchain"])),
         "opening": lambda folder: asyncio.run(opening.measured(folder, sizes)),
         "writers": writers.measured,
     }

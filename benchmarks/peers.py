@@ -1,60 +1,137 @@
-"""Peers, each in a virtual environment of its own."""
+"""Peers, each in a virtual environment of its own under `.peers`, with the versions that `peers.toml` pins.
 
+A task goes to a peer's worker as JSON and comes back as rows. A peer that cannot be installed, or whose worker fails,
+is one row that says why; nothing else stops. After the installation nobody reaches a network: proxies lead nowhere,
+and telemetry is off.
+"""
+
+import asyncio
 import json
-import subprocess
+import os
+import shutil
 import sys
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import progress
+
 ROOT = Path(__file__).parent.parent
-ENVIRONMENTS = ROOT / ".venvs"
+ENVIRONMENTS = ROOT / ".peers"
+PINS = ROOT / "benchmarks/peers.toml"
+WORKERS = ROOT / "benchmarks/workers"
+TASK_SECONDS = 1_800
+NOWHERE = "http://127.0.0.1:9"
+OFFLINE = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
+    **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "DO_NOT_TRACK", "LITELLM_LOCAL_MODEL_COST_MAP"), "True"),
+    **dict.fromkeys(
+        ("HAYSTACK_TELEMETRY_ENABLED", "AGNO_TELEMETRY", "LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"), "false"
+    ),
+    "OTEL_SDK_DISABLED": "true",
+    "OPENAI_API_KEY": "none",
+}
+
+
+class PeerError(Exception):
+    """A peer that cannot be asked. Its row says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker script and what it needs."""
+    """A worker script and what it needs; one without packages runs where we run."""
 
     name: str
     worker: str
-    packages: tuple[str, ...]
+    packages: Sequence[str] = ()
+    imports: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return ENVIRONMENTS / self.name / "bin/python" if self.packages else Path(sys.executable)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What its processes see: nothing that leads outside, and of ours no more than a path and a home."""
+        ours = ("PATH", "HOME", "TMPDIR", "LANG", *(() if self.packages else ("PYTHONPATH",)))
+        return {**{name: os.environ[name] for name in ours if name in os.environ}, **OFFLINE}
 
 
-PEERS = (
-    Peer("langchain", "langchain_trim.py", ("langchain-core==1.7.2", "splintr-rs==0.22.0")),
-    Peer("harness", "pydantic_harness.py", ("pydantic-ai-harness==0.62.0",)),
-)
-"""Who prepares requests."""
-SAVER = Peer("langgraph", "langgraph_saver.py", ("langgraph==1.2.20", "langgraph-checkpoint-sqlite==3.1.2"))
-"""Who keeps conversations."""
+def all_peers(path: Path = PINS) -> dict[str, Peer]:
+    """Return everybody by name, Holdfast first."""
+    return {name: Peer(name, **settings) for name, settings in tomllib.loads(path.read_text()).items()}
 
 
-def python_of(peer: Peer) -> Path | None:
-    """Return the peer's Python, installed at the first call; None where that is not possible."""
+def chosen(names: Sequence[str]) -> list[Peer]:
+    """Return Holdfast and the peers of those names; all of them where none is named."""
+    everybody = all_peers()
+    if unknown := [name for name in names if name not in everybody]:
+        raise PeerError(f"{', '.join(unknown)}: no such peer; there are {', '.join(list(everybody)[1:])}")
+    return [peer for name, peer in everybody.items() if not names or name in names or not peer.packages]
+
+
+async def install(peer: Peer) -> None:
+    """Make a peer's environment, unless it stands as it should; raise `PeerError` where that is not possible."""
     folder = ENVIRONMENTS / peer.name
-    python, stamp = folder / "bin/python", folder / "installed"
-    wanted = "\n".join(peer.packages)
-    if stamp.exists() and stamp.read_text() == wanted:
-        return python
-    print(f"installing {peer.name}: {', '.join(peer.packages)} …", file=sys.stderr)
-    try:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *peer.packages], check=True, capture_output=True)
-    except subprocess.CalledProcessError as error:
-        print(f"{peer.name} could not be installed and is left out: {error}", file=sys.stderr)
-        return None
+    stamp, wanted = folder / "installed", "\n".join(peer.packages)
+    if not peer.packages or (stamp.exists() and stamp.read_text() == wanted):
+        return
+    progress(f"installing {peer.name}: {', '.join(peer.packages)} …")
+    shutil.rmtree(folder, ignore_errors=True)
+    if uv := shutil.which("uv"):
+        await _checked([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
+        await _checked([uv, "pip", "install", "--quiet", "--python", str(peer.python), *peer.packages])
+    else:
+        await _checked([sys.executable, "-m", "venv", str(folder)])
+        await _checked([str(peer.python), "-m", "pip", "install", "--quiet", *peer.packages])
     stamp.write_text(wanted)
-    return python
 
 
-def ask(peer: Peer, task_file: Path) -> list[dict[str, Any]]:
-    """Return what a peer made of the task; nothing where it is not there or fails."""
-    python = python_of(peer)
-    if python is None:
-        return []
-    worker = ROOT / "benchmarks/workers" / peer.worker
-    answer = subprocess.run([python, worker, task_file], capture_output=True, text=True, check=False)
-    if answer.returncode:
-        print(f"{peer.name} failed and is left out: {answer.stderr[-500:]}", file=sys.stderr)
-        return []
-    return json.loads(answer.stdout)
+async def _checked(command: list[str]) -> None:
+    try:
+        await run(command)
+    except PeerError as error:
+        raise PeerError(f"cannot be installed: {error}") from error
+
+
+async def rows_of(peer: Peer, task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a peer made of a task: a row for each of its ways, or one that says why there is none."""
+    try:
+        await install(peer)
+        answer = await run([str(peer.python), str(WORKERS / peer.worker)], json.dumps(task), peer.environ)
+        return json.loads(answer)
+    except PeerError as error:
+        return [failed_row(peer.name, str(error))]
+
+
+def failed_row(name: str, reason: str) -> dict[str, Any]:
+    """Return the row of somebody who could not be measured."""
+    return {"name": name, "failed": reason}
+
+
+async def run(command: list[str], given: str = "", environ: Mapping[str, str] | None = None) -> str:
+    """Return what a program printed; it ends when we do, and `PeerError` says what it last complained about."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(given.encode()), TASK_SECONDS)
+    except TimeoutError as error:
+        raise PeerError(f"not finished after {TASK_SECONDS} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise PeerError(_complaint(err.decode(errors="replace")) or f"ended with {process.returncode}")
+    return out.decode()
+
+
+def _complaint(text: str) -> str:
+    """Return the last line that says what is wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR") or "Error" in line]
+    return (errors or lines or [""])[-1][:300]

@@ -1,25 +1,26 @@
 """How long the next request takes to prepare, beside the peers, and whether it could be sent.
 
-    python -m benchmarks.prepare [--json FILE] [--sizes 200,1000,10000,100000] [--budgets 16000] [--no-peers]
+    python -m benchmarks.prepare [--json FILE] [--sizes 200,1000] [--budgets 16000] [--peers langchain,harness]
 
-Tool-heavy generated histories, newest prompt last and mid-loop (30 tool steps after the prompt). "History" is
-the default policy on a log that is held in memory: one more message is appended, the next request planned
-and written out. Times are the fastest of several runs, because whatever else the machine does only adds
-to them; conversions between formats are outside the timer. "Valid" is by OpenAI's rules, "fits" by the
-real tokenizer, "prompt" whether the newest prompt is still there.
+Tool-heavy generated histories, newest prompt last and mid-loop (30 tool steps after the prompt). "First" is a list
+never seen before, "next" the request after one message more, with whatever state a library carries. "History" is the
+default policy on a log that is held in memory; "Holdfast" alone is a whole session, which records what it prepares.
+Times are the fastest of several runs, because whatever else the machine does only adds to them; conversions between
+formats are outside the timer. "Valid" is by OpenAI's rules, "fits" by the real tokenizer, "prompt" whether the newest
+prompt is still there: all three of the first request.
 """
 
 import argparse
-import json
+import asyncio
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import PEERS, ask
-from benchmarks.reporting import save
+from benchmarks.peers import chosen, rows_of
+from benchmarks.reporting import progress, save
+from benchmarks.tables import failed_cells, markdown, milliseconds, times, yes
 from holdfast import Request, counter_for, govern, validate
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.transcript import Transcript
@@ -31,8 +32,18 @@ from holdfast.testing.sessions import generated_session
 from holdfast.wire.formats import format_named
 
 MODEL = "gpt-5"
-LOOP_STEPS = 30
+SHAPES = {"prompt last": 0, "mid-loop": 30}
+"""How a history ends, and how many tool steps stand behind its newest prompt."""
 BASELINE = "trim_messages"
+LIST, HISTORY = "Holdfast, a list", "Holdfast, a history in memory"
+WORDS = (
+    "A generated, tool-heavy conversation at 16,000 tokens: medians with the newest prompt last, in brackets "
+    'beside Holdfast with the same list. "First" is a list never seen before, "next" a message later, with the '
+    "state that a library carries. The claims are about all sizes, by OpenAI's rules and the real tokenizer: once "
+    'with the newest prompt last, once with 30 tool steps behind it. "Holdfast" alone is a whole session, which '
+    "records each request too. Those that summarise do so at 75 % and keep 25 %, windows slide from 75 % to 50 %, "
+    "deepagents sets itself up (85 % and 10 %), and others are told the budget. Who writes summaries answers at once."
+)
 
 
 def timed(action: Callable[[], Any], repeats: int, seconds: float) -> tuple[list[float], Any]:
@@ -53,90 +64,136 @@ def fresh(messages: list[Any], budget: int) -> Request:
     return govern(messages, budget=budget, model=MODEL)
 
 
-def from_history(case: dict[str, Any], budget: int, repeats: int) -> dict[str, Any]:
-    """Measure one more message through a history whose older part was folded and whose budget is half full."""
-    messages, policy = list(case["messages"]), Planned(PRESETS["default"], model=MODEL)
+def from_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
+    """Measure a history that is new, and one more message through one whose older part was folded long ago."""
+    messages = list(case["messages"])
+    first, sent = timed(lambda: Planned(PRESETS["default"], model=MODEL).prepare(messages, budget), repeats, seconds)
+    policy = Planned(PRESETS["default"], model=MODEL)
     sizes = Sizes(Transcript(messages, format_named("openai-chat"), counter_for(MODEL)), 0)
     newest = sizes.start_within(len(messages), budget // 2)
     policy.prepare(messages[: max(2, newest)], budget)
     policy.prepare(messages, budget)
-    times: list[float] = []
-    sent: Any = []
+    following: list[float] = []
     for number in range(repeats):
         messages.append(more(number))
         started = time.perf_counter()
-        sent = policy.prepare(messages, budget)
-        times.append(time.perf_counter() - started)
-    return {"name": "holdfast, history", "case": case["name"], "seconds": times, "messages": sent, "prompt": None}
+        policy.prepare(messages, budget)
+        following.append(time.perf_counter() - started)
+    return {"name": HISTORY, "case": case["name"], "seconds": first, "following": following, "messages": sent}
 
 
-def ours(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> list[dict[str, Any]]:
+def from_list(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
     """Measure a list never seen before, and the same list grown by one message."""
     messages = case["messages"]
-    times, request = timed(lambda: fresh(messages, budget), repeats, seconds)
-    grown_times: list[float] = []
+    first, request = timed(lambda: fresh(messages, budget), repeats, seconds)
+    following: list[float] = []
     grown = request
     for number in range(repeats):
         messages = [*messages, more(number)]
         started = time.perf_counter()
         grown = govern(messages, budget=budget, model=MODEL, previous=grown)
-        grown_times.append(time.perf_counter() - started)
-    return [
-        from_history(case, budget, repeats),
-        {"name": "holdfast, never seen", "case": case["name"], "seconds": times, "messages": request.messages},
-        {"name": "holdfast, grown by one", "case": case["name"], "seconds": grown_times, "messages": grown.messages,
-         "prompt": None},
-    ]  # fmt: skip
+        following.append(time.perf_counter() - started)
+    sent = request.messages
+    return {"name": LIST, "case": case["name"], "seconds": first, "following": following, "messages": sent}
 
 
 def judged(row: dict[str, Any], prompts: dict[str, str], budget: int) -> dict[str, Any]:
+    """Return a row's times, and whether its request could be sent."""
     messages = row["messages"]
     reader, counter = format_named("openai-chat"), counter_for(MODEL)
     tokens = total_tokens([reader.decode(native, index) for index, native in enumerate(messages)], counter)
-    prompt = prompts[row["case"]] if "prompt" not in row else None
     return {
         "name": row["name"],
         "case": row["case"],
-        "ms": min(row["seconds"]) * 1000,
-        "median_ms": statistics.median(row["seconds"]) * 1000,
+        "first": min(row["seconds"]),
+        "next": min(row["following"]),
+        "median_first": statistics.median(row["seconds"]),
+        "median_next": statistics.median(row["following"]),
         "runs": len(row["seconds"]),
         "messages": len(messages),
         "tokens": tokens,
         "valid": not validate(messages, "openai-chat"),
         "budget": budget,
         "fits": tokens <= budget,
-        "prompt": prompt is None or any(message.get("content") == prompt for message in messages),
+        "prompt": any(prompts[row["case"]] in str(message.get("content")) for message in messages),
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    baselines = {row["case"]: row["ms"] for row in rows if row["name"] == BASELINE}
-    lines = [f"{'case':>16}  {'who':30}{'ms':>10}{'× faster':>10}{'messages':>10}{'tokens':>9}  valid fits prompt"]
+    """Return the rows in lines, each beside the baseline of its case."""
+    baselines = {row["case"]: row for row in rows if row["name"] == BASELINE and "failed" not in row}
+    head = f"{'case':>16}  {'who':40}{'first ms':>10}{'× faster':>10}{'next ms':>10}{'× faster':>10}"
+    lines = [f"{head}{'messages':>10}{'tokens':>9}  valid fits prompt"]
     for row in rows:
-        baseline = baselines.get(row["case"])
-        ratio = f"{baseline / row['ms']:.1f}" if baseline else "–"
+        who = f"{row.get('case', ''):>16}  {row['name']:40}"
+        if "failed" in row:
+            lines.append(f"{who}  FAILED: {row['failed']}")
+            continue
+        base = baselines.get(row["case"])
+        for key in ("first", "next"):
+            who += f"{row[key] * 1000:>10.3f}{f'{base[key] / row[key]:.1f}' if base else '–':>10}"
         flags = "  ".join("yes" if row[key] else " NO" for key in ("valid", "fits", "prompt"))
-        who = f"{row['case']:>16}  {row['name']:30}"
-        lines.append(f"{who}{row['ms']:>10.3f}{ratio:>10}{row['messages']:>10,}{row['tokens']:>9,}  {flags}")
+        lines.append(f"{who}{row['messages']:>10,}{row['tokens']:>9,}  {flags}")
     return "\n".join(lines)
 
 
-def measured(cases: list[dict[str, Any]], budget: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def in_markdown(rows: list[dict[str, Any]], sizes: list[int]) -> str:
+    """Return medians for each size with the newest prompt last, and whether requests of both shapes could be sent."""
+    head = ["", *(f"{size:,}: {which}" for size in sizes for which in ("first", "next"))]
+    head += [f"{shape}: {claim}" for shape in SHAPES for claim in ("valid", "fits", "prompt kept")]
+    lines: list[list[str]] = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        own = [row for row in rows if row["name"] == name]
+        lines.append(failed_cells(own[0], len(head)) if "case" not in own[0] else [name, *_figures(own, rows, sizes)])
+    return markdown(head, lines)
+
+
+def _figures(own: list[dict[str, Any]], rows: list[dict[str, Any]], sizes: list[int]) -> list[str]:
+    first_shape = next(iter(SHAPES))
+    cells: list[str] = []
+    for size in sizes:
+        case = f"{size} {first_shape}"
+        row = next(row for row in own if row["case"] == case)
+        if "failed" in row:
+            cells += [str(row["failed"]), ""]
+            continue
+        ours = next((row for row in rows if row["name"] == LIST and row["case"] == case), None)
+        for key in ("median_first", "median_next"):
+            cells.append(f"{milliseconds(row[key])} ms ({times(row[key], ours[key] if ours else None)})")
+    for shape in SHAPES:
+        done = [row for row in own if row["case"].endswith(shape) and "failed" not in row]
+        cells += [yes(all(row[claim] for row in done)) if done else "–" for claim in ("valid", "fits", "prompt")]
+    return cells
+
+
+async def measured(
+    cases: list[dict[str, Any]], budget: int, names: list[str], *, repeats: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Return a row for each way and case, ours measured before the peers and once more behind them."""
+
     def all_of_ours() -> list[dict[str, Any]]:
-        return [row for case in cases for row in ours(case, budget, options.repeats, options.seconds)]
+        return [how(case, budget, repeats, seconds) for how in (from_list, from_history) for case in cases]
 
     rows = all_of_ours()
-    if options.no_peers:
-        return rows
-    with tempfile.TemporaryDirectory() as folder:
-        task = Path(folder) / "task.json"
-        limits = {"budget": budget, "repeats": options.repeats, "seconds": options.seconds}
-        task.write_text(json.dumps({**limits, "cases": cases}))
-        rows += [row for peer in PEERS for row in ask(peer, task)]
+    task = {"do": "prepare", "budget": budget, "repeats": repeats, "seconds": seconds, "cases": cases, "more": more(0)}
+    for peer in chosen(names) if names else []:
+        progress(f"prepare: {peer.name} …")
+        rows += await rows_of(peer, task)
     # Once more, for a machine that is busier at one time than at another.
     for first, second in zip(rows, all_of_ours(), strict=False):
-        first["seconds"] += second["seconds"]
-    return rows
+        for key in ("seconds", "following"):
+            first[key] += second[key]
+    prompts = {case["name"]: [m["content"] for m in case["messages"] if m["role"] == "user"][-1] for case in cases}
+    return [row if "failed" in row else judged(row, prompts, budget) for row in rows]
+
+
+def cases_of(sizes: list[int]) -> list[dict[str, Any]]:
+    """Return the histories, each in both shapes."""
+    return [
+        {"name": f"{size} {shape}", "messages": generated_session(size, loop_steps=steps)}
+        for size in sizes
+        for shape, steps in SHAPES.items()
+    ]
 
 
 def main() -> None:
@@ -146,21 +203,16 @@ def main() -> None:
     parser.add_argument("--budgets", default="16000", help="largest inputs in tokens")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=6.0, help="the most to spend on one measurement")
-    parser.add_argument("--no-peers", action="store_true", help="measure only holdfast")
+    parser.add_argument("--peers", default="langchain,harness", help="whom to measure beside; nobody if empty")
     options = parser.parse_args()
-    cases: list[dict[str, Any]] = [
-        {"name": f"{size} {kind}", "messages": generated_session(size, loop_steps=steps)}
-        for size in map(int, options.sizes.split(","))
-        for kind, steps in (("prompt last", 0), ("mid-loop", LOOP_STEPS))
-    ]
-    prompts = {case["name"]: [m["content"] for m in case["messages"] if m["role"] == "user"][-1] for case in cases}
+    cases = cases_of([int(size) for size in options.sizes.split(",")])
+    names = [name for name in options.peers.split(",") if name]
     fresh(cases[0]["messages"], 16_000)  # loads the vocabulary
     order = [case["name"] for case in cases]
     results: list[dict[str, Any]] = []
     for budget in map(int, options.budgets.split(",")):
-        rows = measured(cases, budget, options)
-        judgements = (judged(row, prompts, budget) for row in rows)
-        results += sorted(judgements, key=lambda row: order.index(row["case"]))
+        rows = asyncio.run(measured(cases, budget, names, repeats=options.repeats, seconds=options.seconds))
+        results += sorted(rows, key=lambda row: order.index(row.get("case", order[0])))
         print(f"at {budget:,} tokens\n{table(results[-len(rows) :])}\n")
     save(results, options.json)
 

@@ -10,13 +10,14 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pexpect
+
+from benchmarks.imports import seconds_of
 
 MARK = "›".encode()
 MODEL = "http://127.0.0.1:9/v1#nobody"
@@ -41,13 +42,6 @@ def first_line(env: dict[str, str]) -> float:
     return took
 
 
-def bare(env: dict[str, str]) -> float:
-    """Return the seconds that Python itself takes."""
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True, env=env)
-    return time.perf_counter() - began
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
@@ -57,7 +51,7 @@ def main() -> None:
         env = {**os.environ, "HOLDFAST_HOME": home, "TERM": "xterm-256color", "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         first_line(env)
-        pairs = [(first_line(env), bare(env)) for _ in range(args.runs)]
+        pairs = [(first_line(env), seconds_of(sys.executable, "pass", env)) for _ in range(args.runs)]
     ours, pythons = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"to the first prompt line   {ours * 1000:6.0f} ms   ({min(one for one, _ in pairs) * 1000:.0f} at best)")
     print(f"python -c pass             {pythons * 1000:6.0f} ms")

@@ -1,12 +1,10 @@
-"""pydantic-ai-harness' compactions; run inside an environment that has it."""
+"""pydantic-ai-harness: its compactions, and its StepPersistence."""
 
 import asyncio
-import json
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
+from opentelemetry.trace import NoOpTracer
+from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -17,19 +15,24 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models.test import TestModel
+from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_ai_harness.compaction import (
     ClearToolResults,
     SlidingWindowCompaction,
     SummarizingCompaction,
     TieredCompaction,
-    compact_now,
 )
+from pydantic_ai_harness.step_persistence import SqliteStepStore, StepPersistence, continue_run
+from serving import AGENT, KEEP, SLIDE_TO, SUMMARISER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, bytes_in, serve
 
-MODEL = TestModel(custom_output_text="Summary of the conversation so far: files were read and fixed.")
+UNLIMITED = UsageLimits(request_limit=None)
 
 
-def to_native(messages: list[dict[str, Any]]) -> list[ModelMessage]:
+def to_native(messages: list[Json]) -> list[ModelMessage]:
     names: dict[str, str] = {}
     out: list[ModelMessage] = []
     for message in messages:
@@ -55,15 +58,15 @@ def to_native(messages: list[dict[str, Any]]) -> list[ModelMessage]:
     return out
 
 
-def to_chat(messages: list[ModelMessage]) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
+def to_chat(messages: list[ModelMessage]) -> list[Json]:
+    out: list[Json] = []
     for message in messages:
         if isinstance(message, ModelResponse):
             calls = [
                 {
                     "id": part.tool_call_id,
                     "type": "function",
-                    "function": {"name": part.tool_name, "arguments": part.args},
+                    "function": {"name": part.tool_name, "arguments": part.args_as_json_str()},
                 }
                 for part in message.parts
                 if isinstance(part, ToolCallPart)
@@ -80,34 +83,93 @@ def to_chat(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     return out
 
 
-def strategies(budget: int) -> dict[str, Any]:
-    keep = budget * 7 // 8
+def strategies(budget: int, model: Any) -> dict[str, Any]:
+    """Return the three, with the same sizes as everybody."""
+    trigger, keep = int(budget * TRIGGER), int(budget * KEEP)
+    summarising = SummarizingCompaction(model=model, max_tokens=trigger, keep_tokens=keep)
+    last = SummarizingCompaction(model=model, max_messages=1, keep_tokens=keep)
     return {
-        "harness sliding window": SlidingWindowCompaction(max_tokens=budget, keep_tokens=keep),
-        "harness tiered": TieredCompaction(
-            tiers=[
-                ClearToolResults(max_tokens=1),
-                SummarizingCompaction(model=MODEL, max_messages=1, keep_tokens=keep // 2),
-            ],
-            target_tokens=budget,
-        ),
+        "harness SlidingWindow": SlidingWindowCompaction(max_tokens=trigger, keep_tokens=int(budget * SLIDE_TO)),
+        "harness Summarizing": summarising,
+        "harness Tiered": TieredCompaction(tiers=[ClearToolResults(max_tokens=1), last], target_tokens=trigger),
     }
 
 
-def main() -> None:
-    task = json.loads(Path(sys.argv[1]).read_text())
-    answers: list[dict[str, Any]] = []
-    for case in task["cases"]:
-        native = to_native(case["messages"])
-        for name, strategy in strategies(task["budget"]).items():
-            times: list[float] = []
-            result: list[ModelMessage] = []
-            while len(times) < task["repeats"] and sum(times) < task["seconds"]:
-                started = time.perf_counter()
-                result = asyncio.run(compact_now(strategy, native, model=MODEL))
-                times.append(time.perf_counter() - started)
-            answers.append({"name": name, "case": case["name"], "seconds": times, "messages": to_chat(result)})
-    print(json.dumps(answers))
+class Compacting(Way):
+    """A strategy as an agent's run calls it before each request; what it leaves is the list from then on."""
+
+    def __init__(self, budget: int, name: str) -> None:
+        self.shown = None if name.endswith("Window") else []
+        self._model = FunctionModel(self._summarised)
+        self._strategy = strategies(budget, self._model)[name]
+        self.messages: list[ModelMessage] = []
+        self._runner = asyncio.Runner()
+
+    def _summarised(self, messages: list[ModelMessage], info: Any) -> ModelResponse:
+        texts = [str(getattr(part, "content", "")) for message in messages for part in message.parts]
+        self.shown.append("\n".join([info.instructions or "", *texts]))
+        return ModelResponse(parts=[TextPart(SUMMARY)])
+
+    def take(self, messages: list[Json]) -> None:
+        added = to_native(messages)
+        if self.messages and isinstance(self.messages[-1], ModelRequest) and isinstance(added[0], ModelRequest):
+            parts = [*self.messages[-1].parts, *added[0].parts]
+            self.messages, added = [*self.messages[:-1], ModelRequest(parts=parts)], added[1:]
+        self.messages = [*self.messages, *added]
+
+    def prepare(self) -> None:
+        self.messages = self._runner.run(self._prepared())
+
+    async def _prepared(self) -> list[ModelMessage]:
+        """Return what an agent's run would send: the strategy decides by itself whether it is time."""
+        model, messages = self._model, self.messages
+        run = RunContext(deps=None, model=model, usage=RunUsage(), tracer=NoOpTracer(), messages=messages)
+        request = ModelRequestContext(
+            model=model,
+            messages=messages,
+            model_settings=None,
+            model_request_parameters=ModelRequestParameters(),
+        )
+        return (await self._strategy.before_model_request(run, request)).messages
+
+    def sent(self) -> list[Json]:
+        return to_chat(self.messages)
 
 
-main()
+def model_of(name: str, loop: Loop) -> OpenAIChatModel:
+    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=loop.url, api_key="none"))
+
+
+def run_with(name: str, loop: Loop) -> str:
+    strategy = strategies(loop.window, model_of(SUMMARISER, loop))[name]
+    agent = Agent(model_of(AGENT, loop), system_prompt=SYSTEM, tools=[loop.read_part], capabilities=[strategy])
+    return agent.run_sync(loop.prompt, usage_limits=UNLIMITED).output
+
+
+async def kept(steps: list[list[Json]], folder: str) -> Json:
+    """Run an agent through the steps, each written down as it is made."""
+    store = SqliteStepStore(database=f"{folder}/steps.db")
+    (system, prompt), *rest = steps
+    replies, results = iter(rest), {m["tool_call_id"]: m["content"] for step in rest for m in step[1:]}
+
+    def reply(_: list[ModelMessage], __: Any) -> ModelMessage:
+        step = next(replies, None)
+        return to_native(step[:1])[0] if step else ModelResponse(parts=[TextPart("done")])
+
+    def read(ctx: RunContext[None], path: str, start: int, end: int) -> str:  # noqa: ARG001 - as the model calls it
+        return results[ctx.tool_call_id]
+
+    keeping = StepPersistence(store=store, run_id="run")
+    agent = Agent(FunctionModel(reply), system_prompt=system["content"], capabilities=[keeping])
+    agent.tool(read, name=rest[0][0]["tool_calls"][0]["function"]["name"])
+    await agent.run(prompt["content"], usage_limits=UNLIMITED)
+    back = to_chat(await continue_run(store, run_id="run"))
+    return {"bytes": bytes_in(folder), "messages": len(back) - 1}  # the run ends with one answer more
+
+
+NAMES = ("harness SlidingWindow", "harness Summarizing", "harness Tiered")
+serve(
+    ways={name: lambda budget, name=name: Compacting(budget, name) for name in NAMES},
+    runs={name: lambda loop, name=name: run_with(name, loop) for name in NAMES},
+    keeps={"harness StepPersistence": lambda steps, folder: asyncio.run(kept(steps, folder))},
+)

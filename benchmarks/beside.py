@@ -1,0 +1,131 @@
+"""Holdfast beside its peers, all in one run: speed, what a summariser sees, a long tool loop, disk, loading.
+
+    python -m benchmarks.beside [PEER …] [--only prepare,needles,loop,size,imports] [--json FILE]
+
+Makes an environment for each peer under `.peers`, once, and asks its worker there. With everybody and everything it
+writes `benchmarks/RESULTS.md`; a part of it goes to standard output only.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import imports, loop, needles, prepare
+from benchmarks.peers import ROOT, Peer, PeerError, chosen
+from benchmarks.reporting import progress, save
+from benchmarks.store import size
+
+RESULTS = ROOT / "benchmarks/RESULTS.md"
+SIZES, BUDGET, REPEATS, SECONDS = [100, 1_000, 4_000], 16_000, 7, 4.0
+ONE_RUN = "Figures stand beside others of the same run, not of another: the machine's own speed changes."
+INTERRUPTED = 130
+
+
+async def prepared(peers: Sequence[Peer]) -> Any:
+    names = [peer.name for peer in peers]
+    return await prepare.measured(prepare.cases_of(SIZES), BUDGET, names, repeats=REPEATS, seconds=SECONDS)
+
+
+def prepared_table(rows: list[dict[str, Any]]) -> str:
+    return prepare.in_markdown(rows, SIZES)
+
+
+async def kept(peers: Sequence[Peer]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="holdfast-size-") as folder:
+        return await size.measured(Path(folder), [peer.name for peer in peers])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing to measure, how to say it, and what to know about it."""
+
+    title: str
+    measure: Callable[[Sequence[Peer]], Awaitable[Any]]
+    table: Callable[[Any], str]
+    words: str
+
+
+PARTS = {
+    "prepare": Part("Preparing the next request", prepared, prepared_table, prepare.WORDS),
+    "needles": Part("What reaches the summariser", needles.measured, needles.table, needles.WORDS),
+    "loop": Part("One prompt, many tool calls", loop.measured, loop.table, loop.WORDS),
+    "size": Part("Bytes on disk", kept, size.in_markdown, size.WORDS),
+    "imports": Part("Loading", imports.measured, imports.table, imports.WORDS),
+}
+
+
+def machine() -> str:
+    """Return what this was measured on."""
+    names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
+    facts = [
+        names[0] if names else platform.machine(),
+        f"{os.cpu_count()} cores",
+        platform.system(),
+        f"Python {platform.python_version()}",
+        f"load {os.getloadavg()[0]:.1f} at the beginning",
+    ]
+    return ", ".join(facts)
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def document(figures: dict[str, Any], peers: Sequence[Peer], where: str) -> str:
+    """Return the whole report."""
+    versions = [f"Holdfast {version('holdfast')}", *(", ".join(peer.packages) for peer in peers if peer.packages)]
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    pieces = [
+        "# Beside the peers",
+        f"Written by `make bench-peers` on {day}, and never by hand.\n{where}.\n{ONE_RUN}",
+        "\n".join(f"- {line}" for line in versions),
+    ]
+    for name, found in figures.items():
+        part = PARTS[name]
+        pieces += [f"## {part.title}", part.words, part.table(found)]
+    return "\n\n".join(pieces) + "\n"
+
+
+async def measured(peers: Sequence[Peer], parts: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of each part."""
+    return {name: await part.measure(peers) for name, part in PARTS.items() if name in parts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*", help="whom to measure beside; everybody if nobody is named")
+    parser.add_argument("--only", default=",".join(PARTS), help="which parts to measure")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    if unknown := [name for name in parts if name not in PARTS]:
+        parser.error(f"{', '.join(unknown)}: no such part; there are {', '.join(PARTS)}")
+    try:
+        peers = chosen(options.peers)
+        where = machine()
+        figures = asyncio.run(measured(peers, parts))
+    except PeerError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        progress("\ninterrupted; nothing was written")
+        sys.exit(INTERRUPTED)
+    save(figures, options.json)
+    text = document(figures, peers, where)
+    print(text)
+    if not options.peers and len(figures) == len(PARTS):
+        RESULTS.write_text(text)
+        progress(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

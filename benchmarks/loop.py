@@ -1,0 +1,241 @@
+"""One prompt, many tool calls, a small window: whether the run comes to its end, and the task stays in sight.
+
+    python -m benchmarks.loop [PEER …]
+
+Each peer runs its own agent against an endpoint on this machine that answers from a script: a tool call after the
+other, then the answer. It refuses what is larger than the window, counted with the model's own vocabulary, and what
+OpenAI would refuse: a call without its result, a result without its call. It tells each answer's usage. The tool
+gives back log lines, which have more tokens than four characters each would make.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.peers import Peer, chosen, rows_of
+from benchmarks.reporting import progress
+from benchmarks.tables import DASH, failed_cells, markdown, share, times, yes
+from holdfast import counter_for
+from holdfast.testing.endpoint import Endpoint, Piece, Received, replied
+
+WINDOW, STEPS, PART_TOKENS = 16_000, 60, 2_000
+MODEL, SUMMARISER = "gpt-5", "gpt-5-mini"
+PROMPT = "Read all parts of the audit log, and tell me which worker failed first. Ticket HX-7731; do not guess."
+ANSWER = "Worker 7 failed first."
+SUMMARY = (
+    "The audit log is read with read_part for ticket HX-7731; no worker failed so far. Next: read the following part."
+)
+STUBBORN = 4
+"""How many requests for each step are answered before the script ends the run."""
+WORDS = (
+    f"Each library's own agent in a window of {WINDOW:,} tokens: {STEPS} tool calls with results of "
+    f"{PART_TOKENS:,} tokens of log lines, against an endpoint on this machine that refuses what is too long and "
+    'what has broken pairs; it counts with the vocabulary of gpt-5, which Holdfast does too. "Task in" is the share '
+    "of requests that hold the prompt to the letter. All tokens are those of requests and summaries, beside "
+    "Holdfast's where the run was finished. Libraries compact at 75 % of the window and keep 25 %, sliding ones 50 %; "
+    "deepagents sets itself up; Holdfast is told the window."
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one run has sent."""
+
+    requests: int = 0
+    answered: int = 0
+    over: int = 0
+    invalid: int = 0
+    tokens: int = 0
+    with_task: int = 0
+    has_task: bool = False
+    """In the newest request."""
+    summaries: int = 0
+    summary_tokens: int = 0
+    refused_summaries: int = 0
+
+
+@dataclass(slots=True)
+class Script:
+    """Answers every run by its path, and keeps its tally."""
+
+    window: int = WINDOW
+    steps: int = STEPS
+    tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
+
+    def reply(self, received: Received) -> list[Piece]:
+        """Return the answer to a request, or a refusal."""
+        path, body = received.line.split("/")[2], received.body
+        tally = self.tallies.setdefault(path, Tally())
+        messages: Any = body["messages"]
+        tokens = tokens_of(messages, body.get("tools"))
+        if body["model"] == SUMMARISER:
+            return self._summary(tally, tokens)
+        tally.requests += 1
+        tally.tokens += tokens
+        tally.has_task = any(PROMPT in said(message) for message in messages)
+        tally.with_task += tally.has_task
+        if broken := orphans(messages):
+            tally.invalid += 1
+            return refused(f"{broken} tool calls or results stand without the other", "invalid_value")
+        if tokens > self.window:
+            tally.over += 1
+            return too_long(self.window, tokens)
+        tally.answered += 1
+        is_last = tally.answered > self.steps or tally.requests > STUBBORN * self.steps
+        return completion(ANSWER if is_last else None, tally.answered, tokens)
+
+    def _summary(self, tally: Tally, tokens: int) -> list[Piece]:
+        tally.summaries += 1
+        tally.summary_tokens += tokens
+        if tokens > self.window:
+            tally.refused_summaries += 1
+            return too_long(self.window, tokens)
+        return completion(SUMMARY, 0, tokens)
+
+
+def said(message: Mapping[str, Any]) -> str:
+    """Return the text of a message."""
+    content = message.get("content")
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def orphans(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many calls stand without a result right behind them, and results without a call right before."""
+    broken, waiting = 0, set[str]()
+    for message in messages:
+        if message["role"] == "tool":
+            broken += message["tool_call_id"] not in waiting
+            waiting.discard(message["tool_call_id"])
+            continue
+        broken += len(waiting)
+        waiting = {call["id"] for call in message.get("tool_calls") or ()}
+    return broken + len(waiting)
+
+
+def tokens_of(messages: Sequence[Mapping[str, Any]], tools: Any) -> int:
+    """Return what a request takes: its texts, the calls in it, four tokens for each message, and the tools as JSON."""
+    count = counter_for(MODEL).count
+    total = count(json.dumps(tools)) if tools else 0
+    for message in messages:
+        total += 4 + count(said(message))
+        total += sum(8 + count(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+    return total
+
+
+def refused(message: str, code: str) -> list[Piece]:
+    """Return a refusal as OpenAI writes it."""
+    return replied(
+        400, {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": code}}
+    )
+
+
+def too_long(window: int, tokens: int) -> list[Piece]:
+    """Return the refusal of a request that does not fit."""
+    text = (
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens."
+    )
+    return refused(text, "context_length_exceeded")
+
+
+def completion(text: str | None, number: int, tokens: int) -> list[Piece]:
+    """Return an answer, or without a text the next call of the tool; with its usage."""
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if text is None:
+        function = {"name": "read_part", "arguments": json.dumps({"number": number})}
+        message["tool_calls"] = [{"id": f"call_{number}", "type": "function", "function": function}]
+    reason = "stop" if text else "tool_calls"
+    usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+    head = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": 1_700_000_000, "model": MODEL}
+    return replied(200, {**head, "choices": [choice], "usage": usage})
+
+
+def log_parts(number: int = STEPS, tokens: int = PART_TOKENS, seed: int = 3) -> list[str]:
+    """Return texts of about so many tokens, as a log has them."""
+    chance, count = random.Random(seed), counter_for(MODEL).count
+    parts: list[str] = []
+    for _ in range(number):
+        lines: list[str] = []
+        size = 0
+        while size < tokens:
+            lines.append(_log_line(chance))
+            size += count(lines[-1]) + 1
+        parts.append("\n".join(lines))
+    return parts
+
+
+def _log_line(chance: random.Random) -> str:
+    hour, minute, second = chance.randint(0, 23), chance.randint(0, 59), chance.randint(0, 59)
+    at = f"2026-03-{chance.randint(1, 28):02}T{hour:02}:{minute:02}:{second:02}Z"
+    place = f"/api/v2/{chance.choice(('items', 'orders', 'carts'))}/{chance.getrandbits(64):016x}"
+    return (
+        f"{at} worker-{chance.randint(1, 40)} GET {place} {chance.choice((200, 204, 404))} {chance.randint(1, 900)}ms"
+    )
+
+
+def judged(row: dict[str, Any], tally: Tally) -> dict[str, Any]:
+    """Return how a run went."""
+    figures = {name: getattr(tally, name) for name in Tally.__slots__}
+    reason = row.get("failed") or (None if row["answer"] == ANSWER else f"the answer {row['answer']!r:.80}")
+    return {**figures, "name": row["name"], "is_finished": reason is None, "reason": reason}
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table of this part; tokens beside those that Holdfast sent."""
+    head = [
+        "",
+        "finished",
+        "steps",
+        "refused: too long",
+        "refused: broken pairs",
+        "task in the last request",
+        "task in",
+    ]
+    head += ["prompt tokens", "summaries (refused)", "their tokens", "all tokens"]
+    ours = next((_spent(row) for row in rows if row["name"] == "Holdfast" and "tokens" in row), None)
+    lines: list[list[str]] = []
+    for row in rows:
+        if "tokens" not in row:
+            lines.append(failed_cells(row, len(head)))
+            continue
+        done = max(0, row["answered"] - row["is_finished"])
+        wrote = f"{row['summaries']} ({row['refused_summaries']})" if row["summaries"] else "0"
+        lines.append([
+            row["name"], yes(row["is_finished"]), str(done), str(row["over"]), str(row["invalid"]),
+            yes(row["has_task"]), share(row["with_task"], row["requests"]), f"{row['tokens']:,}",
+            wrote, f"{row['summary_tokens']:,}" if row["summaries"] else DASH,
+            times(_spent(row), ours if row["is_finished"] else None),
+        ])  # fmt: skip
+    reasons = [f"- {row['name']} ended with: {row['reason']}" for row in rows if "tokens" in row and row["reason"]]
+    return "\n".join([markdown(head, lines), "", *reasons]).rstrip()
+
+
+def _spent(row: Mapping[str, Any]) -> int:
+    return row["tokens"] + row["summary_tokens"]
+
+
+async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    """Return a row for each way of each peer."""
+    rows: list[dict[str, Any]] = []
+    for peer in peers:
+        progress(f"loop: {peer.name} …")
+        script = Script()
+        async with Endpoint(script.reply) as endpoint:
+            task = {"do": "loop", "url": endpoint.url, "window": WINDOW, "prompt": PROMPT, "parts": log_parts()}
+            found = await rows_of(peer, task)
+        rows += [judged(row, script.tallies.get(row["path"], Tally())) if "path" in row else row for row in found]
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*")
+    print(table(asyncio.run(measured(chosen(parser.parse_args().peers)))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What reaches the summariser, and what can be reached after: facts planted through a long conversation.
+
+    python -m benchmarks.needles [PEER …]
+
+A third of the facts stand in what the user said, a third in answers, a third somewhere inside tool results of a
+thousand characters or more. The conversation grows turn by turn, a request for each, and every summary is the same
+text without any of them, so what is in view was kept to the letter.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.peers import Peer, chosen, rows_of
+from benchmarks.reporting import progress
+from benchmarks.tables import DASH, failed_cells, markdown, share
+from holdfast import counter_for
+from holdfast.testing.chat import Json
+from holdfast.testing.sessions import generated_session
+
+MESSAGES, BUDGET, EACH = 1_000, 16_000, 20
+LARGE = 1_000
+THINGS = ("berth", "call sign", "code word", "gate key", "harbour fee", "pilot", "radio channel", "warehouse")
+COLOURS = ("amber", "cobalt", "crimson", "indigo", "ochre", "teal", "umber", "violet")
+BIRDS = ("bittern", "curlew", "dunlin", "egret", "fulmar", "gannet", "heron", "plover")
+ONSETS, ENDS = (
+    ("Al", "Bran", "Cor", "Del", "Fen", "Gar", "Hol", "Lin"),
+    ("by", "dor", "fell", "ham", "mouth", "stad", "wick", "voe"),
+)
+WORDS = (
+    f"{3 * EACH} facts in {MESSAGES:,} messages, a third each in prompts, answers and large tool results. The "
+    f"conversation grows step by step at {BUDGET:,} tokens, and no summary repeats a fact. The last column asks "
+    "the tool that the library itself gives a model, by the fact's name; where it gives none, with a star, only "
+    "what is in view counts."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    """A fact that can be asked for by name, and told by its value."""
+
+    name: str
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The sentence that is planted."""
+        return f"The {self.name} is {self.value}."
+
+
+def planted(messages: Sequence[Json], each: int = EACH, seed: int = 7) -> tuple[list[Json], list[Needle]]:
+    """Return the conversation with facts in it, the same number for each kind of place."""
+    chance = random.Random(seed)
+    places = {
+        "user": [at for at, message in enumerate(messages) if message["role"] == "user"],
+        "assistant": [
+            at for at, message in enumerate(messages) if message["role"] == "assistant" and message["content"]
+        ],
+        "tool": [at for at, m in enumerate(messages) if m["role"] == "tool" and len(str(m["content"])) >= LARGE],
+    }
+    changed, needles = [dict(message) for message in messages], list[Needle]()
+    for found in places.values():
+        for at in sorted(chance.sample(found, each)):
+            number = len(needles) + 1
+            value = f"{chance.choice(COLOURS)}-{chance.choice(BIRDS)}-{1000 + number}"
+            place = ONSETS[number % len(ONSETS)] + ENDS[number // len(ONSETS)]
+            needles.append(Needle(f"{chance.choice(THINGS)} of {place}", value))
+            changed[at]["content"] = _with(str(changed[at]["content"]), needles[-1].text, chance)
+    return changed, needles
+
+
+def _with(text: str, needle: str, chance: random.Random) -> str:
+    """Return a text with a sentence at a place between two of its words."""
+    words = text.split(" ")
+    at = chance.randint(1, len(words))
+    return " ".join([*words[:at], needle, *words[at:]])
+
+
+def in_turns(messages: Sequence[Json]) -> list[list[Json]]:
+    """Return the conversation in pieces that each end where a model is asked: behind a prompt or a step's results."""
+    turns: list[list[Json]] = [[]]
+    for message, following in zip(messages, [*messages[1:], None], strict=True):
+        turns[-1].append(message)
+        if message["role"] in {"user", "tool"} and following and following["role"] == "assistant":
+            turns.append([])
+    return [turn for turn in turns if turn]
+
+
+def counted(row: dict[str, Any], needles: Sequence[Needle]) -> dict[str, Any]:
+    """Return how many needles are in view, of those that are not how many a summariser saw, and what can be reached."""
+    view = json.dumps(row["messages"], ensure_ascii=False)
+    shown: list[str] | None = row["shown"]
+    gone = [needle for needle in needles if needle.value not in view]
+    found = {needle.value for needle, text in zip(needles, row["found"], strict=True) if text and needle.value in text}
+    counter = counter_for("gpt-5")
+    return {
+        "name": row["name"],
+        "needles": len(needles),
+        "in_view": len(needles) - len(gone),
+        "gone": len(gone),
+        "reached": None if shown is None else sum(any(n.value in text for text in shown) for n in gone),
+        "calls": None if shown is None else len(shown),
+        "largest": max(map(counter.count, shown), default=0) if shown is not None else None,
+        "reachable": len(needles) - len(gone) + sum(needle.value in found for needle in gone),
+        "has_tool": any(text is not None for text in row["found"]),
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table of this part."""
+    head = [
+        "",
+        "in view",
+        "of the others: the summariser saw",
+        "calls",
+        "largest call, tokens",
+        "in view or by its own tool",
+    ]
+    lines: list[list[str]] = []
+    for row in rows:
+        if "failed" in row:
+            lines.append(failed_cells(row, len(head)))
+            continue
+        has_summaries = row["reached"] is not None
+        seen = (
+            [share(row["reached"], row["gone"]), str(row["calls"]), f"{row['largest']:,}"]
+            if has_summaries
+            else [DASH] * 3
+        )
+        reachable = share(row["reachable"], row["needles"]) + ("" if row["has_tool"] else "*")
+        lines.append([row["name"], share(row["in_view"], row["needles"]), *seen, reachable])
+    return markdown(head, lines)
+
+
+async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    """Return a row for each way of each peer."""
+    messages, needles = planted(generated_session(MESSAGES))
+    task = {
+        "do": "needles",
+        "budget": BUDGET,
+        "turns": in_turns(messages),
+        "queries": [needle.name for needle in needles],
+    }
+    rows: list[dict[str, Any]] = []
+    for peer in peers:
+        progress(f"needles: {peer.name} …")
+        rows += [row if "failed" in row else counted(row, needles) for row in await rows_of(peer, task)]
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*")
+    print(table(asyncio.run(measured(chosen(parser.parse_args().peers)))))
+
+
+if __name__ == "__main__":
+    main()

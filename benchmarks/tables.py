@@ -1,0 +1,42 @@
+"""Tables in Markdown: figures as ratios, a dash for what does not apply, and a reason for what failed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DASH = "–"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first column is text and whose others are figures."""
+    rule = ["---", *["--:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def failed_cells(row: Mapping[str, Any], columns: int) -> list[str]:
+    """Return the cells of somebody who could not be measured: the reason, and then nothing."""
+    reason = str(row["failed"]).replace("|", "\\|")
+    return [str(row["name"]), f"**failed:** {reason}", *[""] * (columns - 2)]
+
+
+def times(value: float, baseline: float | None) -> str:
+    """Return how many times the baseline a value is."""
+    if not baseline:
+        return DASH
+    ratio = value / baseline
+    return f"×{ratio:,.0f}" if ratio >= 100 else f"×{ratio:.1f}" if ratio >= 0.95 else f"×{ratio:.2g}"
+
+
+def share(part: int, whole: int) -> str:
+    """Return a share in per cent."""
+    return f"{part / whole:.0%}" if whole else DASH
+
+
+def yes(is_so: bool) -> str:  # noqa: FBT001 - a word for a claim
+    """Return a claim as a word that can be seen when it is not so."""
+    return "yes" if is_so else "**no**"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time with as many digits as mean something."""
+    value = seconds * 1000
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"

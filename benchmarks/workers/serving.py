@@ -1,0 +1,196 @@
+"""What a worker does with a task, whichever library it is for: a task as JSON comes in, rows as JSON go out.
+
+Runs in the environments of all peers, so it needs the standard library only. A way that fails is a row that says why;
+the others go on. Whatever a library prints goes where errors go.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeAlias
+
+SUMMARY = (
+    "Done: src/billing/model.py, src/auth/views.py and src/search/tasks.py were read, what was wrong in them was "
+    "fixed, and the tests passed. Next: go on with the newest task."
+)
+"""What every fake summariser writes."""
+AGENT, SUMMARISER = "gpt-5", "gpt-5-mini"
+"""By these names the endpoint tells who is asked."""
+SYSTEM = "You read a document part by part with the tool `read_part`, and answer when you have read all of it."
+TRIGGER, KEEP, SLIDE_TO = 0.75, 0.25, 0.5
+"""When everybody begins, and how much those that summarise and those that only slide keep, in shares of the budget."""
+LIMIT_SECONDS = 60
+"""The most that one measurement may take."""
+
+Json: TypeAlias = dict[str, Any]
+
+
+class Way(ABC):
+    """One way of keeping a conversation within a budget; it carries its own state from one request to the next."""
+
+    shown: list[str] | None = None
+    """What its summariser was given, text by text; None where there is no summariser."""
+    has_state = True
+    """Whether a request depends on those before it."""
+
+    @abstractmethod
+    def take(self, messages: list[Json]) -> None:
+        """Add what was said since, in the library's own form."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the next request: the only thing that is timed."""
+
+    @abstractmethod
+    def sent(self) -> list[Json]:
+        """Return that request in OpenAI chat format."""
+
+    def found(self, query: str) -> str | None:  # noqa: ARG002 - most cannot
+        """Return what the library's own tool gives a model that looks for something; None where it has none."""
+        return None
+
+
+Ways: TypeAlias = Mapping[str, Callable[[int], Way]]
+"""Each makes a way for a budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One prompt, and a tool that is called again and again before it is answered."""
+
+    url: str
+    window: int
+    prompt: str
+    parts: list[str]
+
+    @property
+    def trigger(self) -> int:
+        """At how many tokens to compact."""
+        return int(self.window * TRIGGER)
+
+    @property
+    def keep(self) -> int:
+        """How many tokens stay as they are."""
+        return int(self.window * KEEP)
+
+    def read_part(self, number: int) -> str:
+        """Return a part of the document."""
+        return self.parts[number - 1]
+
+
+Runs: TypeAlias = Mapping[str, Callable[[Loop], str]]
+"""Each runs an agent to its end and returns its answer."""
+Keeps: TypeAlias = Mapping[str, Callable[[list[list[Json]], str], Json]]
+"""Each keeps an agent's steps in a folder, and returns how many bytes that takes and how many messages come back."""
+
+
+def serve(*, ways: Ways | None = None, runs: Runs | None = None, keeps: Keeps | None = None) -> None:
+    """Do the task on standard input; nothing where this library has nothing to offer for it."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    task = json.load(sys.stdin)
+    signal.signal(signal.SIGALRM, _give_up)
+    doing: dict[str, Callable[[], Iterator[Json]]] = {
+        "prepare": lambda: _prepared(ways or {}, task),
+        "needles": lambda: _searched(ways or {}, task),
+        "loop": lambda: _looped(runs or {}, task),
+        "keep": lambda: _kept(keeps or {}, task),
+    }
+    json.dump(list(doing[task["do"]]()), out)
+    out.flush()
+
+
+def _prepared(ways: Ways, task: Json) -> Iterator[Json]:
+    for case in task["cases"]:
+        for name, make in ways.items():
+            if case is task["cases"][0]:
+                _row({}, lambda make=make, case=case: _timed(make, case, {**task, "repeats": 1}))  # loads what is lazy
+            yield _row({"name": name, "case": case["name"]}, lambda make=make, case=case: _timed(make, case, task))
+
+
+def _timed(make: Callable[[int], Way], case: Json, task: Json) -> Json:
+    """Return how long a list never seen before takes, and how long the next request, a message later."""
+    first: list[float] = []
+    following: list[float] = []
+    sent: list[Json] = []
+    while len(first) < task["repeats"] and sum(first) < task["seconds"]:
+        way = make(task["budget"])
+        way.take(case["messages"])
+        first.append(_seconds(way.prepare))
+        sent = way.sent()
+        way.take([task["more"]])
+        following.append(_seconds(way.prepare))
+    return {"seconds": first, "following": following, "messages": sent}
+
+
+def _seconds(action: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _searched(ways: Ways, task: Json) -> Iterator[Json]:
+    for name, make in ways.items():
+        yield _row({"name": name}, lambda make=make: _looked(make(task["budget"]), task))
+
+
+def _looked(way: Way, task: Json) -> Json:
+    """Let a conversation grow turn by turn, a request for each; where there is no state the last one is enough."""
+    turns = task["turns"] if way.has_state else [list(chain.from_iterable(task["turns"]))]
+    for turn in turns:
+        way.take(turn)
+        way.prepare()
+    return {"messages": way.sent(), "shown": way.shown, "found": [way.found(query) for query in task["queries"]]}
+
+
+def _looped(runs: Runs, task: Json) -> Iterator[Json]:
+    for number, (name, run) in enumerate(runs.items()):
+        loop = Loop(f"{task['url']}/{number}", task["window"], task["prompt"], task["parts"])
+        yield _row({"name": name, "path": str(number)}, lambda run=run, loop=loop: {"answer": run(loop)})
+
+
+def _kept(keeps: Keeps, task: Json) -> Iterator[Json]:
+    for number, (name, keep) in enumerate(keeps.items()):
+        folder = os.path.join(task["folder"], f"{task['peer']}{number}")  # noqa: PTH118 - handed to libraries as text
+        os.mkdir(folder)  # noqa: PTH102
+        yield _row({"name": name}, lambda keep=keep, folder=folder: keep(task["steps"], folder))
+
+
+def _row(named: Json, measure: Callable[[], Json]) -> Json:
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+    try:
+        return {**named, **measure()}
+    except _TooSlowError:
+        return {**named, "failed": f"not finished after {LIMIT_SECONDS} s"}
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is its row
+        return {**named, "failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _TooSlowError(BaseException):
+    """No library's own business, so that none takes it for an error of its own and goes on."""
+
+
+def _give_up(*_: object) -> None:
+    raise _TooSlowError
+
+
+def bytes_in(folder: str) -> int:
+    """Return what the files of a folder take."""
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message's content, whatever holds it."""
+    if isinstance(content, list):
+        return "\n".join(text_of(part) for part in content)
+    if isinstance(content, dict):
+        return str(content.get("text", ""))
+    return "" if content is None else str(content)
