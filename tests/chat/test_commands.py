@@ -144,6 +144,20 @@ async def test_clear_empties_the_context_and_undo_brings_it_back(tmp_path: Path)
     assert await told(chat, room, "/redo") == "there is nothing to redo"
 
 
+@pytest.mark.seed("C-34")
+async def test_the_meter_counts_anew_when_a_command_changes_the_context(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await said(chat, 12)
+    shown: list[int] = []
+    for command in ("/compact", "/undo", "/clear"):
+        await told(chat, room, command)
+        shown.append(chat.status.tokens)
+
+    compacted, whole, cleared = shown
+    assert 0 < compacted < whole
+    assert cleared == (await chat.session.contents(budget=chat.budget)).total < compacted
+
+
 @pytest.mark.seed("D-21")
 async def test_context_clear_clears_the_context(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)

@@ -82,7 +82,9 @@ class Chat:
         self._turn: asyncio.Task[object] | None = None
         self._last: PreparedRequest | None = None
         self._held = 0
-        """What a conversation that was gone on with took when it was opened."""
+        """What the context took when it was opened, or last changed without a request."""
+        self._changes = 0
+        """How often the context had changed then."""
         self._spent = 0.0
 
     # Which session.
@@ -114,8 +116,8 @@ class Chat:
             problem = f"{session!r} holds {spoken} messages; the chat goes on with sessions of its own only"
             raise SettingsError("session", problem)
         await self._leave()
-        self._session, self._last = opened, None
-        self._held = (await opened.contents(budget=self.budget)).total if len(opened) else 0
+        self._session = opened
+        await self._count()
         self.folder.beside = {path.name: path for path in sorted(self._attachments.glob("*.txt"))}
         self._answerer.forget()
 
@@ -194,6 +196,16 @@ class Chat:
             is_compacting=history.facts.running is not None and history.facts.written is None,
         )
 
+    async def recount(self) -> None:
+        """Count what the context holds where something other than a request has changed it."""
+        if self._session is not None and self._session.history.changes != self._changes:
+            await self._count()
+
+    async def _count(self) -> None:
+        session, self._last = self.session, None
+        self._held = (await session.contents(budget=self.budget)).total if len(session) else 0
+        self._changes = session.history.changes
+
     # Turns.
 
     async def check_model(self, settings: Settings) -> None:
@@ -243,6 +255,7 @@ class Chat:
         async with aclosing(happenings(mind.agent, prompt, self.settings.max_steps)) as told:
             async for happening in told:
                 self._last = mind.governed.last or self._last
+                self._changes = self.session.history.changes
                 if isinstance(happening, TurnEnded):
                     outcome = happening.outcome
                     self._pay(happening)

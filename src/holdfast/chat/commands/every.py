@@ -25,6 +25,7 @@ async def carry_out(chat: Chat, line: str) -> bool:
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
         await COMMANDS.named(name.lower()).run(chat, arguments.strip())
+        await chat.recount()
     except HoldfastError as error:
         chat.screen.show(Notice(str(error), "error"))
         return False
