@@ -21,6 +21,13 @@ def test_what_was_said_outranks_what_only_stood_in_an_output(ledger: LedgerOf) -
     assert [item.text for item in kept.ranked()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
 
 
+def test_short_numbers_count_only_where_somebody_has_used_them(ledger: LedgerOf) -> None:
+    table = "\n".join(f"row {number} of order 12345678" for number in range(1_000, 1_200))
+    kept = ledger(said("is port 8080 free?"), called("a", arguments={"row": 1100}), returned("a", table))
+
+    assert {item.text for item in kept.ranked()} == {"8080", "1100", "12345678"}
+
+
 def test_recent_and_frequent_uses_outrank_old_ones(ledger: LedgerOf) -> None:
     filler = [answered("fine")] * 400
     kept = ledger(said("oldName1"), said("useTwice"), *filler, said("newName1"), said("useTwice"))

@@ -17,6 +17,8 @@ from holdfast.core.history.ledger.names import ASKED, RETURNED, SAID, TOUCHED, I
 from holdfast.core.history.ledger.wishes import Wish, Wishes
 from holdfast.core.history.ledger.work import Command, Error, Search, Work, outcome_of
 
+DATA_DIGITS = 6
+"""Numbers with fewer digits count only where the model or a person has used them."""
 MOST_OPEN = 200
 """How many calls without a result are remembered."""
 
@@ -124,5 +126,7 @@ def _weight(trust: Trust) -> float:
 
 def _note(used: dict[str, float], text: str, weight: float) -> None:
     for name in distinct_identifiers(text):
-        if used.get(name, 0.0) < weight:
+        # A short number that only a tool has said is data: no order, no port, no line that anybody asks for by it.
+        is_data = weight == RETURNED and len(name) < DATA_DIGITS and name.isdigit()
+        if not is_data and used.get(name, 0.0) < weight:
             used[name] = weight
