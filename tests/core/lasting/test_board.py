@@ -49,6 +49,16 @@ def test_what_people_write_is_read_and_what_cannot_be_is_reported_and_kept() -> 
     assert 'no entry at all\n- half a comment <!-- {"id": "ab -->\n' in str(board.pruned(board.entries[0].id))
 
 
+@pytest.mark.parametrize("line", ["- a{}b", "- a{}<!-- {{", "- a <!-- {}", "*{}", "- a <!-- {{}} -->{}x"])
+def test_a_line_with_many_spaces_is_read_at_once(line: str) -> None:
+    content = line.format(" " * 200_000)
+
+    board = parsed(content)
+
+    assert len(board.lines) == 1
+    assert [entry.text for entry in board.entries] == (["a b"] if line == "- a{}b" else [])
+
+
 def test_the_same_said_again_is_one_entry_with_more_sources() -> None:
     board = Board().added("Use tabs.", day=DAY, sources=("s1 #1",)).added("use  TABS", day=LATER, sources=("s2 #3",))
 

@@ -20,7 +20,7 @@ from holdfast.redaction import redacted
 MAX_ENTRIES, MAX_TOKENS, MAX_CHARS = 60, 2_000, 400
 MAX_SOURCES = 8
 ID_CHARS = 4
-_ENTRY = re.compile(r"[-*] +(?P<text>.*?)(?:\s*<!--\s*(?P<facts>\{.*\})\s*-->)?\s*")
+_OPENINGS, _COMMENTS = ("- ", "* "), ("<!--", "-->")
 _OURS = re.compile(r"\s*|#.*|<!--.*-->\s*|\ufeff.*")
 """Lines that are no entries and need not be."""
 _COMMENT = re.compile(r"<!--|-->")
@@ -170,7 +170,7 @@ def sound(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Return a text on one line, without comments and without what looks like a key."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
+    printable = text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
     return redacted(" ".join(_COMMENT.sub(" ", printable).split()))
 
 
@@ -189,12 +189,12 @@ def _parsed(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _entry(line: str, taken: set[str]) -> Entry | None:
-    found = _ENTRY.fullmatch(line)
-    if found is None or not found["text"] or _COMMENT.search(found["text"]):
+    said, noted = _apart(line)
+    text = " ".join(said.split())
+    if not text or _COMMENT.search(text):
         return None
-    text = " ".join(found["text"].split())
     try:
-        facts: object = json.loads(found["facts"] or "{}")
+        facts: object = json.loads(noted)
     except (ValueError, RecursionError):
         return None
     if not isinstance(facts, dict):
@@ -210,6 +210,20 @@ def _entry(line: str, taken: set[str]) -> Entry | None:
         last=_day(known.get("last")),
         sources=tuple(map(str, cast("list[object]", sources))) if isinstance(sources, list) else (),
     )
+
+
+def _apart(line: str) -> tuple[str, str]:
+    """Return what a line says and the facts in the comment behind it; nothing where it begins like no entry.
+
+    Each character is looked at once or twice: no line that somebody leaves in a file holds anybody up.
+    """
+    if not line.startswith(_OPENINGS):
+        return "", ""
+    body = line[2:].strip()
+    said, begun, comment = body.partition(_COMMENTS[0])
+    facts = comment.removesuffix(_COMMENTS[1]).strip()
+    is_noted = begun and comment.endswith(_COMMENTS[1]) and facts.startswith("{") and facts.endswith("}")
+    return (said, facts) if is_noted else (body, "{}")
 
 
 def _day(value: object) -> str:
