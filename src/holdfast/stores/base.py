@@ -26,7 +26,8 @@ session that changes meanwhile is not skipped for good.
 
 *Facts.* A small table of values that belong to no session, such as what a model's limits turned out to be.
 
-*Deleting.* Only whole sessions go, and only by `delete`. Blobs that others refer to stay.
+*Deleting.* Only whole sessions go, and only by `delete`, with the facts about them (`holdfast.stores.facts`). Blobs
+that others refer to stay.
 
 *Rewriting.* The only exception to "a log only grows": `rewrite` puts records in the place of others, for a secret
 that must not stand anywhere. It appends a record that tells of it, and is done as a whole or not at all. What the

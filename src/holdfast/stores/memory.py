@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
+from holdfast.stores.facts import is_about
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.terms import Term, rarity, terms_of
 from holdfast.stores.words import words_of
@@ -161,6 +162,7 @@ class MemoryStore:
         if log is None:
             return False
         self._forget_unused(log.blobs)
+        self._facts = {key: value for key, value in self._facts.items() if not is_about(key, session)}
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
+from holdfast.stores.facts import is_about
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.postgres_schema import NAME, migrate, translated
 from holdfast.stores.postgres_search import MAX_POSITION, SEARCH, tsquery
@@ -167,6 +168,10 @@ class PostgresStore:
             used = [digest for (digest,) in await cursor.fetchall()]
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
             await _forget_unused(cursor, used)
+            ending = f":{session}"
+            await cursor.execute("SELECT key FROM holdfast.facts WHERE right(key, %s) = %s", (len(ending), ending))
+            about = [key for (key,) in await cursor.fetchall() if is_about(key, session)]
+            await cursor.execute("DELETE FROM holdfast.facts WHERE key = ANY(%s)", (about,))
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:

@@ -15,6 +15,7 @@ from holdfast.errors import (
     UnknownSessionError,
 )
 from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.facts import is_about
 from holdfast.stores.files import identity_of, make_private
 from holdfast.stores.packing import digest_of, packed, read, unpacked, written
 from holdfast.stores.sqlite_index import Index
@@ -240,6 +241,11 @@ class Database:
                 (row[0], row[0]),
             )
             write("DELETE FROM sessions WHERE id = ?", row)
+            ending = f":{session}"
+            ends_so = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
+            for (key,) in ends_so:
+                if is_about(key, session):
+                    write("DELETE FROM facts WHERE key = ?", (key,))
         self._leave_no_trace()
         return True
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, UnknownSessionError
 from holdfast.stores.base import Indexed, Record, Snapshot, Store, StoredRecord
+from holdfast.stores.facts import fact_about
 
 NOW = 1_700_000_000_000
 
@@ -299,6 +300,17 @@ class StoreContract:
 
         assert await store.get_fact("limit:gpt") == {"tokens": 2}
         assert await store.get_fact("limit:other") is None
+
+    async def test_facts_about_a_session_go_with_it_and_no_others(self, store: Store) -> None:
+        others = [fact_about("a:s", "memory"), fact_about("a:s", "consolidated", "b"), "limit:s", "memory:b:s"]
+        about = [fact_about("s", "memory"), fact_about("s", "board"), fact_about("s", "consolidated", "b")]
+        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        for key in (*others, *about):
+            await store.put_fact(key, {"key": key})
+
+        await store.delete("s")
+
+        assert [key for key in (*others, *about) if await store.get_fact(key)] == others
 
     async def test_another_process_sees_what_was_acknowledged(self, store: Store) -> None:
         await store.append("s", [said("a")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])

@@ -9,7 +9,13 @@ from holdfast.core.history.lasting.notes import Note, Section, sections_of, with
 
 DAY = "2026-11-15"
 NOTE = Note(
-    session="s1", place=7, cause="trimmed", time="14:03", messages=(range(4), range(6, 7)), text="- the keys are red"
+    session="s1",
+    place=7,
+    time_ms=1_794_751_380_000,
+    cause="trimmed",
+    time="14:03",
+    messages=(range(4), range(6, 7)),
+    text="- the keys are red",
 )
 
 
@@ -19,11 +25,11 @@ def test_a_note_is_a_section_with_its_time_and_its_source() -> None:
     assert content == (
         "# 2026-11-15\n\n"
         "## Trimmed Context (14:03)\n"
-        '<!-- holdfast {"session": "s1", "event": 7, "messages": "#0-3, #6"} -->\n\n'
+        '<!-- holdfast {"session": "s1", "event": 7, "at": 1794751380000, "messages": "#0-3, #6"} -->\n\n'
         "- the keys are red\n"
     )
     assert sections_of(content, DAY) == [
-        Section(DAY, "Trimmed Context (14:03)", "- the keys are red", "s1", 7, "#0-3, #6")
+        Section(DAY, "Trimmed Context (14:03)", "- the keys are red", "s1", 7, "#0-3, #6", NOTE.time_ms)
     ]
 
 
@@ -31,6 +37,16 @@ def test_the_same_note_is_there_once() -> None:
     content = with_note("", DAY, NOTE)
 
     assert with_note(content, DAY, replace(NOTE, text="in other words")) == content
+    before_times_were_noted = content.replace('"at": 1794751380000, ', "")
+    assert with_note(before_times_were_noted, DAY, replace(NOTE, text="in other words")) == before_times_were_noted
+
+
+def test_a_conversation_of_the_same_name_is_noted_too() -> None:
+    content = with_note("", DAY, NOTE)
+
+    more = with_note(content, DAY, replace(NOTE, time_ms=NOTE.time_ms + 1, text="- the boat is blue"))
+
+    assert [section.text for section in sections_of(more, DAY)] == ["- the keys are red", "- the boat is blue"]
 
 
 def test_what_a_person_wrote_stays_and_can_be_found() -> None:

@@ -202,6 +202,19 @@ async def test_what_was_written_before_a_crash_is_not_written_again(tmp_path: Pa
     assert [section.messages for section in noted(tmp_path)] == ["#0-19", "#20-39"]
 
 
+async def test_a_conversation_with_the_name_of_one_that_was_deleted_is_noted_from_its_beginning(tmp_path: Path) -> None:
+    store, moments = MemoryStore(), iter(range(WHEN, WHEN + 1_000))
+    for words in ("apples and pears", "rockets and engines"):
+        how = Compaction(memory=DailyMemory(tmp_path))
+        async with Session.open("c1", store=store, compaction=how, clock=lambda: next(moments)) as session:
+            await session.record([said(words), answered("noted")])
+            await session.clear()
+        await store.delete("c1")
+
+    assert ["apples" in section.text for section in noted(tmp_path)] == [True, False]
+    assert ["rockets" in section.text for section in noted(tmp_path)] == [False, True]
+
+
 async def test_a_note_that_a_person_has_deleted_does_not_come_back(tmp_path: Path) -> None:
     store = MemoryStore()
     async with opening(tmp_path, store, "default") as session:

@@ -14,6 +14,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.session.memory.files import changed, text_of
 from holdfast.session.memory.repository import Repository
 from holdfast.session.workspace import disk_errors_of
+from holdfast.stores.facts import fact_about
 
 OFFERED_TOKENS = 1_000
 """The most of a board that a conversation is given."""
@@ -27,7 +28,7 @@ HEAD = """\
 
 def held_at(session: str) -> str:
     """Return the fact under which a store keeps the board of the work that a conversation is about."""
-    return f"board:{session}"
+    return fact_about(session, "board")
 
 
 class ContextBoard:

@@ -26,6 +26,7 @@ from holdfast.session.memory.board import ContextBoard, held_at
 from holdfast.session.moments import day_of
 from holdfast.session.summarizer import MAX_PIECE_BYTES, UNKNOWN_WINDOW, Patience
 from holdfast.stores.base import Store
+from holdfast.stores.facts import fact_about
 from holdfast.stores.listing import every_session
 from holdfast.wire.formats import format_named
 
@@ -118,7 +119,7 @@ class RemAgent:
         return day_of(self._clock())
 
     def _key(self, session: str) -> str:
-        return f"consolidated:{self.board.repository.key}:{session}"
+        return fact_about(session, "consolidated", self.board.repository.key)
 
     async def _finished(self, besides: str) -> list[str]:
         """Return the conversations about this work that are over, the oldest first."""

@@ -71,6 +71,7 @@ class DailyMemory:
         note = Note(
             session=session,
             place=leaving.place,
+            time_ms=leaving.time_ms,
             cause=leaving.cause,
             time=f"{local_time(leaving.time_ms):%H:%M}",
             messages=leaving.messages,

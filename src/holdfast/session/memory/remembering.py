@@ -24,6 +24,7 @@ from holdfast.session.log import PAGE
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.summarizer import Job, Patience, summarised
 from holdfast.stores.base import StoredRecord
+from holdfast.stores.facts import fact_about
 
 NOTE_TOKENS = 700
 """The most that a digest, or a summary that is made for memory alone, takes."""
@@ -80,7 +81,7 @@ class Remembering:
 
     @property
     def _key(self) -> str:
-        return f"memory:{self._keeper.session}"
+        return fact_about(self._keeper.session, "memory")
 
     async def _read(self, known: Leavings) -> None:
         """Take in what stands in the log since."""

@@ -1,7 +1,8 @@
 """A day of memory as a Markdown file that people read and edit: a section for each thing that left a conversation.
 
-Under its heading a section of ours has a comment that says which event of which conversation it is about. By that it
-is known again, so it is never written twice; a section without one is a person's, and is found like any other.
+Under its heading a section of ours has a comment that says which event of which conversation it is about, and when that
+happened: a name may be used again. By that it is known again, so it is never written twice; a section without one is a
+person's, and is found like any other.
 No line of what was noted can begin a section or forge such a comment.
 """
 
@@ -32,6 +33,8 @@ class Note:
     session: str
     place: int
     """Of the event in that conversation's log."""
+    time_ms: int
+    """When that happened."""
     cause: Cause
     time: str
     """Of the day, as HH:MM."""
@@ -50,6 +53,7 @@ class Section:
     """Whose it is; empty where a person wrote it."""
     place: int | None = None
     messages: str = ""
+    time_ms: int | None = None
 
     @property
     def time(self) -> str:
@@ -62,12 +66,12 @@ def with_note(content: str, day: str, note: Note) -> str:
     """Return a day's file with one more note; the same where it has that note, or every line of it, already."""
     sections = sections_of(content, day)
     own = [section for section in sections if section.session == note.session]
-    if any(section.place == note.place for section in own):
+    if any(section.place == note.place and section.time_ms in {None, note.time_ms} for section in own):
         return content
     text = _without_repeated(_quoted(note.text), own)
     if not text:
         return content
-    facts = {"session": note.session, "event": note.place, "messages": _told(note.messages)}
+    facts = {"session": note.session, "event": note.place, "at": note.time_ms, "messages": _told(note.messages)}
     # No ">" of a name may end the comment.
     mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e")
     head = content if content.strip() else f"# {day}\n"
@@ -94,7 +98,7 @@ def _section(day: str, text: str) -> Section:
     if mark is None or not isinstance(facts, dict):
         return Section(day, title.strip(), body.strip())
     known = cast("dict[str, object]", facts)
-    place = known.get("event")
+    place, time_ms = known.get("event"), known.get("at")
     return Section(
         day,
         title.strip(),
@@ -102,6 +106,7 @@ def _section(day: str, text: str) -> Section:
         str(known.get("session", "")),
         place if isinstance(place, int) else None,
         str(known.get("messages", "")),
+        time_ms if isinstance(time_ms, int) else None,
     )
 
 
