@@ -1,10 +1,12 @@
 """Large tool results have names, and are given out whole or in part."""
 
+import time
 from typing import Any
 
 import pytest
 
 from holdfast import MalformedInputError
+from holdfast.chat.curtain import Curtain
 from holdfast.core.history.artifacts import without_references
 from holdfast.errors import ArtifactTooLargeError, MissingBlobError, UnknownArtifactError
 from holdfast.session.session import Session
@@ -121,3 +123,43 @@ async def test_a_reference_is_no_part_of_an_answer_to_a_person() -> None:
         without_references(f"Three tests fail.\n\n{found}\n\nShall I go on?") == "Three tests fail.\n\nShall I go on?"
     )
     assert without_references("[see a] and [b]") == "[see a] and [b]"
+
+
+REFERENCE = (
+    '[Artifact: "read" (id: compress_read_c1_ebc8a734) | description: {"path": "a"} | size: 9 tokens, #2 | summary: x]'
+)
+
+
+@pytest.mark.seed("B-16")
+@pytest.mark.parametrize(
+    ("said_by_model", "shown"),
+    [
+        (f"See {REFERENCE}: it indexes items[0].", "See : it indexes items[0]."),
+        (f"- {REFERENCE} leaks; see [docs](http://x)\nnext", "-  leaks; see [docs](http://x)\nnext"),
+        (REFERENCE.replace(" | ", "\n| "), ""),
+        (REFERENCE.lower(), ""),
+        (f"{REFERENCE[:-1]}\n\nNo end, [so] it stays.", f"{REFERENCE[:-1]}\n\nNo end, [so] it stays."),
+    ],
+)
+def test_only_a_reference_is_taken_out_of_what_a_model_says(said_by_model: str, shown: str) -> None:
+    curtain = Curtain()
+    pieces = [curtain.passes(letter) for letter in said_by_model]
+
+    assert without_references(said_by_model) == shown
+    assert "".join([*pieces, curtain.rest()]) == shown
+
+
+def test_many_beginnings_of_references_are_read_in_no_time() -> None:
+    start = time.monotonic()
+
+    assert without_references('[Artifact: "a" (id: b) ' * 20_000).startswith('[Artifact: "a"')
+    assert time.monotonic() - start < 2
+
+
+async def test_a_reference_has_no_bracket_but_its_own() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record([called("c1", arguments={"paths": ["a", "b"]}), returned("c1", "[x] y ] " * 2_000)])
+
+        (found,) = await session.artifacts()
+
+    assert without_references(f"a {found} b") == "a  b"

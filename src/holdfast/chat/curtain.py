@@ -1,8 +1,10 @@
 """What of an answer a person is shown as it comes in pieces: what stands for a tool's output is left out."""
 
-from holdfast.core.history.artifacts import without_references
+from holdfast.core.history.artifacts import REFERENCE
 
-MARK = "[Artifact: "
+MARK = "[artifact:"
+MAX_HELD_CHARS = 4_000
+"""What has not ended by then is no reference."""
 
 
 class Curtain:
@@ -15,13 +17,14 @@ class Curtain:
         """Return what can be shown by now."""
         self._held += piece
         shown = ""
-        while (start := self._held.find(MARK)) >= 0:
-            end = self._held.find("\n", start)
+        while (start := _mark_in(self._held)) is not None:
             shown, self._held = shown + self._held[:start], self._held[start:]
-            if end < 0:
+            if found := REFERENCE.match(self._held):
+                self._held = self._held[found.end() :]
+            elif "\n\n" in self._held or len(self._held) > MAX_HELD_CHARS:
+                shown, self._held = shown + self._held[: len(MARK)], self._held[len(MARK) :]
+            else:
                 return shown
-            line, self._held = self._held[: end - start], self._held[end - start :]
-            shown += without_references(line)
         start = len(self._held) - _begun(self._held)
         shown, self._held = shown + self._held[:start], self._held[start:]
         return shown
@@ -29,9 +32,18 @@ class Curtain:
     def rest(self) -> str:
         """Return what was held back and is shown all the same, now that nothing follows."""
         held, self._held = self._held, ""
-        return without_references(held)
+        return REFERENCE.sub("", held)
+
+
+def _mark_in(text: str) -> int | None:
+    """Return where what may be a reference begins."""
+    at = text.find("[")
+    while at >= 0 and text[at : at + len(MARK)].lower() != MARK:
+        at = text.find("[", at + 1)
+    return at if at >= 0 else None
 
 
 def _begun(text: str) -> int:
     """Return how much of the end of a text may be the beginning of a reference."""
-    return next((size for size in range(len(MARK) - 1, 0, -1) if text.endswith(MARK[:size])), 0)
+    end = text[1 - len(MARK) :].lower()
+    return next((size for size in range(len(end), 0, -1) if end.endswith(MARK[:size])), 0)

@@ -24,7 +24,13 @@ RETRIEVAL_SHARE = 0.3
 """Of a window: what is larger is given out in parts only."""
 ARGUMENT_CHARS, PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
 MOST_NAMES, LOOKED_AT = 5, 200
-_REFERENCE = re.compile(r'\[Artifact: "[^"\n]*" \(id: [^)\n]*\)[^\n]*\]')
+REFERENCE = re.compile(
+    r'\[artifact:\s*"[^"\n]{0,200}"\s*\(id:\s*[^)\n]{0,500}\)'
+    r"(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*+\]",
+    re.IGNORECASE,
+)
+"""A reference as a model says it again: it may be broken over lines, and ends at its own bracket."""
+_PLAIN = str.maketrans("[]", "()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,8 @@ class Artifact:
             f"summary: {self.preview}",
             *([f"key findings: {'; '.join(self.findings)}"] if self.findings else []),
         ]
-        return f"[{' | '.join(' '.join(part.split()) for part in parts)}]"
+        # No bracket inside, so that everybody sees where it ends.
+        return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_PLAIN)}]"
 
     def fits(self, window: int) -> bool:
         """Return whether it may be had whole in a window of so many tokens."""
@@ -73,7 +80,8 @@ def artifacts_of(entries: Iterable[Entry], min_tokens: int, counter: Counter) ->
 
 def without_references(text: str) -> str:
     """Return an answer as a person is to read it: what stands for a tool's output is no part of it."""
-    return re.sub(r"\n{3,}", "\n\n", _REFERENCE.sub("", text)).strip() if "[Artifact:" in text else text
+    without, count = REFERENCE.subn("", text)
+    return re.sub(r"\n{3,}", "\n\n", without).strip() if count else text
 
 
 def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
