@@ -240,11 +240,13 @@ def test_rows_are_in_the_order_of_the_recordings_behind_those_of_all_and_summari
 
 
 def test_names_are_shortened_and_stay_apart() -> None:
-    names = ["short", "airline-support-1", "airline-support-2", "airline-support-3-x2"]
+    apart = ["short", "airline-support-1", "coding-session-2"]
+    near = ["short", "airline-support-1", "airline-support-2"]
+    nearer = ["short", "airline-support-1-again", "airline-support-2-again"]
 
-    found = shortened(names, 10)
-
-    assert [*found.values()] == ["short", "airline-s…", "airl…ort-2", "airl…-3-x2"]
+    assert [*shortened(apart, 10).values()] == ["short", "airline-s…", "coding-se…"]
+    assert [*shortened(near, 10).values()] == ["short", "airl…ort-1", "airl…ort-2"]
+    assert [*shortened(nearer, 10).values()] == ["short", "airline-…2", "airline-…3"]
 
 
 def begun(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -15,11 +15,11 @@ from holdfast.lab.running import Entry
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#6b7280;--line:#d9dde3;--page:#fff}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9aa2ad;--line:#363b43;--page:#15181c}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:1100px;margin:2rem auto;
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:1200px;margin:2rem auto;
 padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2.5rem}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px}
-th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:12.5px}
+th,td{padding:.2rem .4rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child,td:first-child,th:nth-child(3),td:nth-child(3){text-align:left}
 figure{margin:1.5rem 0}figcaption{font-weight:600}svg{width:100%;height:auto}
 svg text{font-size:11px;fill:var(--soft)}svg .grid{stroke:var(--line)}
@@ -43,7 +43,7 @@ def page(entries: Sequence[Entry], problems: Sequence[str] = ()) -> str:
         f"<title>Holdfast: laboratory</title><style>{STYLE}</style>",
         f"<h1>What each policy keeps, loses and costs</h1><p>{escape(made)}; {when}</p>",
         _table(entries),
-        _list(tables.intervals(entries)),
+        _list(tables.intervals([entry for entry in entries if entry.is_ours])),
         _list(tables.bills(entries)),
         _list([*problems, *(f"{one.session}, {one.policy}: {text}" for one in entries for text in one.problems)]),
         *_plots(entries),

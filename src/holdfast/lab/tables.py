@@ -3,9 +3,8 @@
 import csv
 import io
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from statistics import mean
 
 from holdfast.lab.policies import SUMMARY
@@ -169,14 +168,16 @@ def _cell(entry: Entry, name: str) -> str:
 
 
 def shortened(names: Sequence[str], most: int) -> dict[str, str]:
-    """Return names of so many characters at most, by the whole ones; no two become one."""
-    found: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        half = most // 2
-        choices = [name] if len(name) <= most else [f"{name[: most - 1]}…", f"{name[: most - half - 1]}…{name[-half:]}"]
-        numbered = (f"{name[: most - 1 - len(str(number))]}…{number}" for number in count(2))
-        found[name] = next(choice for choice in chain(choices, numbered) if choice not in found.values())
-    return found
+    """Return names of so many characters at most, by the whole ones; all are cut alike, and no two become one."""
+    whole, half = list(dict.fromkeys(names)), most // 2
+    numbers = {name: f"…{number}" for number, name in enumerate(whole, start=1)}
+    cuts: tuple[Callable[[str], str], ...] = (
+        lambda name: f"{name[: most - 1]}…",
+        lambda name: f"{name[: most - half - 1]}…{name[-half:]}",
+        lambda name: f"{name[: most - len(numbers[name])]}{numbers[name]}",
+    )
+    tried = ({name: name if len(name) <= most else cut(name) for name in whole} for cut in cuts)
+    return next(found for found in tried if len({*found.values()}) == len(whole))
 
 
 def _priced(entries: Sequence[Entry]) -> list[str]:
