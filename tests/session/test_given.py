@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -124,3 +124,10 @@ async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(name
 def test_a_writer_that_cannot_write_is_refused_where_it_is_named() -> None:
     with pytest.raises(SettingsError, match=r"^compaction\.manual: "):
         Compaction(manual=object())  # pyright: ignore[reportArgumentType]
+
+
+def test_a_folder_is_no_memory_and_says_what_is() -> None:
+    with pytest.raises(SettingsError) as raised:
+        Compaction(memory=cast("Any", "/somewhere"))
+
+    assert str(raised.value) == "compaction.memory: must be a DailyMemory(folder), not '/somewhere'"

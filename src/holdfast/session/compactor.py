@@ -84,6 +84,9 @@ class Compaction(With):
             if not (writer is None or isinstance(writer, str) or callable(getattr(writer, "write", None))):
                 problem = f"must be the name of a model, or a writer, not {writer!r:.60}"
                 raise SettingsError(f"compaction.{name}", problem)
+        memory: object = self.memory
+        if not (memory is None or isinstance(memory, DailyMemory)):
+            raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
 
 
 class Compactor:
