@@ -510,15 +510,19 @@ async def test_theme_k_an_agent_that_is_still_at_work_is_not_forgotten_by_a_comp
     async with opened() as session:
         await talked(session, 8)
         async with (
-            session.delegate("tester", task="Run the slow tests.", main_sees="nothing") as child,
-            session.delegate("done", task="Look.", main_sees="nothing") as other,
+            session.delegate("tester", task="Run the slow tests.") as child,
+            session.delegate("secret", task="Look into it.", main_sees="nothing") as hidden,
+            session.delegate("done", task="Look.") as other,
         ):
             await other.answer("Looked.")
-            async with child.delegate("deep", task="Dig.", main_sees="nothing") as deep:
+            async with child.delegate("deep", task="Dig.") as deep:
                 text = (await session.compact()).replacement[0]
+            async with session.delegate("late", task="Begin.") as late:
+                seen = str((await late.prepare(16_000)).messages)
 
     assert (
         "Agents at work when this was written; what they find comes later:\n"
         f"- {child.scope}: Run the slow tests." in text
     )
-    assert (other.scope in text, deep.scope in text) == (False, False)
+    assert [one in text for one in (other.scope, deep.scope, hidden.scope)] == [False, False, False]
+    assert [one in seen for one in (child.scope, hidden.scope, "slow tests")] == [False, False, False]

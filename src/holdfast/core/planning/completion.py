@@ -93,6 +93,7 @@ def completed(
         summary_content=summary.text if summary else "\n".join(texts),
         is_merged=step.is_merged,
         by_model=summary.by_model if summary else None,
+        # What stands for a span names agents that are at work, whoever wrote it.
         read_to=len(outlook.history) if summary or outlook.history.facts.delegates else 0,
         usage=summary.usage if summary else None,
         duration_ms=summary.duration_ms if summary else None,

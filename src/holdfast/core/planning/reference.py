@@ -128,14 +128,13 @@ def _kept(outlook: Outlook, step: FoldSpan, given: Allowance) -> _Kept:
 
 
 def _at_work(outlook: Outlook) -> str:
-    """Return the agents that were sent out from here and have not answered, each with its task, a line each."""
+    """Return the agents that were sent out from here, are shown here and have not answered, each with its task."""
     context, entries = outlook.shown.context, outlook.history.entries
     sent = [scope for scope in outlook.history.facts.delegates if context.scopes.parents.get(scope) == context.scope]
     firsts = {scope: context.said_in.index(scope) for scope in sent if scope in context.said_in}
-    entries.need(list(firsts.values()))
-    tasks = {scope: entries[first].message for scope, first in firsts.items()}
-    told = {scope: " ".join(task.text.split()) for scope, task in tasks.items() if task.role == "user"}
-    return "\n".join(f"- {scope}: {told[scope]}" if scope in told else f"- {scope}" for scope in sent)
+    entries.need([first for first in firsts.values() if context.may_see(first)])
+    told = {scope: entries[first].message.text for scope, first in firsts.items() if context.stands(first)}
+    return "\n".join(f"- {scope}: {' '.join(task.split())}" for scope, task in told.items())
 
 
 def _state(facts: Facts, at_work: str, allowance: int, counter: Counter) -> str:
