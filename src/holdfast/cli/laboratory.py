@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.lab.recordings import Recording
     from holdfast.lab.running import Entry, Job, Run
 
-BUDGETS, POLICIES, PRICES = "16000,50000", "default", "anthropic"
+BUDGETS, BUDGET, POLICIES, PRICES = "16000,50000", "16000", "default", "anthropic"
 BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
 SECONDS = 60.0
 LINE_SECONDS = 5.0
@@ -61,6 +61,35 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
         about = [*found.legend, *tables.intervals(ours), *tables.bills(entries)]
         print(plain("\n".join([*found.written(), "", *about])))
     return _ended(run, is_sound=not problems and _is_sound(entries, policies))
+
+
+async def lab_tune(args: argparse.Namespace, store: Store) -> int:
+    """Vary a policy's few numbers on recorded conversations, and show what each version costs and keeps.
+
+    holdfast lab tune sessions.jsonl --policy default --budget 16000 --vary fold.tail_share=0.05,0.1,0.2
+    """
+    from holdfast.lab import tuning  # noqa: PLC0415 - for this command only
+    from holdfast.lab.policies import rules_of  # noqa: PLC0415 - as above
+    from holdfast.lab.prices import prices_for  # noqa: PLC0415 - as above
+
+    policy, has_summary = rules_of(args.tuned)
+    (prices, *_), budgets = prices_for(args.prices), _budgets(args.budgets, args.static)
+    if len(budgets) > 1:
+        raise SettingsError("--budget", f"{args.budgets!r} is more than one; give the one to tune for")
+    versions, left_out = tuning.versions_of(policy, tuning.variations(args.vary, policy, has_summary=has_summary))
+    if left_out:
+        warn(left_out)
+    recordings, problems = await _recordings(args, store, budgets)
+    how = {"has_summary": has_summary, "static": args.static, "seconds": args.seconds}
+    run = await _run(tuning.tuning_jobs(recordings, versions, budgets[0], prices, **how), args.jobs)
+    problems += _told(run.entries)
+    trades = tuning.trades_of(versions, run.entries, prices)
+    if args.json:
+        print_json(tuning.trade_rows(trades, budgets[0]))
+    else:
+        found = tuning.trade_table(trades, prices)
+        print(plain("\n".join([*found.written(), "", *found.legend])))
+    return _ended(run, is_sound=not problems)
 
 
 async def _recordings(
@@ -115,9 +144,25 @@ def _ended(run: "Run", *, is_sound: bool) -> int:
     return int(not is_sound)
 
 
+def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said about the tuning of a policy."""
+    _add_common(parser)
+    parser.add_argument(
+        "--policy", dest="tuned", default=POLICIES, metavar="NAME", help=f"a preset or a file ({POLICIES})"
+    )
+    parser.add_argument("--budget", dest="budgets", default=BUDGET, metavar="N", help=f"tokens ({BUDGET})")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="SETTING=LIST",
+        help="values to try, such as fold.tail_share=0.05,0.1; may be said again (some of its numbers)",
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what may be said about a run."""
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or a session by its id")
+    _add_common(parser)
     parser.add_argument(
         "--policy",
         dest="policies",
@@ -129,6 +174,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baselines", default=BASELINES, metavar="LIST", help=f"what they are held against ({BASELINES})"
     )
     parser.add_argument("--budget", dest="budgets", default=BUDGETS, metavar="LIST", help=f"tokens ({BUDGETS})")
+    parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
+    parser.add_argument("--html", metavar="FILE", help="write a report with plots")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or a session by its id")
     parser.add_argument(
         "--prices",
         default=PRICES,
@@ -139,8 +190,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help="how long a summary takes (60)")
     parser.add_argument("--concat", action="store_true", help="play all conversations as one long one")
     parser.add_argument("--jobs", type=int, metavar="N", help="how many at once (all cores)")
-    parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
-    parser.add_argument("--html", metavar="FILE", help="write a report with plots")
 
 
 def _names(text: str) -> list[str]:

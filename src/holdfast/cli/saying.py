@@ -21,7 +21,7 @@ DESCRIPTION = """Talk to a model for as long as you like; look at what was kept,
   holdfast sessions                        what is kept
   holdfast show report --json              one of them, by the beginning of its id
   holdfast replay report --verify          prove that every request is what was sent
-  holdfast lab run report                  what other policies would have kept, lost and cost
+  holdfast lab run report                  what other policies would have kept, lost and cost; lab tune varies one
   holdfast COMMAND --help                  more, with an example
 
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
@@ -134,11 +134,13 @@ def _add_settings(commands: Commands) -> None:
 
 
 def _add_lab(commands: Commands) -> None:
-    from holdfast.cli.laboratory import add_arguments, lab_run  # noqa: PLC0415 - as above
+    from holdfast.cli.laboratory import add_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
 
-    what = "Play recorded conversations again under any policy; see lab run --help."
+    what = "Play recorded conversations again under any policy, or vary one; see lab run --help and lab tune --help."
     lab = commands.add_parser("lab", help=what, description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(_command(lab.add_subparsers(metavar="run", required=True), "run", lab_run))
+    inner = lab.add_subparsers(metavar="run | tune", required=True)
+    add_arguments(_command(inner, "run", lab_run))
+    add_tuning_arguments(_command(inner, "tune", lab_tune))
 
 
 ADDING: Mapping[str, Adding] = {

@@ -3,7 +3,7 @@
 import csv
 import io
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -102,15 +102,16 @@ class Table:
     legend: list[str]
     ours: list[bool]
     """Which lines are of policies of ours."""
+    texts: Collection[int] = (0, 2)
+    """Which columns are words, and stand to the left."""
 
     def written(self) -> list[str]:
         """Return the table as lines of text, names to the left and figures to the right."""
         cells = [self.heading, *self.lines]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        names = self.heading.index("POLICY") + 1
         return [
             " ".join(
-                cell.ljust(width) if place < names and place != 1 else cell.rjust(width)
+                cell.ljust(width) if place in self.texts else cell.rjust(width)
                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in cells
