@@ -22,7 +22,7 @@ from holdfast.lab.prices import prices_for
 from holdfast.lab.running import Entry
 from holdfast.lab.tables import WIDE, shortened, table
 from holdfast.session.session import Session
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import answered, called, said
 from holdfast.testing.sessions import generated_session
 
 Captured = pytest.CaptureFixture[str]
@@ -195,6 +195,17 @@ def test_a_file_that_is_no_conversation_is_named_and_the_others_are_played(
     assert (code, len(json.loads(out))) == (1, 2)
     assert str(odd) in problems
     assert "/nowhere.jsonl" in problems
+
+
+def test_a_figure_that_has_to_be_nothing_and_is_not_is_told(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "torn.jsonl"
+    messages = [said("go"), called("a"), said("still there?"), answered("yes"), said("and now?"), answered("done")]
+    path.write_text(json.dumps({"id": "torn", "messages": messages}) + "\n")
+
+    code, _, problems = ran(capsys, str(path), "--budget", "9000", "--policy", "full", "--baselines", "")
+
+    assert code == 1
+    assert "holdfast: torn, full at 9,000: M8.invalid is 2 and has to be 0" in problems
 
 
 def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) -> None:

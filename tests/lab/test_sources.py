@@ -117,6 +117,15 @@ async def test_a_long_session_of_anthropics_and_of_pydantic_ais_gives_the_figure
         assert await figures(replace(found, static=0)) == await figures(plain)
 
 
+async def test_a_history_that_pydantic_ai_wrote_to_a_file_is_played_as_it_was_said(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(convert(TALK, source="openai-chat", target="pydantic-ai").messages))
+
+    found = await read(path)
+
+    assert (found.name, [*map(shape, found.messages)]) == ("history", [*map(shape, TALK)])
+
+
 async def test_what_is_broken_is_played_broken_and_nothing_is_made_up() -> None:
     torn = [said("go"), called("a"), said("still there?"), returned("zzz", "whose?"), answered("yes")]
 

@@ -1,7 +1,7 @@
 """`holdfast lab`: recorded conversations played again under any policy, without asking a provider."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     jobs = list(jobs_for(recordings, played, budgets, prices, static=args.static, seconds=args.seconds))
     run = await _run(jobs, args.jobs)
     entries = [entry for entry in run.entries if entry.figures or entry.problems]
-    problems += _told(entries)
+    problems += _told(entries, lambda entry: entry.problems)
     for path, text in ((args.csv, tables.as_csv(entries)), (args.html, report.page(entries, problems))):
         if path is not None:
             write_private(Path(path), [text])
@@ -60,7 +60,8 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
         ours = [entry for entry in entries if entry.policy in policies]
         about = [*found.legend, *tables.intervals(ours), *tables.bills(entries)]
         print(plain("\n".join([*found.written(), "", *about])))
-    return _ended(run, is_sound=not problems and _is_sound(entries, policies))
+    wrong = _told([entry for entry in entries if entry.policy in policies], _unsound)
+    return _ended(run, is_sound=not problems and not wrong)
 
 
 async def lab_tune(args: argparse.Namespace, store: Store) -> int:
@@ -82,7 +83,7 @@ async def lab_tune(args: argparse.Namespace, store: Store) -> int:
     recordings, problems = await _recordings(args, store, budgets)
     how = {"has_summary": has_summary, "static": args.static, "seconds": args.seconds}
     run = await _run(tuning.tuning_jobs(recordings, versions, budgets[0], prices, **how), args.jobs)
-    problems += _told(run.entries)
+    problems += _told(run.entries, lambda entry: entry.problems)
     trades = tuning.trades_of(versions, run.entries, prices)
     if args.json:
         print_json(tuning.trade_rows(trades, budgets[0]))
@@ -123,16 +124,17 @@ async def _run(jobs: "Sequence[Job]", workers: int | None) -> "Run":
     return found
 
 
-def _told(entries: "Sequence[Entry]") -> list[str]:
-    """Return what went wrong in replays, and say it."""
-    problems = [f"{one.session}, {one.policy} at {one.budget:,}: {text}" for one in entries for text in one.problems]
+def _told(entries: "Sequence[Entry]", wrong: "Callable[[Entry], Sequence[str]]") -> list[str]:
+    """Return what is wrong with entries, and say it."""
+    problems = [f"{one.session}, {one.policy} at {one.budget:,}: {text}" for one in entries for text in wrong(one)]
     for problem in problems:
         warn(problem)
     return problems
 
 
-def _is_sound(entries: "Sequence[Entry]", policies: Sequence[str]) -> bool:
-    return all(one.figures.get(name, 0) == 0 for one in entries if one.policy in policies for name in ZERO)
+def _unsound(entry: "Entry") -> list[str]:
+    """Return which figures are not nothing and have to be."""
+    return [f"{name} is {entry.figures[name]:.0f} and has to be 0" for name in ZERO if entry.figures.get(name)]
 
 
 def _ended(run: "Run", *, is_sound: bool) -> int:
