@@ -1,7 +1,9 @@
 """What a session gives out: the request, what it cost to make, and what was done for it."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,10 +22,14 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, spans_without
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.view import RESCUED as WHY_RESCUED
+from holdfast.wire.anthropic_messages import count_cache_marks, without_excess_marks
 
 
 class Encoder(Protocol):
     """What writes messages as a provider's JSON."""
+
+    max_cache_marks: int | None
+    """The most cache marks a request may carry; None where there is no such thing."""
 
     def encode(self, message: Message) -> Mapping[str, object]:
         """Return a message as JSON."""
@@ -55,18 +61,33 @@ def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
     return wire.encode(message)
 
 
+def sendable(
+    messages: list[Mapping[str, object]], wire: Encoder, *, system: object = None, tools: object = None
+) -> list[Mapping[str, object]]:
+    """Return the messages of a request without the oldest cache marks, where they have more than may be sent.
+
+    Clients mark the newest message of each request, so a conversation that keeps what they sent gathers marks.
+    """
+    if wire.max_cache_marks is None:
+        return messages
+    with suppress(ValueError, RecursionError):
+        system = json.loads(system) if isinstance(system, str) else system
+    return without_excess_marks(messages, wire.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools))
+
+
 def drawn_up(
     plan: Plan, history: History, situation: Situation, wire: Encoder, hashes: dict[int, str]
 ) -> PreparedRequest:
     """Return the request of a plan; `hashes` are those of recorded messages, by position, and grow with it."""
-    messages = [encoded(entry, wire) for entry in plan.view.entries]
+    beside = beside_of(history, situation.scope)
+    messages = sendable([encoded(entry, wire) for entry in plan.view.entries], wire, **beside)
     named = tuple(_hash(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
     receipt = _receipt(plan, history, situation)
     return PreparedRequest(
         messages,
         receipt.tokens,
         receipt,
-        hash=payload_hash(named, **beside_of(history, situation.scope)),
+        hash=payload_hash(named, **beside),
         hashes=named,
         positions=tuple(entry.position for entry in plan.view.entries),
     )
@@ -130,7 +151,9 @@ def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tupl
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
             messages += [encoded(entry, wire) for entry in shown[first:last]]
-    return messages, payload_hash(map(message_hash, messages), **beside_of(history, event.scope))
+    beside = beside_of(history, event.scope)
+    messages = sendable(messages, wire, **beside)
+    return messages, payload_hash(map(message_hash, messages), **beside)
 
 
 @cache
