@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup chat test test-model lint check format bench bench-peers lab-report checklist crash demo clean
+.PHONY: help setup chat test test-model lint check format bench bench-peers lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -52,6 +52,16 @@ checklist: $(STAMP)  ## Every behaviour of the four systems with the tests that 
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
 	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py tests/session/test_killed_compaction.py
+
+torture: $(STAMP)  ## Made-up cases on every core, then interleavings and kills; SECONDS=120 SEED=1
+	@$(BIN)/python -m benchmarks.torture --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED))
+	@HOLDFAST_EXAMPLES=60 $(BIN)/python -m pytest tests/session/test_interleavings.py
+	@$(MAKE) --no-print-directory crash KILLS=40
+
+torture-long: $(STAMP)  ## The same for hours: a million cases of each round, 3,000 interleavings, 1,000 kills
+	@$(BIN)/python -m benchmarks.torture --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
+	@HOLDFAST_EXAMPLES=3000 $(BIN)/python -m pytest tests/session/test_interleavings.py
+	@$(MAKE) --no-print-directory crash
 
 test-model: $(STAMP)  ## Converse for 200 turns with the embedded model in a window of 2,048 tokens
 	@HOLDFAST_MODEL_TURNS=$(or $(TURNS),200) $(BIN)/python -m pytest -s tests/models/test_conversation.py

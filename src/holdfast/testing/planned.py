@@ -5,6 +5,7 @@ One that is written in the background is there at the next request.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from holdfast.core.history import events as log
 from holdfast.core.planning.completion import completed, started, told
@@ -13,11 +14,9 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
 from holdfast.counters.vocabularies import counter_for
-from holdfast.session.request import encoded
+from holdfast.session.request import encoded, sendable
 from holdfast.testing.told import ToldHistory
-from holdfast.wire.formats import format_named
-
-FORMAT = "openai-chat"
+from holdfast.wire.formats import Format, elements_of, format_named
 
 
 @dataclass(slots=True)
@@ -26,6 +25,7 @@ class Planned:
 
     policy: Policy
     model: str = "gpt-5"
+    format: str = "openai-chat"
     has_summariser: bool = False
     """Whether summaries can be had; without, each policy does what it does then."""
     summary: str = "[Summary of the conversation so far.]"
@@ -33,11 +33,17 @@ class Planned:
     reasons: list[str] = field(default_factory=list[str])
     _begun: FoldSpan | None = None
 
+    @property
+    def wire(self) -> Format:
+        """How messages are written down."""
+        return format_named(self.format)
+
     def prepare(self, messages: Sequence[Mapping[str, object]], budget: int) -> list[Mapping[str, object]]:
         """Return what would be sent of everything that was said so far."""
-        for native in messages[len(self.history) :]:
-            self.history.append(log.MessageAppended(format=FORMAT, native=native))
-        return [encoded(entry, format_named(FORMAT)) for entry in self._settled(budget).view.entries]
+        elements, _ = elements_of(self.wire, list(messages))
+        for native in cast("list[Mapping[str, object]]", elements)[len(self.history) :]:
+            self.history.append(log.MessageAppended(format=self.wire.name, native=native))
+        return sendable([encoded(entry, self.wire) for entry in self._settled(budget).view.entries], self.wire)
 
     def _situation(self, budget: int) -> Situation:
         return Situation(
@@ -47,6 +53,9 @@ class Planned:
             has_summariser=self.has_summariser,
             has_ready_summary=self._begun is not None,
             is_interrupted=True,
+            batching=self.wire.batching,
+            max_text_chars=self.wire.max_text_chars,
+            max_images=self.wire.max_images,
         )
 
     def _settled(self, budget: int) -> Plan:

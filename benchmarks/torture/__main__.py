@@ -1,0 +1,134 @@
+"""Tortures on every core until the time is over, and keeps what fails.
+
+    python -m benchmarks.torture [ROUND…] [--seconds 120 | --cases 1000000] [--seed N] [--cores N]
+
+Each round says its seed and its rate. Ctrl-C ends it after the batches that are being tried; a failure is made
+small and kept under tests/corpus/found, where the suite looks at it again. Exits with 1 if there was one.
+"""
+
+import argparse
+import itertools
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from benchmarks.torture.batches import Batch, Failure, run_batch
+from benchmarks.torture.rounds import ROUNDS
+
+EXAMPLES = 100
+"""Cases in a batch: about a second."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """When a round is over."""
+
+    seconds: float
+    cases: int | None
+    is_interrupted: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a round has come to."""
+
+    name: str
+    seed: int
+    cases: int = 0
+    failures: list[Failure] = field(default_factory=list[Failure])
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.began
+
+    def __str__(self) -> str:
+        rate = self.cases / max(self.seconds, 0.001)
+        found = f"{len(self.failures)} failed" if self.failures else "none failed"
+        return f"{self.name}: {self.cases:,} cases in {self.seconds:,.0f} s, {rate:,.0f}/s, {found} (seed {self.seed})"
+
+    def take(self, batch: Batch) -> None:
+        """Count a batch, and keep what failed in it."""
+        self.cases += batch.cases
+        if batch.failure:
+            self.failures.append(batch.failure)
+            print(f"  {batch.failure.reason.splitlines()[0]}\n  kept as {batch.failure.keep()}", flush=True)
+
+
+def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limits) -> None:
+    """Give batches to every core until the round is over."""
+    waiting: set[Future[Batch]] = set()
+    examples = min(EXAMPLES, limits.cases or EXAMPLES)
+    shown = time.monotonic()
+    for number in _numbers(tally, limits):
+        waiting.add(pool.submit(run_batch, tally.name, number, tally.seed, examples))
+        if len(waiting) > cores:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for one in done:
+                tally.take(one.result())
+        if time.monotonic() - shown > 60:
+            shown = time.monotonic()
+            print(f"  {tally}", flush=True)
+    for one in waiting:
+        tally.take(one.result())
+
+
+def _numbers(tally: Tally, limits: Limits) -> Iterator[int]:
+    """Yield the numbers of batches until there were enough."""
+    for number in itertools.count():
+        is_enough = tally.seconds > limits.seconds if limits.cases is None else number * EXAMPLES >= limits.cases
+        if is_enough or limits.is_interrupted:
+            return
+        yield number
+
+
+def _deaf() -> None:
+    """Leave Ctrl-C to the process that began it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def options(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.torture", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("rounds", nargs="*", help=f"of: {', '.join(ROUNDS)}; all where none is named")
+    parser.add_argument("--seconds", type=float, default=120, help="for all rounds together")
+    parser.add_argument("--cases", type=int, help="so many for each round, however long that takes")
+    parser.add_argument("--seed", type=int, help="of the first batch; one by chance where none is given")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    chosen = parser.parse_args(given)
+    if unknown := set(chosen.rounds) - set(ROUNDS):
+        parser.error(f"no round is called {', '.join(sorted(unknown))}; there are: {', '.join(ROUNDS)}")
+    return chosen
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    chosen = options(given)
+    names = chosen.rounds or list(ROUNDS)
+    seed = secrets.randbelow(10**9) if chosen.seed is None else chosen.seed
+    limits = Limits(chosen.seconds / len(names), chosen.cases)
+
+    def stop(*_: object) -> None:
+        limits.is_interrupted = True
+        print("  ending after the batches that are being tried", flush=True)
+
+    before = signal.signal(signal.SIGINT, stop)
+    tallies: list[Tally] = []
+    try:
+        with ProcessPoolExecutor(chosen.cores, initializer=_deaf) as pool:
+            for name in itertools.takewhile(lambda _: not limits.is_interrupted, names):
+                tallies.append(Tally(name, seed))
+                print(f"{name}, seed {seed}: {ROUNDS[name].title}", flush=True)
+                run_round(pool, chosen.cores, tallies[-1], limits)
+                print(f"  {tallies[-1]}", flush=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 1 if any(tally.failures for tally in tallies) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

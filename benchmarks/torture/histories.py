@@ -1,0 +1,106 @@
+"""Broken histories: whatever was said, what goes out is valid everywhere, within its budget, and the same twice.
+
+A history grows in three steps, with a request after each, so that folds stand upon folds. It is made under every
+preset and in every format that can be read; what goes out is held against the rules of every provider.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from holdfast import convert, counter_for, validate
+from holdfast.core.conversation.tokens import total_tokens
+from holdfast.core.planning.presets import PRESETS
+from holdfast.errors import CannotFitError, EmptyConversationError, MalformedInputError
+from holdfast.testing.content_histories import content_histories
+from holdfast.testing.histories import anthropic_histories, chat_histories
+from holdfast.testing.item_histories import item_histories
+from holdfast.testing.planned import Planned
+from holdfast.testing.request_histories import request_histories
+from holdfast.wire.formats import format_named
+from holdfast.wire.validate.provider import PROVIDERS
+
+SOURCES: Mapping[str, st.SearchStrategy[list[Any]]] = {
+    "openai-chat": chat_histories(),
+    "anthropic-messages": anthropic_histories(),
+    "openai-responses": item_histories(),
+    "openai-responses-stateless": item_histories(),
+    "gemini": content_histories(),
+    "gemini-2": content_histories(),
+    "pydantic-ai": request_histories(),
+}
+BUDGETS = [300, 600, 1_500, 4_000, 100_000]
+TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
+MODEL = "gpt-5"
+REFUSALS = (CannotFitError, EmptyConversationError, MalformedInputError)
+"""What may be said instead of a request."""
+
+
+def cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy for cases of one format under one preset."""
+    return st.fixed_dictionaries(
+        {
+            "format": st.just(source),
+            "preset": st.just(preset),
+            "budget": st.sampled_from(BUDGETS),
+            "has_summariser": st.booleans(),
+            "grows": st.lists(SOURCES[source], min_size=1, max_size=3),
+        }
+    )
+
+
+STRATEGIES = tuple(cases(source, preset) for source in SOURCES for preset in PRESETS)
+
+
+def check(case: dict[str, Any]) -> None:
+    """Play a case twice, and hold every request against what must hold."""
+    source, budget = str(case["format"]), int(case["budget"])
+    once = played(case)
+    again = played(json.loads(json.dumps(case)))
+
+    assert json.dumps(once) == json.dumps(again), "the same history gave two requests"
+    for sent in once:
+        if isinstance(sent, list):
+            assert broken_rules(sent, source) == [], "not valid"
+            assert own_tokens(sent, source) <= budget, "over budget"
+    if isinstance(sent := once[-1], list):
+        assert broken_elsewhere(sent, source) == {}, "not valid elsewhere"
+
+
+def played(case: Mapping[str, Any]) -> list[list[Any] | str]:
+    """Return what would be sent after each step; the name of an error where nothing could be."""
+    policy, source = PRESETS[case["preset"]], case["format"]
+    player = Planned(policy, model=MODEL, format=source, has_summariser=case["has_summariser"])
+    said: list[Any] = []
+    sent: list[list[Any] | str] = []
+    for addition in case["grows"]:
+        said += addition
+        try:
+            sent.append(list(player.prepare(said, case["budget"])))
+        except REFUSALS as refusal:
+            sent.append(type(refusal).__name__)
+    return sent
+
+
+def broken_rules(sent: Sequence[Mapping[str, Any]], source: str) -> list[str]:
+    """Return what a request breaks of its own provider's rules."""
+    return [str(violation) for violation in validate(sent, source)]
+
+
+def broken_elsewhere(sent: Sequence[Mapping[str, Any]], source: str) -> dict[str, list[str]]:
+    """Return what a request breaks, by provider, when it is turned into the format of each of the others."""
+    found: dict[str, list[str]] = {}
+    for provider in PROVIDERS:
+        if provider != source:
+            turned = convert(sent, source=source, target=provider)
+            violations = validate(turned.messages, provider, system=turned.system, tools=TOOLS)
+            found |= {provider: [str(violation) for violation in violations]} if violations else {}
+    return found
+
+
+def own_tokens(sent: Sequence[Mapping[str, Any]], source: str) -> int:
+    """Return what a request costs, read and counted anew."""
+    reader = format_named(source)
+    return total_tokens([reader.decode(native, index) for index, native in enumerate(sent)], counter_for(MODEL))
