@@ -77,7 +77,7 @@ bench: $(STAMP)  ## Speed beside the peers; WORKLOADS='a.jsonl b.jsonl' adds val
 	@$(if $(WORKLOADS),$(BIN)/python -m benchmarks.validity $(WORKLOADS))
 
 bench-peers: $(STAMP)  ## Beside all peers, each in an environment of its own, into benchmarks/RESULTS.md; PEERS='langchain agno'
-	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
 
 clean:  ## Remove .venv, what peers were installed into, and caches
 	@rm -rf $(VENV) .peers .pytest_cache .ruff_cache .hypothesis build dist
