@@ -1,6 +1,7 @@
 """Large tool results have names, and are given out whole or in part."""
 
 import time
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from holdfast import MalformedInputError
 from holdfast.chat.curtain import Curtain
 from holdfast.core.history.artifacts import without_references
 from holdfast.errors import ArtifactTooLargeError, MissingBlobError, UnknownArtifactError
+from holdfast.session.recall import Recall
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.models import ScriptedModel
 
 OUTPUT = "".join(f"line {number} of src/app_{number}.py\n" for number in range(1, 401))
 TALK = [
@@ -66,7 +69,7 @@ async def test_what_is_larger_than_a_share_of_the_window_is_had_in_parts_only() 
     assert part.endswith("src/app_10.py\n")
 
 
-@pytest.mark.parametrize("reference", ["#5", "#99", "c2", "nothing", ""])
+@pytest.mark.parametrize("reference", ["#5", "#99", "c2", "nothing", "", "#" + "9" * 5_000])
 async def test_an_unknown_reference_is_named(reference: str) -> None:
     async with Session.open("c1", model="gpt-5") as session:
         await session.record(TALK)
@@ -163,3 +166,39 @@ async def test_a_reference_has_no_bracket_but_its_own() -> None:
         (found,) = await session.artifacts()
 
     assert without_references(f"a {found} b") == "a  b"
+
+
+@pytest.mark.seed("B-16")
+async def test_recall_knows_an_artifact_by_the_id_that_its_line_names() -> None:
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(TALK)
+        (found,) = await session.artifacts()
+
+        recalled = await session.recall_for(Recall(refs=found.id))
+
+    assert [(one.ref, one.text[:22]) for one in recalled.excerpts] == [("#2", "line 1 of src/app_1.py")]
+
+
+@pytest.mark.seed("B-16")
+@pytest.mark.parametrize("policy", ["inkeep", "copilot"])
+async def test_a_fold_with_artifacts_tells_a_model_that_has_recall_how_to_get_them(policy: str) -> None:
+    writer = ScriptedModel(repeat("- summary of things"))
+    async with Session.open("c1", policy=policy, model="gpt-5", summariser=writer) as session:
+        await session.record([*TALK, said("and now?")])
+        await session.prepare(9_000, has_recall=True)
+
+        await session.compact()
+        request = await session.prepare(9_000, has_recall=True)
+
+    assert any("[All of it can be looked up: recall with ref #0-#" in str(one["content"]) for one in request.messages)
+
+
+async def test_lines_end_with_a_line_feed_wherever_they_are_counted() -> None:
+    text = "".join(f"row {number}\x0cpage\u2028more\n" for number in range(1, 1_000))
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record([called("c1"), returned("c1", text)])
+        (found,) = await session.artifacts()
+
+        assert await session.artifact("#1", lines=(10, 10)) == "row 10\x0cpage\u2028more\n"
+        assert (await session.recall_for("#1:L10-L10")).excerpts[0].text == "row 10\x0cpage\u2028more\n"
+        assert "999 lines" in found.findings

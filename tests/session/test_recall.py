@@ -338,7 +338,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Recall(refs="12x(", max_tokens=100),
+        Recall(refs="12?x", max_tokens=100),
         Recall(refs="#1", lines="b-a"),
         Recall(query="?!"),
         Recall(query="x", since="yesterday"),

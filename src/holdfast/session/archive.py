@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from holdfast.core.history import events as log
 from holdfast.core.history.artifacts import LARGE_TOKENS, RETRIEVAL_SHARE, Artifact, artifacts_of
 from holdfast.core.history.context import Context
+from holdfast.core.history.recall.references import MAX_DIGITS, Span
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.rules.everything import FoldEverything
 from holdfast.core.planning.situation import Budget
@@ -60,7 +61,7 @@ class Archivist(Folder):
     def _named(self, context: Context, reference: str) -> Artifact:
         number = reference.removeprefix("#")
         positions = range(context.standing.cleared_at, context.length)
-        if reference.startswith("#") and number.isdecimal():
+        if reference.startswith("#") and number.isdecimal() and len(number) <= MAX_DIGITS:
             place = int(number)
             positions = range(max(positions.start, place - NEAR), place + 1) if place in positions else range(0)
             context.entries.need(filter(context.may_see, positions))
@@ -85,7 +86,8 @@ def _part(text: str, lines: tuple[int, int] | None, chars: tuple[int, int] | Non
     """Return a range of a text."""
     if lines is not None:
         first, last = _range("lines", lines, least=1)
-        return "".join(text.splitlines(keepends=True)[first - 1 : last])
+        start, stop = Span(first, last, is_lines=True).within(text)
+        return text[start:stop]
     if chars is not None:
         start, stop = _range("chars", chars, least=0)
         return text[start:stop]

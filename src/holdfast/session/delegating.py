@@ -1,5 +1,6 @@
 """Delegations in the log: another agent is sent out, with what it is shown, and comes back, or does not."""
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from typing import get_args
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
+from holdfast.core.history.context import Context
 from holdfast.core.history.delegated import Delegation, delegations_of
+from holdfast.core.history.recall.references import references_in
 from holdfast.core.history.scope import MainSees
 from holdfast.core.history.sees import Sees, choose
 from holdfast.counters.vocabularies import counter_for
@@ -18,8 +21,8 @@ from holdfast.session.given import scope_named, shown, words
 from holdfast.session.owners import LIVE, is_gone, new_owner
 from holdfast.wire.formats import format_named
 
-REFERENCE = "#"
 HANDED_OVER = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
+_NUMBERED = re.compile(r"#\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +148,23 @@ class Delegator(Archivist):
             raise MalformedInputError("answer.sources", "must be a list of texts, such as '#12' or a path")
         context = self.history.context(scope)
         for source in sources:
-            number = source.removeprefix(REFERENCE)
-            if source.startswith(REFERENCE) and number.isdecimal():
-                is_there = int(number) < context.length and context.stands(int(number))
-                if not is_there:
-                    raise MalformedInputError("answer.sources", f"{source} is no message that {scope!r} can see")
+            if _NUMBERED.match(source) and not _is_seen(source, context):
+                raise MalformedInputError("answer.sources", f"{source:.60} is no message that {scope!r} can see")
         return tuple(sources)
+
+
+def _is_seen(source: str, context: Context) -> bool:
+    """Return whether an agent sees every message that a source refers to."""
+    try:
+        places = references_in(source)
+    except MalformedInputError:
+        return False
+    return all(
+        place.is_position
+        and place.last < context.length
+        and all(map(context.stands, range(place.first, place.last + 1)))
+        for place in places
+    )
 
 
 def opening_of(begun: log.DelegationStarted) -> str:

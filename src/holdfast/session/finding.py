@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from holdfast.core.history.answers import Answers
+from holdfast.core.history.artifacts import PREFIX, is_named
 from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.packing import Found
 from holdfast.core.history.recall.ranking import (
@@ -32,6 +33,8 @@ READ, LEAST_READ = 64, 24
 """How many of the best are read: of one question, and at least of each of several."""
 PAGE, MAX_SCANNED = 128, 4_096
 """How many messages are looked at one by one, at a time and in all."""
+MAX_CALLS_SCANNED = 32_768
+"""How far back the id of a call is looked for: no index has it."""
 TOKENS_PER_MESSAGE = 12
 """No message is shown in less."""
 NO_WORDS = "has no words that could be looked for; give some, or a ref such as #12, or last"
@@ -86,11 +89,12 @@ class Finder:
         return findings
 
     async def call(self, call_id: str) -> Found | None:
-        """Return the newest message that answers a call, or makes it."""
+        """Return the newest message that answers a call, by its id or as an artifact, or makes it."""
         made = None
-        for start in range(self._context.length, max(0, self._context.length - MAX_SCANNED), -PAGE):
-            for one in await self._reader.read(range(start - 1, max(-1, start - 1 - PAGE), -1)):
-                if call_id in one.message.outline.result_ids:
+        last = max(self._context.standing.cleared_at, self._context.length - MAX_CALLS_SCANNED)
+        for start in range(self._context.length, last, -PAGE):
+            for one in await self._reader.read(range(start - 1, max(last - 1, start - 1 - PAGE), -1)):
+                if call_id in one.message.outline.result_ids or _is_artifact(one, call_id):
                     return one
                 if call_id in one.message.outline.call_ids:
                     made = made or one
@@ -204,6 +208,10 @@ def _scores(ranking: _Ranking, read: Mapping[int, Found], *, is_lent: bool) -> d
         if score:
             scores[position] = score * (SPEAKER_FACTOR if is_by_whom(one.message.text, [ranking.question]) else 1.0)
     return scores
+
+
+def _is_artifact(one: Found, name: str) -> bool:
+    return name.startswith(PREFIX) and any(is_named(name, result) for result in one.message.results)
 
 
 def is_work(one: Found) -> bool:

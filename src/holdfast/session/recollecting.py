@@ -6,6 +6,8 @@ Who asks, and which session is asked, is settled before; here it is only looked 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from holdfast.core.conversation.messages import ToolResult
+from holdfast.core.history.artifacts import is_named
 from holdfast.core.history.context import Context
 from holdfast.core.history.recall.answer import Recalled, by_day
 from holdfast.core.history.recall.asking import Recall
@@ -68,13 +70,8 @@ class _Recollection:
 
     async def _place(self, place: Reference) -> tuple[list[Reference], bool]:
         """Take what one reference means; returns what there is no room for, and whether anything is there."""
-        if place.call_id:
-            one = await self._finder.call(place.call_id)
-            if one is None:
-                return [], False
-            meant = replace(_part_of(one, place.call_id), span=place.span)
-            named = await self._reader.named([one])
-            return packed_places([(meant, found) for found in named], self._packer), True
+        if not place.is_position:
+            return await self._called(place)
         is_there = False
         for run in self._runs(place):
             read = await self._reader.named(await self._reader.read(run))
@@ -83,7 +80,16 @@ class _Recollection:
             if left := packed_places([(place, one) for one in found], self._packer):
                 rest = Reference(run[-1] + 1, place.last)
                 return [*left, *([rest] if rest.first <= rest.last else [])], True
-        return [], is_there
+        return await self._called(place) if place.call_id and not is_there else ([], is_there)
+
+    async def _called(self, place: Reference) -> tuple[list[Reference], bool]:
+        """Take what a call gave back, by its id or by the name of the artifact that this is."""
+        one = await self._finder.call(place.call_id)
+        if one is None:
+            return [], False
+        meant = replace(_part_of(one, place.call_id), span=place.span)
+        named = await self._reader.named([one])
+        return packed_places([(meant, found) for found in named], self._packer), True
 
     def _runs(self, place: Reference) -> Iterator[list[int]]:
         """Yield the positions of a reference that this agent may see, some at a time."""
@@ -182,6 +188,7 @@ def _has_part(one: Found, place: Reference) -> bool:
 def _part_of(one: Found, call_id: str) -> Reference:
     """Return the reference to the part of a message that answers a call, or makes it."""
     for number, part in enumerate(one.message.parts, 1):
-        if call_id in {getattr(part, "call_id", None), getattr(part, "id", None)}:
+        names = {getattr(part, "call_id", None), getattr(part, "id", None)}
+        if call_id in names or (isinstance(part, ToolResult) and is_named(call_id, part)):
             return Reference(one.position, one.position, number if len(one.message.parts) > 1 else None)
     return Reference(one.position, one.position)

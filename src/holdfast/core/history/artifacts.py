@@ -17,7 +17,9 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_value, identifiers
 from holdfast.core.history.ledger.calls import one_line, read_call
 from holdfast.core.history.ledger.work import outcome_of
+from holdfast.core.history.recall.references import line_count
 
+PREFIX = "compress_"
 LARGE_TOKENS = 2_000
 """A tool result above this is an artifact where a policy says nothing else."""
 RETRIEVAL_SHARE = 0.3
@@ -84,12 +86,20 @@ def without_references(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", without).strip() if count else text
 
 
+def is_named(name: str, result: ToolResult) -> bool:
+    """Return whether an artifact's name is that of a result; the tool in it is not looked at."""
+    return name.startswith(PREFIX) and f"_{result.call_id}_" in name and name.endswith(_suffix(result))
+
+
+def _suffix(result: ToolResult) -> str:
+    return f"_{result.call_id}_{hashlib.sha256(result.text.encode(errors='replace')).hexdigest()[:8]}"
+
+
 def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
     tool = call.name if call else "tool"
-    digits = hashlib.sha256(result.text.encode(errors="replace")).hexdigest()[:8]
     preview = " ".join(result.text[: 2 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
     return Artifact(
-        f"compress_{tool}_{result.call_id}_{digits}",
+        f"{PREFIX}{tool}{_suffix(result)}",
         tool,
         call.arguments if call else "",
         preview,
@@ -106,6 +116,6 @@ def _findings(call: ToolCall | None, result: ToolResult, position: int) -> Itera
     outcome = outcome_of(made, result)
     if not outcome.is_ok:
         yield f"{outcome}: {one_line(outcome.line, FINDING_CHARS)}"
-    yield f"{len(result.text.splitlines()):,} lines"
+    yield f"{line_count(result.text):,} lines"
     if names := list(dict.fromkeys(islice(identifiers(result.text), LOOKED_AT)))[:MOST_NAMES]:
         yield f"names {', '.join(names)}"

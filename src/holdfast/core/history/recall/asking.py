@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from holdfast.core.conversation.messages import Role
 from holdfast.core.history.recall.ranking import questions_of, telling_words
-from holdfast.core.history.recall.references import Reference, Span, is_reference, references_in, span_of
+from holdfast.core.history.recall.references import MAX_DIGITS, Reference, Span, is_reference, references_in, span_of
 from holdfast.errors import MalformedInputError
 
 DEFAULT_TOKENS, MIN_TOKENS, MAX_TOKENS = 1_000, 100, 100_000
@@ -20,6 +20,7 @@ MAX_TEXT_CHARS = 10_000
 ROLES: tuple[Role, ...] = get_args(Role)
 SHORT_CHARS = 160
 """A question up to this length is told again as it is."""
+TOO_LONG = "a number of thousands of digits"
 NOTHING_ASKED = "say what to look for: a ref such as #12, a query, a text, or last"
 ALIASES: Mapping[str, str] = {"ref": "refs", "reference": "refs", "queries": "query", "q": "query", "literal": "text"}
 """What models say besides the names."""
@@ -68,11 +69,11 @@ class Recall:
         for name in ("text", "refs", "role", "tool", "file", "since", "until", "lines", "chars"):
             _check_text(name, getattr(self, name))
         if not isinstance(self.query, str | tuple):
-            raise MalformedInputError("recall.query", f"must be a text or several, not {self.query!r:.60}")
+            raise MalformedInputError("recall.query", f"must be a text or several, not {_shown(self.query)}")
         for question in self.questions:
             _check_text("query", question)
         if self.role and self.role not in ROLES:
-            raise MalformedInputError("recall.role", f"must be one of {', '.join(ROLES)}, not {self.role!r:.60}")
+            raise MalformedInputError("recall.role", f"must be one of {', '.join(ROLES)}, not {_shown(self.role)}")
         if (self.lines or self.chars) and not self.refs:
             raise MalformedInputError("recall.lines", "says which part of a message: give its ref too, such as #12")
         if self.lines and self.chars:
@@ -93,11 +94,11 @@ class Recall:
     def from_arguments(cls, arguments: object, *, max_tokens: int = DEFAULT_TOKENS) -> "Recall":
         """Return the question of a model, whose arguments may be anything."""
         if not isinstance(arguments, Mapping):
-            raise MalformedInputError("recall", f"the arguments must be an object, not {arguments!r:.60}")
+            raise MalformedInputError("recall", f"the arguments must be an object, not {_shown(arguments)}")
         known = {item.name for item in fields(cls)} - {"is_unseen_first"}
         given: dict[str, object] = {"max_tokens": max_tokens}
         for key, value in cast("Mapping[object, object]", arguments).items():
-            name = ALIASES.get(str(key), str(key))
+            name = ALIASES.get(_written(key), _written(key))
             if name in known and value not in (None, "", [], 0):
                 given[name] = _meant(name, value)
         return cls(is_unseen_first=True, **given)  # pyright: ignore[reportArgumentType] - checked when it is made
@@ -160,13 +161,13 @@ def _shorter(question: str) -> str:
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise MalformedInputError(
-            f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {value!r:.60}"
+            f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {_shown(value)}"
         )
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise MalformedInputError(f"recall.{name}", f"must be a text, not {value!r:.60}")
+        raise MalformedInputError(f"recall.{name}", f"must be a text, not {_shown(value)}")
     if len(value) > MAX_TEXT_CHARS:
         raise MalformedInputError(f"recall.{name}", f"must have at most {MAX_TEXT_CHARS:,} characters")
 
@@ -177,19 +178,35 @@ def _meant(name: str, value: object) -> object:
         number = _number(value)
         return max(number, MIN_TOKENS) if name == "max_tokens" and isinstance(number, int) else number
     if name == "query" and isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(str(item) for item in cast("Sequence[object]", value))
+        return tuple(map(_written, cast("Sequence[object]", value)))
     if name == "refs" and isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(_place, cast("Sequence[object]", value)))
-    return _place(value) if name == "refs" else str(value)
+    return _place(value) if name == "refs" else _written(value)
 
 
 def _number(value: object) -> object:
-    if isinstance(value, str) and value.strip().lstrip("+#").isdecimal():
-        return int(value.strip().lstrip("+#"))
+    if isinstance(value, str) and (digits := value.strip().lstrip("+#")).isdecimal() and len(digits) <= MAX_DIGITS:
+        return int(digits)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 
 
 def _place(value: object) -> str:
-    return f"#{value}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    written = _written(value)
+    return f"#{written}" if isinstance(value, int) and not isinstance(value, bool) else written
+
+
+def _written(value: object) -> str:
+    """Return a value as a text; Python writes no number of thousands of digits."""
+    try:
+        return str(value)
+    except ValueError as error:
+        raise MalformedInputError("recall", f"{TOO_LONG} is in it; give a smaller one") from error
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:
+        return TOO_LONG

@@ -1,10 +1,7 @@
 """Which piece of a long text is worth showing: the lines around where most of what is asked for stands."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-
-from holdfast.core.history.recall.references import line_starts
 
 LEAD_CHARS = 200
 """What is shown before a match in a line that is too long to be shown."""
@@ -79,13 +76,11 @@ def _stem(word: str) -> str:
 
 def _around(text: str, at: int, max_chars: int) -> tuple[int, int]:
     """Return whole lines from a little before a place on; a piece of the line where it is too long."""
-    starts = line_starts(text)
-    line = bisect_right(starts, at) - 1
     lead = max_chars // 4
-    first = line
-    while first > 0 and at - starts[first - 1] <= lead:
-        first -= 1
-    start = starts[first] if at - starts[first] <= max_chars // 2 else max(0, at - min(LEAD_CHARS, max_chars // 4))
+    first = text.rfind("\n", 0, at) + 1
+    while first > 0 and at - (before := text.rfind("\n", 0, first - 1) + 1) <= lead:
+        first = before
+    start = first if at - first <= max_chars // 2 else max(0, at - min(LEAD_CHARS, max_chars // 4))
     return start, _line_end(text, start, max_chars)
 
 

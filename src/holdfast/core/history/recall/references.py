@@ -11,6 +11,7 @@ from holdfast.errors import MalformedInputError
 
 MAX_DIGITS = 12
 MAX_PLACES = 200
+SHORT_CHARS = 4_096
 _SEPARATORS = re.compile(r"[,;\s]+")
 _WRAPPING = "()[]{}<>\"'`."
 _PLACE = re.compile(
@@ -20,7 +21,7 @@ _RUN = re.compile(rf"#?(\d{{1,{MAX_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_DIGITS}}})"
 _SPAN = re.compile(rf"[lL]?(\d{{1,{MAX_DIGITS}}})?-[lL]?(\d{{1,{MAX_DIGITS}}})?")
 _DASHES = re.compile(r"\s*[-‐‑‒–—]\s*(?=[#lL\d]|$)")
 _NOUN = re.compile(r"(?i)(?<!\w)(?:messages?|msg|ref)(?=[\s:]*#?\d)[\s:]*")
-_CALL_ID = re.compile(r"[A-Za-z][\w.:|-]{2,199}")
+_CALL_ID = re.compile(r"\w[\w.:|/+=@~-]{0,499}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,8 @@ class Span:
         if not self.is_lines:
             start = min(self.start, len(text))
             return start, len(text) if self.stop is None else max(start, min(self.stop, len(text)))
-        starts = line_starts(text)
-        first = max(1, self.start) - 1
-        if first >= len(starts):
-            return len(text), len(text)
-        last = len(starts) if self.stop is None else max(first, min(self.stop, len(starts)))
-        return starts[first], starts[last] if last < len(starts) else len(text)
+        start = _line_start(text, max(1, self.start) - 1)
+        return start, len(text) if self.stop is None else max(start, _line_start(text, self.stop))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +57,20 @@ class Reference:
     """Which part of the message, counted from 1; None for all of them."""
     span: Span | None = None
     call_id: str = ""
+    """Of a call, or the name of an artifact; a bare number may be one too, where it is no position."""
 
     def __str__(self) -> str:
-        if self.call_id:
+        if not self.is_position:
             return self.call_id
         if self.last > self.first:
             return f"#{self.first}-#{self.last}"
         part = "" if self.part is None else f".{self.part}"
         return f"#{self.first}{part}" + (f":{self.span}" if self.span else "")
+
+    @property
+    def is_position(self) -> bool:
+        """Whether it says where something stands; a bare number does, first of all."""
+        return not self.call_id or self.call_id.isdecimal()
 
     def within(self, span: Span) -> "Reference":
         """Return the same place with only a piece of it wanted."""
@@ -80,7 +83,7 @@ def is_reference(text: str) -> bool:
         found = references_in(text)
     except MalformedInputError:
         return False
-    return "#" in text and not any(place.call_id for place in found)
+    return "#" in text and all(place.is_position for place in found)
 
 
 def references_in(text: str) -> list[Reference]:
@@ -104,7 +107,7 @@ def _reference(piece: str) -> Reference:
     if place := _PLACE.fullmatch(piece):
         position, part = int(place[1]), int(place[2]) if place[2] else None
         span = _span(place[4], place[5], is_lines=bool(place[3])) if ":" in piece else None
-        return Reference(position, position, part, span)
+        return Reference(position, position, part, span, piece if piece.isdecimal() else "")
     if _CALL_ID.fullmatch(piece):
         return Reference(call_id=piece)
     raise MalformedInputError("recall.ref", f"{piece!r:.60} is no reference; give one such as #12 or #12-#20")
@@ -129,10 +132,21 @@ def _span(start: str | None, stop: str | None, *, is_lines: bool) -> Span:
     return Span(first, last, is_lines)
 
 
-def line_starts(text: str) -> list[int]:
-    """Return where each line of a text begins; lines end with a line feed and with nothing else."""
-    starts, at = [0], text.find("\n")
-    while at >= 0:
-        starts.append(at + 1)
-        at = text.find("\n", at + 1)
-    return starts[:-1] if len(starts) > 1 and starts[-1] == len(text) else starts
+def line_count(text: str) -> int:
+    """Return how many lines a text has; they end with a line feed and with nothing else."""
+    return text.count("\n") + bool(text and not text.endswith("\n"))
+
+
+def _line_start(text: str, number: int) -> int:
+    """Return where a line begins, counted from 0; the end of the text where there is no such line."""
+    low, high = 0, len(text)
+    while number and high - low > SHORT_CHARS:
+        # Counting in halves is fast where stepping from line to line is not: a log may have millions of them.
+        middle = (low + high) // 2
+        count = text.count("\n", low, middle)
+        low, high, number = (low, middle, number) if count >= number else (middle, high, number - count)
+    for _ in range(number):
+        low = text.find("\n", low) + 1
+        if not low:
+            return len(text)
+    return low

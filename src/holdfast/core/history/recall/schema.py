@@ -22,7 +22,7 @@ def _number(description: str, least: int, most: int | None = None) -> Mapping[st
 PARAMETERS: Mapping[str, object] = {
     "type": "object",
     "properties": {
-        "ref": _text("#12, #12-#20, #12.2 (a part), #12:L40-L80 (lines), #12:0-2000 (characters); or a call's id"),
+        "ref": _text("#12, #12-#20, #12.2 (a part), #12:L40-L80 (lines), #12:0-2000 (characters); or an id"),
         "query": _text("words, or questions on lines of their own"),
         "text": _text("literal text, no pattern"),
         "last": _number("only the newest so many messages", 1),

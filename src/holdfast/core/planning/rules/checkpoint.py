@@ -32,7 +32,7 @@ class FoldToCheckpoint:
     """Folds everything up to where the conversation stood when the summary was begun."""
 
     RULE: ClassVar[str] = "checkpoint"
-    offers_recall: ClassVar[bool] = False
+    offers_recall: ClassVar[bool] = True
 
     lines: TwoLines = field(default_factory=TwoLines)
 

@@ -36,7 +36,7 @@ class FoldEverything:
     """Folds all that came before the newest prompt, or all that was done since."""
 
     RULE: ClassVar[str] = "everything"
-    offers_recall: ClassVar[bool] = False
+    offers_recall: ClassVar[bool] = True
 
     fraction: float = field(default=0.5, metadata=share())
     """Of the window: where the conversation is compressed."""
