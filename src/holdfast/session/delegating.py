@@ -114,6 +114,7 @@ class Delegator(Archivist):
                 shown_tokens=chosen.tokens,
                 main_sees=errand.main_sees or self.policy.main_sees,
                 owner=new_owner(),
+                is_attributed=True,
             )
             await keeper.change(begun)
             LIVE.add(begun.owner)

@@ -85,3 +85,15 @@ def test_no_text_and_no_name_can_begin_a_section_or_forge_a_source(text: str, se
     (section,) = sections_of(content, DAY)
     assert (section.session, section.place) == (session, place)
     assert with_note(content, DAY, note) == content
+
+
+def test_a_later_note_of_a_day_still_says_who_spoke() -> None:
+    first = replace(NOTE, text="The user asked:\n- one")
+    later = replace(NOTE, place=NOTE.place + 1, time_ms=NOTE.time_ms + 1, text="The user asked:\n- one\n- two")
+
+    content = with_note(with_note("", "2026-11-15", first), "2026-11-15", later)
+
+    assert [section.text for section in sections_of(content, "2026-11-15")] == [
+        "The user asked:\n- one",
+        "The user asked:\n- two",
+    ]

@@ -101,7 +101,7 @@ class Context:
     def _attributed(self, position: int) -> Entry:
         """Return a message; what another agent was told says so, as it stands in a user's place."""
         entry, scope = self.entries[position], self.said_in[position]
-        if scope in {self.scope, log.MAIN} or not entry.message.is_task:
+        if scope == self.scope or scope not in self.scopes.attributed or not entry.message.is_task:
             return entry
         return entry.saying(_with_opening(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
 

@@ -34,6 +34,8 @@ class DelegationStarted:
     """What the main agent sees of it; empty where nobody said."""
     owner: str = ""
     """Who runs it: a host, a process and a number."""
+    is_attributed: bool = False
+    """Whether those who see what it is told see to whom that was said; older logs do not know of it."""
 
     @property
     def is_limited(self) -> bool:

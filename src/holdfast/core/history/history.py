@@ -342,13 +342,16 @@ class History:
             main_sees=self.scopes.main_sees,
             limits=dict(self.scopes.limits),
             chosen=dict(self.scopes.chosen),
+            attributed=tuple(sorted(self.scopes.attributed)),
             ledgers={scope: kept.packed() for scope, kept in self._ledgers.items()},
         )
 
     @classmethod
     def resumed(cls, state: State, readers: Callable[[str], Reader]) -> "History":
         """Return the history of a state; what was said is read when it is needed."""
-        scopes = Scopes(dict(state.parents), state.main_sees, dict(state.limits), dict(state.chosen))
+        scopes = Scopes(
+            dict(state.parents), state.main_sees, dict(state.limits), dict(state.chosen), set(state.attributed)
+        )
         history = cls(readers, scopes, Past(state.length))
         history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
         history.counts = dict(Counts(history.said_in))

@@ -31,6 +31,8 @@ class Scopes:
     """By scope, what the main agent sees of it."""
     chosen: dict[str, Spans] = field(default_factory=dict[str, Spans])
     """By scope, what it was shown of those above it; one that is not here sees all of that."""
+    attributed: set[str] = field(default_factory=set[str])
+    """The scopes of which others see to whom something was said."""
 
     def check(self, event: DelegationStarted) -> None:
         """Refuse a delegation that cannot be."""
@@ -44,6 +46,8 @@ class Scopes:
             self.limits[event.scope] = cast("MainSees", event.main_sees)
         if event.is_limited:
             self.chosen[event.scope] = event.shown
+        if event.is_attributed:
+            self.attributed.add(event.scope)
 
     def line(self, scope: str) -> list[str]:
         """Return a scope and those it was delegated from, the main one last."""

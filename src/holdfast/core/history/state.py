@@ -67,4 +67,5 @@ class State:
     main_sees: MainSees
     limits: Mapping[str, MainSees]
     chosen: Mapping[str, Spans]
+    attributed: tuple[str, ...]
     ledgers: Mapping[str, KeptLedger]

@@ -119,7 +119,7 @@ def _quoted(text: str) -> str:
 def _without_repeated(text: str, sections: Iterable[Section]) -> str:
     """Return a text without the lines that stand in sections already: a later summary repeats an earlier one."""
     known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
-    kept = [line for line in text.split("\n") if line.strip() not in known]
+    kept = [line for line in text.split("\n") if _is_heading(line) or line.strip() not in known]
     # A heading that everything under it has left says nothing.
     told = [
         line
