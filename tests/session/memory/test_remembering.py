@@ -243,6 +243,56 @@ async def test_a_folder_that_cannot_be_written_is_told_once_and_hurts_nobody(tmp
     assert "move it away" in told
 
 
+async def test_a_day_that_cannot_be_written_holds_up_no_other_and_is_asked_for_once(tmp_path: Path) -> None:
+    heard: list[str] = []
+    days, writer = [WHEN], summaries()
+    (tmp_path / f"{DAY}.md").write_bytes("caf\xe9\n".encode("latin-1"))
+    how = Compaction(memory=DailyMemory(tmp_path), automatic=writer, notice=heard.append)
+    async with Session.open(
+        "c1", store=MemoryStore(), model="gpt-5", compaction=how, clock=lambda: days[-1]
+    ) as session:
+        for _ in range(3):
+            await talk(session, 2)
+            await session.clear()
+            await settled(session)
+            days.append(days[-1] + 86_400_000)
+
+    later = [sections_of((tmp_path / f"2026-11-{day}.md").read_text(), DAY) for day in (16, 17)]
+    assert (len(heard), len(writer.asks)) == (1, 3)
+    assert "save it in UTF-8" in heard[0]
+    assert [[section.messages for section in sections] for sections in later] == [["#4-7"], ["#8-11"]]
+
+
+async def test_what_was_cleared_is_noted_also_where_a_rewind_came_first(tmp_path: Path) -> None:
+    async with opening(tmp_path, MemoryStore(), "default") as session:
+        await session.record([said("the keys are in the red box"), answered("yes"), said("forget the boat")])
+        await session.rewind(to=2)
+        await session.clear()
+        await session.rewind(to=0)
+        await session.undo()
+
+    (section,) = noted(tmp_path)
+    assert section.title == "Cleared Context (14:03)"
+    assert "the keys are in the red box" in section.text
+    assert "boat" not in section.text
+
+
+async def test_what_the_store_has_lost_is_left_out_of_a_note_and_the_rest_is_noted(tmp_path: Path) -> None:
+    store, heard = MemoryStore(), list[str]()
+    async with Session.open("c1", store=store, clock=lambda: WHEN) as session:
+        await session.record([said("the keys are in the red box"), answered("so it is " * 10_000)])
+        await session.record([message for _ in range(60) for message in (said("go on"), answered("yes"))])
+        await session.compact()
+    store._blobs.clear()
+
+    async with opening(tmp_path, store, "default", notice=heard.append):
+        pass
+
+    (section,) = noted(tmp_path)
+    assert (section.title, heard) == ("Trimmed Context (14:03)", [])
+    assert "the keys are in the red box" in section.text
+
+
 async def test_a_fork_does_not_note_again_what_left_its_parent(tmp_path: Path) -> None:
     store = MemoryStore()
     async with opening(tmp_path, store) as session:
