@@ -25,7 +25,7 @@ AGENT, SUMMARISER = "gpt-5", "gpt-5-mini"
 SYSTEM = "You read a document part by part with the tool `read_part`, and answer when you have read all of it."
 TRIGGER, KEEP, SLIDE_TO = 0.75, 0.25, 0.5
 """When everybody begins, and how much those that summarise and those that only slide keep, in shares of the budget."""
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 120
 """The most that one measurement may take."""
 
 Json: TypeAlias = dict[str, Any]
