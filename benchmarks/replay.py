@@ -4,7 +4,7 @@
         [--json]
 
 A policy is a preset or a TOML file; with `+summary` behind it a stand-in for a model writes summaries, which are
-priced. Costs are in plain input tokens; "$name" is the ratio to threshold compaction in the same run.
+priced. Costs are in plain input tokens; `×THRESHOLD` is the ratio to threshold compaction in the same run.
 """
 
 import sys

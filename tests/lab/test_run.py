@@ -250,6 +250,13 @@ def test_rows_are_in_the_order_of_the_recordings_behind_those_of_all_and_summari
     ]  # fmt: skip
 
 
+def test_cost_is_told_in_tokens_where_there_is_no_threshold_compaction_beside_it() -> None:
+    found = table([Entry("a", "default", 9_000, {"M6.none.total": 12_345.6})])
+
+    assert (found.heading[3], found.lines[0][3]) == ("COST none", "12,346")
+    assert found.legend[0] == "COST none  cost in plain input tokens, at the prices of none (M6)"
+
+
 def test_names_are_shortened_and_stay_apart() -> None:
     apart = ["short", "airline-support-1", "coding-session-2"]
     near = ["short", "airline-support-1", "airline-support-2"]

@@ -14,7 +14,7 @@ WIDE = 110
 """So many characters a line of the table has, where the figures let it."""
 LEAST_NAME, MOST_NAME = 8, 24
 """The characters that the name of a recording gets."""
-VS = ".vs_threshold"
+VS, TOTAL = ".vs_threshold", ".total"
 OURS, PARTIAL = "▸ ", " …"
 
 
@@ -52,6 +52,7 @@ COLUMNS: Mapping[str, Column] = {
     "M14.differences": Column("differ", ".0f", "requests that come out otherwise again (M14)", is_shown=False),
 }
 COST = "cost as a multiple of threshold compaction's in the same run, at the prices of {} (M6)"
+COST_ALONE = "cost in plain input tokens, at the prices of {} (M6)"
 PAIRED = ("M1.far", "M1.far_recall", "M2.questions", "M2.questions_recall", "M5.hit_share", "M13.system", "M13.rules")
 DRAWS, CONFIDENCE = 1_000, 0.95
 
@@ -126,12 +127,12 @@ def table(entries: Sequence[Entry], *, is_whole: bool = False) -> Table:
         for name, column in COLUMNS.items()
         if (is_whole or column.is_shown) and any(_cell(entry, name) for entry in rows)
     ]
-    priced = _priced(entries)
-    costs = ["×THRESHOLD"] if len(priced) == 1 else [f"×THR {name}" for name in priced]
-    heading = ["BUDGET", "POLICY", *costs, *(COLUMNS[name].title.upper() for name in shown)]
+    costs = _costs(entries)
+    heading = ["BUDGET", "POLICY", *(cost.title for cost in costs.values())]
+    heading += [COLUMNS[name].title.upper() for name in shown]
     lines = [
         [f"{entry.budget:,}", f"{OURS if entry.is_ours else '  '}{entry.policy}{PARTIAL if entry.missing else ''}"]
-        + [_written(entry.figures.get(f"M6.{name}{VS}"), ".2f") for name in priced]
+        + [_written(entry.figures.get(name), cost.form) for name, cost in costs.items()]
         + [_cell(entry, name) for name in shown]
         for entry in rows
     ]
@@ -141,15 +142,14 @@ def table(entries: Sequence[Entry], *, is_whole: bool = False) -> Table:
     return Table(
         ["SESSION", *heading],
         [[names[entry.session], *line] for entry, line in zip(rows, lines, strict=True)],
-        _legend(priced, costs, shown, entries),
+        _legend([*costs.values(), *(COLUMNS[name] for name in shown)], entries),
         [entry.is_ours for entry in rows],
     )
 
 
-def _legend(priced: Sequence[str], costs: Sequence[str], shown: Sequence[str], entries: Sequence[Entry]) -> list[str]:
+def _legend(columns: Sequence[Column], entries: Sequence[Entry]) -> list[str]:
     """Return what the columns that are there mean, a line each."""
-    said = [(title, COST.format(name)) for title, name in zip(costs, priced, strict=True)]
-    said += [(COLUMNS[name].title.upper(), COLUMNS[name].legend) for name in shown]
+    said = [(column.title.upper() if column.title.islower() else column.title, column.legend) for column in columns]
     said.append((OURS.strip(), "a policy of Holdfast's; the others are baselines"))
     if len({entry.session for entry in entries}) > 1:
         said.append(
@@ -181,9 +181,18 @@ def shortened(names: Sequence[str], most: int) -> dict[str, str]:
     return next(found for found in tried if len({*found.values()}) == len(whole))
 
 
-def _priced(entries: Sequence[Entry]) -> list[str]:
-    found = [name for entry in entries for name in entry.figures if name.endswith(VS)]
-    return list(dict.fromkeys(name.removeprefix("M6.").removesuffix(VS) for name in found))
+def _costs(entries: Sequence[Entry]) -> dict[str, Column]:
+    """Return the columns of costs: beside threshold compaction's, or in tokens where that was not played."""
+    found = dict.fromkeys(name for entry in entries for name in entry.figures if name.startswith("M6."))
+    ratios = [name.removeprefix("M6.").removesuffix(VS) for name in found if name.endswith(VS)]
+    if ratios:
+        titles = ["×THRESHOLD"] if len(ratios) == 1 else [f"×THR {name}" for name in ratios]
+        return {
+            f"M6.{name}{VS}": Column(title, ".2f", COST.format(name))
+            for name, title in zip(ratios, titles, strict=True)
+        }
+    totals = [name.removeprefix("M6.").removesuffix(TOTAL) for name in found if name.endswith(TOTAL)]
+    return {f"M6.{name}{TOTAL}": Column(f"COST {name}", ",.0f", COST_ALONE.format(name)) for name in totals}
 
 
 def _written(value: float | None, form: str) -> str:
