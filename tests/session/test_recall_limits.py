@@ -1,8 +1,11 @@
 """What recall is asked at its limits: odd ids, endless numbers, many references, long messages, other sessions."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast import Session
+from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.session.recall import Recall
 from holdfast.testing.chat import called, returned, said
@@ -62,3 +65,61 @@ async def test_every_message_that_a_source_names_is_checked(source: str) -> None
             await child.answer("done", sources=[source])
 
         await child.answer("done", sources=["#0-#1", "#todo", "src/a.py"])
+
+
+@pytest.mark.parametrize("before", [10, 199_990, 199_996, 390_000])
+async def test_words_are_found_wherever_they_stand_in_a_long_message(before: int) -> None:
+    filler = "filler words " * 32_000
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([said(f"{filler[:before]} needle {filler[before:]}")])
+
+        (found,) = (await session.recall_for("needle")).excerpts
+
+    assert "needle" in found.text
+
+
+async def test_an_answer_says_where_not_all_words_were_searched() -> None:
+    text = " ".join(f"word{number}" for number in range(90_000))
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([said("hello"), said(text)])
+
+        found = await session.recall_for("word89999")
+
+        assert found.notes == ("not all words of #1 were searched: look there by a literal text",)
+        assert [one.ref for one in (await session.recall_for(Recall(text="word89999"))).excerpts] == ["#1"]
+
+
+async def test_an_image_is_found_by_the_words_of_its_name() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/architecture-diagram.png"}}
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([{"role": "user", "content": [{"type": "text", "text": "look"}, image]}, said("and?")])
+
+        for asked in (Recall(query="architecture diagram"), Recall(file="architecture-diagram.png")):
+            assert (await session.recall_for(asked)).excerpts[0].ref == "#0"
+
+
+async def test_a_session_that_was_named_is_not_crowded_out_by_those_that_were_not(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with Session.open("trip-2025", store=url) as session:
+        await session.record([said("For the ferry we paid a lot, and the harbour master told us of pier 3. " * 3)])
+        for number in range(10):
+            async with session.beside(f"other-{number}") as other:
+                await other.record([said(f"ferry pier leaves {place}") for place in range(30)])
+        async with session.beside("now") as now:
+            found = await now.recall_for("Which pier does the ferry leave from?", earlier=["trip-2025"])
+            referred = await now.recall_for("trip-2025#0", earlier=["trip-2025"])
+
+    assert [one.session for one in found.earlier] == ["trip-2025"]
+    assert (referred.session, referred.excerpts[0].ref) == ("trip-2025", "#0")
+
+
+async def test_a_model_gets_no_more_than_its_share_of_the_window_and_how_to_go_on() -> None:
+    rows = "\n".join(f"row {number} value {number * number}" for number in range(380))
+    async with Session.open("r1", policy="inkeep", model="gpt-5") as session:
+        await session.record([said("top"), called("call_1"), returned("call_1", rows), said("x")])
+        await session.prepare(8_000, has_recall=True)
+
+        answer = await session.recall_tool().call({"ref": "#2", "max_tokens": 4_000})
+
+    assert 2_000 < counter_for("gpt-5").count(answer) <= 2_400
+    assert answer.splitlines()[-1].startswith('[More: recall {"ref": "#2:')

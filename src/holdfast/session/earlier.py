@@ -14,8 +14,8 @@ from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.recollecting import recollected
 from holdfast.stores.base import Store
 
-MOST, HITS = 3, 200
-"""How many sessions are asked at once, and how many places of all of them are looked at to choose."""
+MOST = 3
+"""How many sessions are asked at once."""
 
 
 class Earlier:
@@ -25,10 +25,14 @@ class Earlier:
         self._store, self._clock, self._model = store, clock, model
         self.names = list(dict.fromkeys(names))
 
+    def named_in(self, refs: str) -> str | None:
+        """Return the session that all of some references are into; None where there is none."""
+        pieces = [piece.strip() for piece in refs.split(",")]
+        return next((name for name in self.names if all(piece.startswith(f"{name}#") for piece in pieces)), None)
+
     async def places(self, asking: Recall) -> Recalled | None:
         """Return what references into an earlier session mean; None where they are not of one of these."""
-        pieces = [piece.strip() for piece in asking.refs.split(",")]
-        name = next((name for name in self.names if all(piece.startswith(f"{name}#") for piece in pieces)), None)
+        name = self.named_in(asking.refs)
         if name is None:
             return None
         found = await self._asked(name, replace(asking, refs=asking.refs.replace(f"{name}#", "#")))
@@ -38,8 +42,9 @@ class Earlier:
     async def search(self, asking: Recall) -> list[Recalled]:
         """Return what the sessions that fit best have to say, each in an equal share."""
         words = telling_words(" ".join(asking.questions))
-        hits = await self._store.search(words, limit=HITS)
-        best = list(dict.fromkeys(hit.session for hit in hits if hit.session in self.names))
+        # Each is searched for itself: others of the store, which nobody named, may have the words more often.
+        hits = [hit for name in self.names for hit in await self._store.search(words, session=name, limit=1)]
+        best = [hit.session for hit in sorted(hits, key=lambda hit: -hit.score)]
         best = best[: min(MOST, asking.max_tokens // 2 // MIN_TOKENS)]
         share = max(MIN_TOKENS, asking.max_tokens // 2 // max(1, len(best)))
         found = [(name, await self._asked(name, replace(asking, max_tokens=share))) for name in best]

@@ -23,6 +23,7 @@ from holdfast.core.history.recall.ranking import (
     telling_words,
 )
 from holdfast.errors import MalformedInputError
+from holdfast.session.log import IN_PART
 from holdfast.session.moments import time_asked
 from holdfast.session.rereading import Rereader
 from holdfast.stores.base import Store
@@ -37,6 +38,7 @@ MAX_CALLS_SCANNED = 32_768
 """How far back the id of a call is looked for: no index has it."""
 TOKENS_PER_MESSAGE = 12
 """No message is shown in less."""
+MAX_TOLD = 3
 NO_WORDS = "has no words that could be looked for; give some, or a ref such as #12, or last"
 
 
@@ -115,10 +117,20 @@ class Finder:
         orders = [in_order(_scores(one, read, is_lent=is_lent)) for one in rankings]
         order = orders[0] if len(orders) == 1 else in_order(fused(orders))
         hits = {position for one in rankings for position in one.own}
+        await self._note_parts(span, read)
         is_filtered = bool(asking.text or asking.role or asking.tool or asking.file)
         return Findings(
             [read[position] for position in self._unseen_first(order)], len(read) if is_filtered else len(hits)
         )
+
+    async def _note_parts(self, span: range, read: Mapping[int, Found]) -> None:
+        """Tell which messages are too long for all of their words to be in the index, and were not found."""
+        long = await self._store.search(IN_PART, session=self._session, limit=HITS, start=span.start, stop=span.stop)
+        missed = sorted(hit.position for hit in long if hit.position not in read and self._may_be_found(hit.position))
+        if missed:
+            names = ", ".join(f"#{position}" for position in missed[:MAX_TOLD])
+            more = f" and {len(missed) - MAX_TOLD} more" if len(missed) > MAX_TOLD else ""
+            self._reader.notes.append(f"not all words of {names}{more} were searched: look there by a literal text")
 
     def _instead(self, asking: Recall) -> list[str]:
         """Return what is looked for where there is no question: the words of all else that has some."""

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from holdfast.core.conversation.handles import RECALL
 from holdfast.core.history import events as log
+from holdfast.core.history.artifacts import RETRIEVAL_SHARE
 from holdfast.core.history.recall.answer import Excerpt, Recalled
-from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
+from holdfast.core.history.recall.asking import DEFAULT_TOKENS, MAX_TOKENS, MIN_TOKENS, Recall
 from holdfast.core.history.recall.schema import DESCRIPTION, PARAMETERS
 from holdfast.errors import MalformedInputError, StoreError, UnknownReferenceError
 from holdfast.session.earlier import Earlier
@@ -43,9 +44,11 @@ class Recalling(Reader):
         that may be searched too, and be referred to as `NAME#12`. Raises `UnknownReferenceError` where nothing of what
         it refers to is there for this agent.
         """
+        others = Earlier(self.store, self.clock, self.model, [name for name in earlier if name != self._keeper.session])
+        if isinstance(asking, str) and others.named_in(asking):
+            asking = Recall(refs=asking)
         question = asking if isinstance(asking, Recall) else Recall.of(asking)
         check_words(question)
-        others = Earlier(self.store, self.clock, self.model, [name for name in earlier if name != self._keeper.session])
         if (elsewhere := await others.places(question)) is not None:
             return elsewhere
         if not (others.names and question.questions) or question.skip:
@@ -75,6 +78,11 @@ class Recalling(Reader):
         folds = self.history.version.of(scope).folds
         return (sent.whole if sent else frozenset[int]()).union(*(fold.quoted for fold in folds))
 
+    def _share(self, scope: str) -> int:
+        """Return what an answer may take of an agent's window; what is larger is given out in parts."""
+        sent = self._preparer.last(scope)
+        return int(RETRIEVAL_SHARE * sent.window) if sent else MAX_TOKENS
+
     def recall_tool(
         self, *, scope: str = log.MAIN, max_tokens: int = DEFAULT_TOKENS, earlier: Sequence[str] = ()
     ) -> ModelTool:
@@ -83,7 +91,8 @@ class Recalling(Reader):
         async def call(arguments: Mapping[str, object]) -> str:
             try:
                 asked = Recall.from_arguments(arguments, max_tokens=max_tokens)
-                asked = replace(asked, max_tokens=min(asked.max_tokens, MOST_TOKENS * max_tokens))
+                most = min(MOST_TOKENS * max_tokens, self._share(scope))
+                asked = replace(asked, max_tokens=max(MIN_TOKENS, min(asked.max_tokens, most)))
                 return str(await self.recall_for(asked, scope=scope, earlier=earlier))
             except MalformedInputError as error:
                 where = "" if error.where == RECALL else f"{error.where.removeprefix('recall.')}: "
