@@ -123,3 +123,38 @@ async def test_a_model_gets_no_more_than_its_share_of_the_window_and_how_to_go_o
 
     assert 2_000 < counter_for("gpt-5").count(answer) <= 2_400
     assert answer.splitlines()[-1].startswith('[More: recall {"ref": "#2:')
+
+
+MANY = {
+    "missing": "#0," + ",".join(f"#{number}" for number in range(9_000, 9_199)),
+    "every other": ",".join(f"#{number}" for number in range(0, 50, 2)),
+    "lines": ",".join(f"#{number}:L1-L5" for number in range(50)),
+}
+
+
+@pytest.mark.parametrize("refs", MANY.values(), ids=MANY.keys())
+@pytest.mark.parametrize("allowance", [100, 150, 400])
+async def test_many_references_are_answered_within_the_allowance_and_none_is_lost(refs: str, allowance: int) -> None:
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([said(f"zebra {number} " + "hello world " * 5) for number in range(50)])
+        asked: Recall | None = Recall(refs=refs, max_tokens=allowance)
+        shown: list[int] = []
+        while asked:
+            found = await session.recall_for(asked)
+            assert counter_for("gpt-5").count(str(found)) <= allowance
+            shown += [one.position for one in found.excerpts if one.start == 0]
+            asked = found.more
+
+    wanted = [int(place.lstrip("#").split(":")[0]) for place in refs.split(",")]
+    assert list(dict.fromkeys(shown)) == [position for position in wanted if position < 50]
+
+
+async def test_what_earlier_sessions_say_stays_within_the_allowance_whatever_their_names() -> None:
+    name = "old-" + "trip-name-very-long-" * 10
+    async with Session.open(name, model="gpt-5") as session:
+        await session.record([said(f"zebra number {number} walked") for number in range(30)])
+        async with session.beside("now") as now:
+            await now.record([said("zebra hello") for _ in range(50)])
+            found = await now.recall_for(Recall(query="zebra", max_tokens=400), earlier=[name])
+
+    assert counter_for("gpt-5").count(str(found)) <= 400

@@ -9,6 +9,7 @@ from dataclasses import replace
 from holdfast.core.history.recall.answer import Recalled
 from holdfast.core.history.recall.asking import MIN_TOKENS, Recall
 from holdfast.core.history.recall.ranking import telling_words
+from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import NotInMemoryError
 from holdfast.session.keeping import Clock, Keeper
 from holdfast.session.recollecting import recollected
@@ -47,8 +48,20 @@ class Earlier:
         best = [hit.session for hit in sorted(hits, key=lambda hit: -hit.score)]
         best = best[: min(MOST, asking.max_tokens // 2 // MIN_TOKENS)]
         share = max(MIN_TOKENS, asking.max_tokens // 2 // max(1, len(best)))
-        found = [(name, await self._asked(name, replace(asking, max_tokens=share))) for name in best]
-        return [replace(one, session=name, more=None) for name, one in found if one.excerpts]
+        found = [await self._within(name, replace(asking, max_tokens=share)) for name in best]
+        return [one for one in found if one and one.excerpts]
+
+    async def _within(self, name: str, asking: Recall) -> Recalled | None:
+        """Return what a session has to say under its name, which may be long; None where there is no room for it."""
+        counter, asked = counter_for(self._model), asking
+        while True:
+            found = replace(await self._asked(name, asked), session=name, more=None, asked=asking)
+            over = counter.count(str(found)) - asking.max_tokens
+            if over <= 0:
+                return found
+            if asked.max_tokens - over < MIN_TOKENS:
+                return None
+            asked = replace(asked, max_tokens=asked.max_tokens - over)
 
     async def _asked(self, name: str, asking: Recall) -> Recalled:
         keeper = Keeper(self._store, name, self._clock)

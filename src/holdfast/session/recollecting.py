@@ -3,7 +3,7 @@
 Who asks, and which session is asked, is settled before; here it is only looked for and put together.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import ToolResult
@@ -25,6 +25,8 @@ NAMES_SHARE = 0.4
 """What names may take of an answer about work."""
 NAMED = 24
 """Of at least how many messages that may be shown the tools are looked for."""
+MAX_NAMED, MAX_NAME_CHARS = 3, 60
+"""How much is told of what could not be had."""
 RUN = 32
 """How many messages of a long reference are read at a time."""
 
@@ -32,41 +34,56 @@ RUN = 32
 async def recollected(
     keeper: Keeper, context: Context, asking: Recall, model: str | None, in_view: frozenset[int] = frozenset()
 ) -> Recalled:
-    """Return the answer to a question; what stands in view anyway comes last."""
-    recollection = _Recollection(keeper, context, asking, model, in_view)
-    return await (recollection.places() if asking.refs else recollection.search())
+    """Return the answer to a question, within its allowance; what stands in view anyway comes last."""
+    counter, room = counter_for(model), asking.max_tokens
+    while True:
+        recollection = _Recollection(keeper, context, asking, model, in_view, room=room)
+        answer = await (recollection.places() if asking.refs else recollection.search())
+        over = counter.count(str(answer)) - asking.max_tokens
+        if over <= 0 or not answer.excerpts:
+            return answer
+        # What is told besides the excerpts took more than was set aside for it.
+        room -= over + 1
 
 
 class _Recollection:
     """One question, answered for one agent."""
 
     def __init__(
-        self, keeper: Keeper, context: Context, asking: Recall, model: str | None, in_view: frozenset[int]
+        self,
+        keeper: Keeper,
+        context: Context,
+        asking: Recall,
+        model: str | None,
+        in_view: frozenset[int],
+        *,
+        room: int,
     ) -> None:
         self._history = keeper.history
         self._context = context
         self._asking = asking
         self._reader = Rereader(keeper, context)
         self._finder = Finder(keeper.store, keeper.session, self._reader, keeper.history.answers, in_view)
-        self._packer = Packer(counter_for(model), asking.max_tokens)
+        self._packer = Packer(counter_for(model), room)
 
     # By reference.
 
     async def places(self) -> Recalled:
         """Return what references mean, in their order, as much as there is room for."""
-        references, missing = self._asking.references, list[str]()
-        left: list[Reference] = []
+        references, missing = self._asking.references[self._asking.skip :], list[str]()
+        left, done = list[Reference](), 0
         for number, place in enumerate(references):
             rest, is_there = await self._place(place)
             if not is_there:
                 missing.append(str(place))
             if rest:
-                left = [*rest, *references[number + 1 :]]
+                left, done = [*rest, *references[number + 1 :]], number + 1
                 break
         if missing and not self._packer.excerpts and not left and not self._reader.notes:
-            raise UnknownReferenceError(missing[0])
-        notes = [f"there is no message {name} here" for name in missing]
-        return answered_places(left, self._asking, self._packer, [*self._reader.notes, *notes])
+            raise UnknownReferenceError(missing[0][:MAX_NAME_CHARS])
+        notes = [*_few(self._reader.notes), *([f"there is no message {_named(missing)} here"] if missing else [])]
+        more = len(left) - len(references) + done
+        return answered_places(left, self._asking, self._packer, notes, rest=left[:more], skip=done)
 
     async def _place(self, place: Reference) -> tuple[list[Reference], bool]:
         """Take what one reference means; returns what there is no room for, and whether anything is there."""
@@ -179,6 +196,16 @@ def _more(findings: Findings, later: Recall, seen: int) -> Recall | None:
             return replace(later, skip=0, before=findings.found[skip - 1].position, last=left)
         return replace(later, skip=skip)
     return None if findings.stopped_at is None else replace(later, skip=0, before=findings.stopped_at)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many there are besides."""
+    first = " or ".join(name[:MAX_NAME_CHARS] for name in names[:MAX_NAMED])
+    return first if len(names) <= MAX_NAMED else f"{first}, nor {len(names) - MAX_NAMED:,} others,"
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    return [*notes[:MAX_NAMED], *([f"and {len(notes) - MAX_NAMED:,} more like this"] if len(notes) > MAX_NAMED else [])]
 
 
 def _has_part(one: Found, place: Reference) -> bool:

@@ -64,6 +64,8 @@ class Recalled:
     """What could not be had, and why."""
     more: Recall | None = None
     """What to ask for the rest."""
+    more_line: str = ""
+    """The line that says so, where it is not that question itself."""
     asked: Recall | None = None
     """What this answers."""
     session: str = ""
@@ -88,7 +90,7 @@ class Recalled:
         for note in self.notes:
             yield f"[{note}]"
         if self.more:
-            yield more_line(self.more, self.asked)
+            yield self.more_line or more_line(self.more, self.asked)
         yield from map(str, self.earlier)
 
 
@@ -108,6 +110,12 @@ def more_line(more: Recall, asked: Recall | None) -> str:
         return f"[More: {RECALL} {json.dumps(wanted, ensure_ascii=False)}]"
     changed = {name: value for name, value in wanted.items() if given.get(name) != value and name != "query"}
     return f"[More: the same with {json.dumps(changed, ensure_ascii=False)}]"
+
+
+def then_line(first: Recall, skip: int) -> str:
+    """Return the line that asks for the rest of what was shown in part, and then for all that was not begun."""
+    wanted = json.dumps(first.arguments(), ensure_ascii=False)
+    return f"[More: {RECALL} {wanted}, then as before with {json.dumps({'skip': skip})}]"
 
 
 def by_day(excerpts: Sequence[Excerpt]) -> list[Excerpt]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading
+from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading, then_line
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
 from holdfast.core.history.recall.bodies import Body, body_of, text_of
 from holdfast.core.history.recall.passages import best_passage, said_of
@@ -171,13 +171,26 @@ def place_of(place: Reference, one: Found) -> Reference:
     return Reference(one.position, one.position, place.part, place.span)
 
 
-def answered_places(left: Sequence[Reference], asking: Recall, packer: Packer, notes: Sequence[str]) -> Recalled:
-    """Return the answer to references."""
-    more = replace(asking, refs=", ".join(map(str, left)), lines="", chars="", last=0) if left else None
+def answered_places(
+    left: Sequence[Reference],
+    asking: Recall,
+    packer: Packer,
+    notes: Sequence[str],
+    *,
+    rest: Sequence[Reference],
+    skip: int,
+) -> Recalled:
+    """Return the answer to references; `rest` is what is left of the first `skip` of them."""
+    more = replace(asking, refs=", ".join(map(str, left)), lines="", chars="", last=0, skip=0) if left else None
     excerpts = tuple(packer.excerpts)
     if more and not excerpts:
         more = more.roomier()
-    return Recalled(excerpts=excerpts, found=len(excerpts), notes=tuple(notes), more=more, asked=asking)
+    answer = Recalled(excerpts=excerpts, found=len(excerpts), notes=tuple(notes), more=more, asked=asking)
+    if more is None or packer.counter.count(str(answer)) <= asking.max_tokens:
+        return answer
+    # The references that are left take too much room: whoever asked has them.
+    first = replace(more, refs=", ".join(map(str, rest)))
+    return replace(answer, more_line=then_line(first, asking.skip + skip))
 
 
 def _rest(excerpt: Excerpt, start: int, place: Reference) -> Span | None:
