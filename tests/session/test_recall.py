@@ -126,6 +126,20 @@ async def test_words_are_found_in_other_forms_in_parts_of_names_and_without_spac
     assert refs(await session.recall_for(question))[0] == ref
 
 
+async def test_a_name_with_a_number_is_told_from_its_likes_in_pages_full_of_numbers() -> None:
+    async with opened() as session:
+        for page in range(20):
+            lines = [f"{line:04d} INFO worker {line % 37} did step {line * 7 % 101}" for line in range(300)]
+            lines[150] += f" The code of depot {page} is K{page * 7_919}."
+            await session.record([called(f"c{page}"), returned(f"c{page}", "\n".join(lines))])
+
+        found = [await session.recall_for(f"What is the code of depot {page}?") for page in range(20)]
+
+    assert [f"depot {page} is K{page * 7_919}." in one.excerpts[0].text for page, one in enumerate(found)] == [
+        True
+    ] * 20
+
+
 async def test_a_question_that_needs_two_facts_finds_both() -> None:
     session = await opened()
     await worked(session)

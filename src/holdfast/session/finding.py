@@ -14,10 +14,13 @@ from holdfast.core.history.artifacts import PREFIX, is_named
 from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.packing import Found
 from holdfast.core.history.recall.ranking import (
+    PAIR_FACTOR,
     SPEAKER_FACTOR,
     fused,
+    has_pair,
     in_order,
     is_by_whom,
+    pairs_of,
     questions_of,
     spread,
     telling_words,
@@ -215,10 +218,12 @@ def _scores(ranking: _Ranking, read: Mapping[int, Found], *, is_lent: bool) -> d
     A result seldom has the words of its call: where calls are what is looked for, `is_lent`, they help it too.
     """
     scores: dict[int, float] = {}
+    pairs = pairs_of(ranking.question)
     for position, one in read.items():
         score = (ranking.own if is_work(one) and not is_lent else ranking.lent).get(position, 0.0)
         if score:
-            scores[position] = score * (SPEAKER_FACTOR if is_by_whom(one.message.text, [ranking.question]) else 1.0)
+            by_whom = SPEAKER_FACTOR if is_by_whom(one.message.text, [ranking.question]) else 1.0
+            scores[position] = score * by_whom * (PAIR_FACTOR if pairs and has_pair(one.body.text, pairs) else 1.0)
     return scores
 
 

@@ -14,7 +14,7 @@ from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, he
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
 from holdfast.core.history.recall.bodies import Body, body_of, text_of
 from holdfast.core.history.recall.passages import best_passage, said_of
-from holdfast.core.history.recall.ranking import telling_words
+from holdfast.core.history.recall.ranking import pairs_of, telling_words
 from holdfast.core.history.recall.references import Reference, Span
 
 FRAME_TOKENS = 28
@@ -114,6 +114,7 @@ class Packer:
 def packed_search(found: Sequence[Found], asking: Recall, packer: Packer) -> int:
     """Take what was searched for, the best first; returns how many can be left out of the next answer."""
     words = telling_words(" ".join(asking.questions)).split()
+    words += [pair for question in asking.questions for pair in pairs_of(question)]
     most = max(MIN_PASSAGE_TOKENS, int(asking.max_tokens * PASSAGE_SHARE))
     passed_over: list[int] = []
     for number, one in enumerate(found):

@@ -51,10 +51,18 @@ def _matches(text: str, words: Sequence[str], literal: str) -> list[tuple[int, s
     for stem in dict.fromkeys(map(_stem, words)):
         at = lower.find(stem)
         while at >= 0 and len(found) < MAX_MATCHES:
-            if not (at and stem[0].isascii() and lower[at - 1].isalnum()):
+            if _stands_alone(lower, at, stem):
                 found.append((at, stem))
             at = lower.find(stem, at + len(stem))
     return sorted(found)
+
+
+def _stands_alone(text: str, at: int, stem: str) -> bool:
+    """Return whether no word begins before a place, and no number goes on behind it."""
+    end = at + len(stem)
+    if at and stem[0].isascii() and text[at - 1].isalnum():
+        return False
+    return not (stem[-1].isdigit() and text[end : end + 1].isdigit())
 
 
 def _weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:

@@ -8,11 +8,14 @@ before what is as good.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 NEIGHBOURS: Mapping[int, float] = {-4: 0.05, -3: 0.1, -2: 0.2, -1: 0.4, 1: 0.5, 2: 0.3, 3: 0.2, 4: 0.1}
 """What share of its score a message lends to one so much further on: more to what follows than to what led to it."""
 SPEAKER_FACTOR = 2.0
 """What it counts for that a message is by somebody the question names."""
+PAIR_FACTOR = 4.0
+"""What it counts for that a name and a number stand side by side as in the question: any page of numbers has both."""
 TIE_SHARE = 1e-3
 """What a place in further rankings counts for beside the best one."""
 MAX_QUESTIONS = 4
@@ -53,6 +56,18 @@ def telling_words(question: str) -> str:
         best = sorted(telling, key=_is_plain)[:MAX_WORDS]
         telling = [word for word in telling if word in best]
     return " ".join(telling)
+
+
+def pairs_of(question: str) -> list[str]:
+    """Return the names of a question that a number tells apart, such as `depot 17`; small letters."""
+    words = _WORD.findall(question.lower())
+    return [f"{one} {other}" for one, other in pairwise(words) if one.isdigit() != other.isdigit()]
+
+
+def has_pair(text: str, pairs: Sequence[str]) -> bool:
+    """Return whether one of the pairs of a question stands in a text."""
+    patterns = (r"\W{1,3}".join(map(re.escape, pair.split())) for pair in pairs)
+    return any(re.search(rf"\b{pattern}\b", text, re.IGNORECASE) for pattern in patterns)
 
 
 def _is_plain(word: str) -> tuple[bool, int]:
