@@ -13,6 +13,7 @@ from holdfast.chat.commands.every import COMMANDS, carry_out
 from holdfast.chat.happenings import Happening, Notice, Table
 from holdfast.chat.loop import converse
 from holdfast.chat.terminal import Terminal
+from holdfast.core.history.events import MAIN
 from holdfast.session.checkpoints import EMPTY
 from holdfast.stores.memory import MemoryStore
 from tests.chat.room import Room, entered, said, told, user_part
@@ -206,11 +207,40 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
     done = await told(chat, room, "/compact the tides")
     receipts = await told(chat, room, "/receipts")
 
-    assert "would be compacted" in preview
-    assert "messages were compacted" in done
+    assert "messages would be folded into 1" in preview
+    assert "messages folded into 1" in done
     assert "freed), by rule" in done
     assert room.was_busy == ["Compacting conversation history", ""]
     assert "undo with /undo" in receipts
+
+
+async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await said(chat, 12)
+
+    preview, context = await told(chat, room, "/preview"), await told(chat, room, "/context")
+    done, receipts = await told(chat, room, "/compact"), await told(chat, room, "/receipts")
+
+    (fold,) = chat.session.history.version.of(MAIN).folds
+    many, freed = fold.messages_folded, fold.tokens_removed
+    assert f"Summary of {many} earlier messages" in fold.replacement[0]
+    assert preview.startswith(f"{many} messages would be folded into 1: ")
+    assert done.startswith(f"{many} messages folded into 1: ")
+    assert f"messages  {many} folded into 1, {len(fold.kept)} kept whole" in receipts
+    assert f"tokens; a compaction would free {freed:,}\n" in context
+    assert f"({freed:,} freed)" in preview
+
+
+async def test_the_next_fold_is_told_in_the_tokens_that_the_context_is_told_in(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "6144"})
+    await said(chat, 1, words=4)
+
+    context, preview = await told(chat, room, "/context"), await told(chat, room, "/preview")
+
+    held = (await chat.session.contents(budget=chat.budget)).total
+    assert f"- {held:,} of 6,144 tokens; nothing to compact yet\n" in context
+    assert f" tokens; there are {held:,}, in about " in context
+    assert preview.startswith("nothing to compact")
 
 
 async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp_path: Path) -> None:
@@ -223,7 +253,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     back = await told(chat, room, "/restore #2-#4")
 
     assert none == "nothing to compact: of 24 messages none can be folded"
-    assert "messages were compacted" in again
+    assert "messages folded into 1" in again
     assert back == "3 messages brought back; /undo takes that back"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.shown()}
     await told(chat, room, "/undo")

@@ -29,7 +29,7 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
         roles={"system": 1, "user": 1},
         characters=14,
         prompts=1,
-        line=Line(held=12, limit=15_197, unit="tokens"),
+        line=Line(held=15, limit=15_200, unit="tokens"),
         turns_left=1265,
     )
 

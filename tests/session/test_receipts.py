@@ -64,7 +64,7 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
     assert str(receipt).splitlines() == [
         "compacted (manual) #0–#11 by gpt-5",
         f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,} (counted)",
-        "messages  11 fewer in view, 0 kept whole; all are in the log",
+        "messages  12 folded into 1, 0 kept whole; all are in the log",
         f"cache     {receipt.prefix_lost:,} tokens of the prefix lost, {receipt.rewritten:,} sent as new",
         "survival  100% of what must not be forgotten",
         "spent     10,000 tokens in (9,000 from the cache), 100 out",

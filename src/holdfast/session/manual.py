@@ -85,6 +85,7 @@ class ManualCompaction:
 
     def preview(self, wanted: Wanted) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""
+        self._refuse_short()
         situation = replace(self._preparer.situation(self._preparer.as_last(wanted)), has_summariser=False)
         return self._folded(self._step(situation), situation)
 
@@ -135,11 +136,13 @@ class ManualCompaction:
             summary = Summary(digest_of(outlook, step))
         return completed(step, rule, outlook, summary)
 
+    def _refuse_short(self) -> None:
+        if (said := len(self._keeper.history)) < self._policy.manual_min_messages:
+            raise NothingToCompactError(said)
+
     def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
         """Return what is to be folded, or refuse by name."""
-        history = self._keeper.history
-        if len(history) < self._policy.manual_min_messages:
-            raise NothingToCompactError(len(history))
+        self._refuse_short()
         if self._policy.needs_context and self._keeper.asked_ms is None:
             raise NoContextError(self._keeper.session)
         situation = replace(self._preparer.situation(wanted), has_summariser=self._compactor.can_write)

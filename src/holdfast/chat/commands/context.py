@@ -43,8 +43,11 @@ async def restore(chat: Chat, ref: str) -> None:
 async def preview(chat: Chat, _: str) -> None:
     """Show what a compaction would do now, and do nothing."""
     would = await chat.session.preview(budget=chat.budget)
+    if not would.success:
+        chat.screen.show(Notice(f"nothing to compact: {would.error}"))
+        return
     text = "\n\n".join(would.replacement)
-    chat.screen.show(Told(f"{_told(would, 'would be')}\n\nIn their place would stand:\n\n{_quoted(text)}"))
+    chat.screen.show(Told(f"{_told(would, 'would be ')}\n\nIn their place would stand:\n\n{_quoted(text)}"))
 
 
 @GROUP.register()
@@ -93,7 +96,7 @@ async def context(chat: Chat, what: str) -> None:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
     contents = await chat.session.contents(budget=chat.budget)
     chat.screen.show(Table(("PART", "TOKENS", "SHARE"), list(_parts(contents)), title=f"{chat.model}"))
-    chat.screen.show(Told("\n".join(f"- {line}" for line in _facts(chat, contents))))
+    chat.screen.show(Told("\n".join(f"- {line}" for line in _facts(chat, contents, await _could_free(chat)))))
 
 
 @GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-20:]])
@@ -136,12 +139,23 @@ async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted
     chat.screen.show(Notice(told))
 
 
-def _told(event: CompactionCompleted, did: str = "were") -> str:
+def _told(event: CompactionCompleted, did: str = "") -> str:
     before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
+    into = f"folded into {len(event.replacement):,}" if event.replacement else "left out"
     return (
-        f"{event.messages_removed or 0:,} messages {did} compacted: {before:,} → {after:,} tokens"
+        f"{_many(event.messages_folded, 'message')} {did}{into}: {before:,} → {after:,} tokens of messages"
         f" ({before - after:,} freed), by {event.by_model or 'rule'}"
     )
+
+
+async def _could_free(chat: Chat) -> str:
+    """Return what a compaction would free now: what /preview says."""
+    try:
+        would = await chat.session.preview(budget=chat.budget)
+    except NothingToCompactError:
+        would = None
+    is_worth_it = would is not None and would.success and would.tokens_removed > 0
+    return f"a compaction would free {would.tokens_removed:,}" if would and is_worth_it else "nothing to compact yet"
 
 
 def _many(count: int, what: str) -> str:
@@ -163,10 +177,10 @@ def _parts(contents: Contents) -> Iterable[tuple[str, ...]]:
         yield name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
 
 
-def _facts(chat: Chat, contents: Contents) -> Iterable[str]:
+def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
-    yield f"{contents.messages:,} messages ({roles}), {contents.characters:,} characters"
-    yield f"{contents.total:,} of {contents.budget:,} tokens; a compaction could free up to {contents.reclaimable:,}"
+    yield f"{_many(contents.messages, 'message')} ({roles}), {contents.characters:,} characters"
+    yield f"{contents.total:,} of {contents.budget:,} tokens; {could_free}"
     if contents.line is not None:
         when = "" if contents.turns_left is None else f", in about {_many(contents.turns_left, 'turn')} at this pace"
         line = contents.line

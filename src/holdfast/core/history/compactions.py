@@ -139,4 +139,11 @@ class CompactionCompleted:
     """Whether it was given up and did not fail."""
     ends_run: bool = True
     """Whether the compaction that was started has ended with it; a fold without a model can come in between."""
+    count: int = 0
+    """How many messages the texts stand for, as the policy counts them; 0 in old logs."""
     scope: str = MAIN
+
+    @property
+    def messages_folded(self) -> int:
+        """How many messages it folds: the number that its texts say, too."""
+        return self.count or max(0, self.stop - self.start - len(self.kept))

@@ -147,7 +147,7 @@ def _headline(receipt: ChangeReceipt) -> str:
         case log.CompactionCompleted(success=False) as fold:
             return f"not compacted ({fold.trigger}): {fold.error}"
         case log.CompactionCompleted() as fold:
-            span = listed((range(fold.start, fold.stop),)) if fold.stop > fold.start else "nothing"
+            span = listed(spans_without(fold.stop, list(fold.kept), start=fold.start)) or "nothing"
             return f"compacted ({fold.trigger}) {span} by {fold.by_model or 'rule'}"
         case log.OutputsOffloaded(line=line, max_chars=most):
             return f"tool outputs before #{line} are shown as previews of {most:,} characters"
@@ -167,7 +167,8 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
         origin = f" ({receipt.provenance})" if receipt.provenance else ""
         yield f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,}{origin}"
     if fold is not None:
-        yield f"messages  {fold.messages_removed:,} fewer in view, {len(fold.kept):,} kept whole; all are in the log"
+        into = f"folded into {len(fold.replacement):,}" if fold.replacement else "left out"
+        yield f"messages  {fold.messages_folded:,} {into}, {len(fold.kept):,} kept whole; all are in the log"
     if receipt.dropped:
         yield f"dropped   {listed(receipt.dropped)}; all are in the log"
     if receipt.prefix_lost:
@@ -237,6 +238,7 @@ def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCo
     return replace(
         fold,
         kept=kept,
+        count=max(0, fold.messages_folded - len(kept) + len(fold.kept)),
         ends_run=False,
         reason="messages were brought back",
         checkpoint_number=None,

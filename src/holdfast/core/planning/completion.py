@@ -101,6 +101,7 @@ def completed(
         dollars=summary.dollars if summary else None,
         request_id=summary.request_id if summary else None,
         ends_run=step.by == "summary",
+        count=step.count,
         scope=outlook.situation.scope,
     )
     try:

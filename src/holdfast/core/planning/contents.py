@@ -5,7 +5,7 @@ Read-only, for people: the same numbers that a plan is made of, in an order in w
 
 from collections import Counter as Tally
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
@@ -29,14 +29,14 @@ class Contents:
     turns: int = 0
     """What was said and still stands, and the beginning of an answer, which a request counts too."""
     reclaimable: int = 0
-    """What a compaction could free at most."""
+    """What a compaction could free if nothing stood for it; `preview` says what one would free."""
     messages: int = 0
     roles: Mapping[str, int]
     characters: int = 0
     prompts: int = 0
     """How many things the user said are among them."""
     line: Line | None = None
-    """Where the policy acts next."""
+    """Where the policy acts next; in tokens, those of all that would be sent."""
     turns_left: int | None = None
     """About how many turns it takes to get there, at the pace so far; None where nobody can say."""
 
@@ -67,7 +67,7 @@ def contents_of(outlook: Outlook, policy: Policy) -> Contents:
     def billed(tokens: int) -> int:
         return -int(-tokens * situation.calibration.factor // 1)
 
-    return Contents(
+    contents = Contents(
         budget=situation.budget.tokens,
         system=billed(situation.system_tokens + sizes["system"]),
         tools=billed(situation.tools_tokens),
@@ -80,9 +80,12 @@ def contents_of(outlook: Outlook, policy: Policy) -> Contents:
         roles=Tally(entry.message.role for entry in shown.entries),
         characters=sum(_characters(entry) for entry in shown.entries),
         prompts=prompts,
-        line=line,
         turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),
     )
+    if line is not None and line.unit == "tokens":
+        # A rule counts messages alone, or as our counter does: a reader compares with all that would be sent.
+        line = Line(contents.total, contents.total + billed(line.limit - line.held), line.unit)
+    return replace(contents, line=line)
 
 
 def _kind(entry: Entry, outlook: Outlook) -> str:
