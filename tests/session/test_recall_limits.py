@@ -1,5 +1,6 @@
 """What recall is asked at its limits: odd ids, endless numbers, many references, long messages, other sessions."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,15 @@ async def test_what_earlier_sessions_say_stays_within_the_allowance_whatever_the
             found = await now.recall_for(Recall(query="zebra", max_tokens=400), earlier=[name])
 
     assert counter_for("gpt-5").count(str(found)) <= 400
+
+
+async def test_a_search_through_large_messages_takes_no_time() -> None:
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([said("ab " * 1_000_000), said("\n" * 2_000_000 + "needle"), said("what is b")])
+        start = time.monotonic()
+
+        await session.recall_for("artifact id b")
+        (last,) = (await session.recall_for("#1:L2000001-")).excerpts
+
+    assert last.text == "needle"
+    assert time.monotonic() - start < 3

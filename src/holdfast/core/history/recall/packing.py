@@ -13,7 +13,7 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading, then_line
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
 from holdfast.core.history.recall.bodies import Body, body_of, text_of
-from holdfast.core.history.recall.passages import best_passage, said_of
+from holdfast.core.history.recall.passages import best_passage, matches_in, said_of
 from holdfast.core.history.recall.ranking import pairs_of, telling_words
 from holdfast.core.history.recall.references import Reference, Span
 
@@ -134,8 +134,9 @@ def _take_found(one: Found, words: Sequence[str], literal: str, most: int, packe
     if len(text) <= chars and packer.left < most:
         # It would have been shown whole: it is the first of the next answer.
         return False
+    matches = matches_in(text, words, literal)
     while chars >= LEAST_TOKENS * CHARS_PER_TOKEN:
-        start, stop = best_passage(text, words, chars, literal)
+        start, stop = best_passage(text, matches, chars)
         if packer.take(_excerpt(one, text, start, stop, part)):
             return True
         chars = chars * 2 // 3
