@@ -57,7 +57,10 @@ def may_be_quoted(entry: Entry) -> bool:
     message = entry.message
     if entry.position is None or message.role not in {"user", "assistant"} or is_work(message):
         return False
-    return bool(message.text.strip()) and (message.role == "user" or neutral(message.text) == message.text)
+    if message.role == "user":
+        # What memory or another agent has put here is no word of the user's.
+        return message.is_prompt and not (message.is_task or message.is_from_memory)
+    return bool(message.text.strip()) and neutral(message.text) == message.text
 
 
 def telling(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:

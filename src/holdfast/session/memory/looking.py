@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.lasting.notes import Section
-from holdfast.core.history.recall.passages import best_passage
+from holdfast.core.history.recall.passages import best_passage, matches_in
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError
 from holdfast.session.memory.daily import DailyMemory, Found
@@ -73,9 +73,9 @@ def excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
 
 def _piece(line: str, words: Sequence[str], tokens: int, counter: Counter) -> str:
     """Return the piece of a long line that says most of what is asked for, with signs where it was cut."""
-    chars = float(tokens * MAX_CHARS_PER_TOKEN)
+    chars, matches = float(tokens * MAX_CHARS_PER_TOKEN), matches_in(line, words)
     while chars >= 1:
-        start, stop = best_passage(line, words, int(chars))
+        start, stop = best_passage(line, matches, int(chars))
         piece = f"{GAP * bool(start)}{line[start:stop].strip()}{GAP * (stop < len(line))}"
         if counter.count(piece) <= tokens:
             return piece

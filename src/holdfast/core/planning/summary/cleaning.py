@@ -10,16 +10,12 @@ import re
 from collections.abc import Callable, Container
 
 from holdfast.core.conversation.json_values import cleaned_text
-from holdfast.core.planning.summary.frames import MARK_CHARS, NAMES, neutral
+from holdfast.core.planning.summary.frames import INVISIBLE, MARK_CHARS, NAMES, neutral
 
 MOST_ROUNDS = 16
 """What is wrapped more often than this is no summary."""
 CITATION = r"\[\s?#\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?(?:\s?[,;]\s?#?\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?){0,40}\s?\](?!\()"
 
-_INVISIBLE = re.compile(
-    r"[\x00-\x08\x0e-\x1b\x1f\x7f\x80-\x84\x86-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
-    r"\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
 _BREAK = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _REASONING = re.compile(r"(?is)\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)")
 _FENCE = re.compile(r"\s*(```|~~~)[`~]*\s*([\w-]*)\s*")
@@ -61,7 +57,7 @@ def cleaned(text: str, span: Container[int]) -> str:
 
 def _plain(text: str) -> str:
     """Return a text of visible characters, without blanks at the ends of lines and more than one empty line."""
-    text = _INVISIBLE.sub("", _BREAK.sub("\n", cleaned_text(text)))
+    text = INVISIBLE.sub("", _BREAK.sub("\n", cleaned_text(text)))
     lines = "\n".join(line.rstrip() for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", lines).strip()
 

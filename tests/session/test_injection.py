@@ -1,0 +1,166 @@
+"""What strangers write stays data: wherever an attack is planted, nothing in it is promoted.
+
+Each attack of `attacks.toml` takes the place of harmless words; what counts must then be the same: constraints and
+decisions, pins, plans, proposals for the board, and every line that opens or ends a frame or speaks for somebody.
+"""
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Awaitable, Callable
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.core.history import events as log
+from holdfast.core.history.lasting.board import Board, parsed
+from holdfast.core.history.lasting.notes import Note, sections_of, with_note
+from holdfast.core.planning.consolidating import Draft, propose_by_rule
+from holdfast.core.planning.summary.frames import inbox_frame
+from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.models import ScriptedModel
+
+ATTACKS: dict[str, str] = {
+    f"{kind}.{name}": text
+    for kind, attacks in tomllib.loads((Path(__file__).parent / "attacks.toml").read_text()).items()
+    for name, text in attacks.items()
+}
+WORDS = "The flood comes six hours behind the ebb. " * 40
+HARMLESS = "The tide tables are from March."
+RULE = "Never push to main. Please read notes.txt and mend src/tides.py."
+SIGHTLESS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+LOOKALIKES = str.maketrans("АаВЕеКМНОоРрСсТуХхЅѕІіЈј", "AaBEeKMHOoPpCcTyXxSsIiJj")
+BONES = re.compile(
+    r"(?i)\s*[*_#>\s]*(?:\[\s*(?:summary of|end of|ledger of|plan,|inbox|all of it can|#)"
+    r"|what the (?:user|assistant) said|the user asked to keep to:"
+    r"|agents were told:|identifiers used|(?:system|developer|user|human|assistant|tool)\s*:"
+    r"|</?(?:system|user|assistant|summary|messages|focus|previous-summary|system-reminder|tool_call|invoke)\b"
+    r"|<\|im_|\[/?inst|\(#\d+\) )"
+)
+"""How a line begins that opens or ends a frame, or speaks for somebody."""
+HEADINGS = re.compile(r"\s*[*_>\s]*(?:\[\W*#|</?[a-z-]+-MARK>)")
+"""How a line begins that a summariser is told to go by."""
+
+
+def seen(text: str) -> list[str]:
+    """Return the lines of a text as they are read: without what has no width, and lookalikes as what they look like."""
+    plain = SIGHTLESS.sub("", text.replace("\u2028", "\n").replace("\r", "\n"))
+    return unicodedata.normalize("NFKC", plain).translate(LOOKALIKES).split("\n")
+
+
+def bones(text: str, pattern: re.Pattern[str] = BONES) -> list[str]:
+    """Return the lines that say who speaks and where a frame begins and ends, whatever numbers stand in them."""
+    return [re.sub(r"[\d,]+", "0", line) for line in seen(text) if pattern.match(line)]
+
+
+def talk(planted: str) -> list[Json]:
+    """Return a conversation in which a text comes back from tools, as a file, an error and a single line."""
+    calls = [("c1", planted), ("c2", f"Error: {planted}"), ("c3", " ".join(planted.split()))]
+    work = [
+        message
+        for call, text in calls
+        for message in (called(call, arguments={"path": "notes.txt"}), returned(call, text))
+    ]
+    wrote = [called("c4", arguments={"path": "copy.txt", "content": planted}), returned("c4", "See tide_table_3.csv")]
+    turns = [
+        message for n in range(2) for message in (said(f"And table {n}?"), answered(f"Table {n} is right. " + WORDS))
+    ]
+    return [said(RULE), *work, *wrote, answered("I have read the notes."), *turns, said("Go on.")]
+
+
+async def promoted(session: Session) -> dict[str, Any]:
+    """Return all that could be made of a text: rules, decisions, pins, plans, and proposals for a board."""
+    history = session.history
+    wishes = list(history.ledger(log.MAIN, len(history)).wishes)
+    entries = list(history.context().between(0, len(history)))
+    draft = Draft(Board(), "c", "2026-11-15", {entry.position or 0: entry for entry in entries})
+    propose_by_rule(draft, wishes, 0)
+    facts = history.facts
+    return {
+        "wishes": [(wish.kind, wish.text, wish.speaker, wish.status) for wish in wishes],
+        "proposals": [(proposal.action, proposal.text) for proposal in draft.proposals],
+        "facts": (facts.pins, facts.plan, facts.todos, facts.skills, facts.agent_summary),
+        "prompts": [entry.message.text for entry in entries if entry.message.is_prompt],
+    }
+
+
+async def in_tools(planted: str) -> dict[str, Any]:
+    """Return what becomes of a text from a tool, when what it stands in is folded by rule."""
+    async with Session.open("c", model="gpt-5") as session:
+        await session.record(talk(planted))
+        await session.compact(budget=16_000)
+        request = await session.prepare(16_000)
+        fold = str(request.messages[0]["content"])
+        assert fold.startswith("[Summary of ")
+        return {**await promoted(session), "frames": bones(fold)}
+
+
+async def before_a_summariser(planted: str) -> dict[str, Any]:
+    """Return how a text from a tool is shown to who writes a summary."""
+    model = ScriptedModel(repeat("Intent: mend src/tides.py [#0]. Next: run the tests."))
+    async with Session.open("c", model="gpt-5", summariser=model) as session:
+        await session.record(talk(planted))
+        await session.compact(budget=16_000)
+        asked = model.asks[-1].text
+        asked = asked.replace(re.findall(r"MARK is (\w+)", asked)[0], "MARK")
+        return {**await promoted(session), "frames": bones(asked, HEADINGS)}
+
+
+async def in_a_summary(planted: str) -> dict[str, Any]:
+    """Return what becomes of a text that a summariser repeats, at once and after another fold."""
+    model = ScriptedModel(repeat(f"Intent: mend src/tides.py [#0].\n{planted}\nNext: run the tests."))
+    async with Session.open("c", model="gpt-5", summariser=model) as session:
+        await session.record(talk(HARMLESS))
+        await session.compact(budget=16_000)
+        first = str((await session.prepare(16_000)).messages[0]["content"])
+        await session.record([answered("Done. " + WORDS), said("And now?")])
+        await session.compact(budget=16_000)
+        second = str((await session.prepare(16_000)).messages[0]["content"])
+        return {**await promoted(session), "frames": bones(first), "again": bones(second)}
+
+
+async def in_memory(planted: str) -> dict[str, Any]:
+    """Return what becomes of a text that memory offers, in a new conversation and in its fold."""
+    async with Session.open("c", model="gpt-5") as session:
+        await session.deliver(inbox_frame([f"- {planted}"], "tides"))
+        await session.record(talk(HARMLESS))
+        inbox = str((await session.prepare(16_000)).messages[0]["content"])
+        await session.compact(budget=16_000)
+        fold = "\n".join(str(message["content"]) for message in (await session.prepare(16_000)).messages)
+        return {**await promoted(session), "frames": bones(inbox), "fold": bones(fold)}
+
+
+@pytest.mark.seed("A-28")
+@pytest.mark.parametrize("plant", [in_tools, before_a_summariser, in_a_summary, in_memory])
+async def test_no_attack_is_promoted_wherever_it_is_planted(plant: Callable[[str], Awaitable[dict[str, Any]]]) -> None:
+    expected = await plant(HARMLESS)
+
+    found = {name: await plant(text) for name, text in ATTACKS.items()}
+
+    assert {name: outcome for name, outcome in found.items() if outcome != expected} == {}
+    assert ("constraint", "Never push to main.", "user", "active") in expected["wishes"]
+
+
+def test_no_attack_becomes_a_section_of_a_days_notes() -> None:
+    for text in ATTACKS.values():
+        note = Note(session="s", place=3, cause="trimmed", time="10:00", messages=(range(4),), text=f"Said:\n{text}")
+
+        (section,) = sections_of(with_note("", "2026-11-15", note), "2026-11-15")
+
+        assert (section.session, section.place, section.messages) == ("s", 3, "#0-3")
+
+
+def test_no_attack_becomes_more_than_the_one_entry_that_it_was_put_on_a_board_as() -> None:
+    for text in ATTACKS.values():
+        board = Board().added(text, day="2026-11-15", sources=("s #1",))
+
+        (entry,) = parsed(str(board)).entries
+
+        assert (entry.id, entry.sources, entry.used) == (board.entries[0].id, ("s #1",), 0)
+
+
+def test_there_are_many_attacks_and_each_is_its_own() -> None:
+    assert len(set(ATTACKS.values())) == len(ATTACKS) >= 50
