@@ -146,7 +146,8 @@ async def test_no_attack_is_promoted_wherever_it_is_planted(plant: Callable[[str
 
 def test_no_attack_becomes_a_section_of_a_days_notes() -> None:
     for text in ATTACKS.values():
-        note = Note(session="s", place=3, cause="trimmed", time="10:00", messages=(range(4),), text=f"Said:\n{text}")
+        said = f"Said:\n{text}"
+        note = Note(session="s", place=3, time_ms=0, cause="trimmed", time="10:00", messages=(range(4),), text=said)
 
         (section,) = sections_of(with_note("", "2026-11-15", note), "2026-11-15")
 

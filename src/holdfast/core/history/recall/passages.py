@@ -40,7 +40,7 @@ def said_of(text: str, words: Sequence[str], literal: str = "") -> int:
     return len({word for _, word in matches_in(text, words, literal)})
 
 
-def matches_in(text: str, words: Sequence[str], literal: str) -> Matches:
+def matches_in(text: str, words: Sequence[str], literal: str = "") -> Matches:
     """Return where words stand, or words that begin as they do, in the order of the text."""
     lower = text.lower()
     if len(lower) != len(text):
