@@ -1,11 +1,13 @@
 """What outlasts a conversation, in the chat."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from holdfast import Session
 from holdfast.session.memory.board import ContextBoard, held_at
+from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.repository import repository_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import called, spoken
@@ -35,7 +37,7 @@ async def test_memory_says_what_it_takes_and_where_it_is(tmp_path: Path) -> None
     chat, room = await entered(tmp_path)
 
     answers = [await told(chat, room, line) for line in ("/memory", "/memory search", "/memory tomorrow")]
-    nothing = await told(chat, room, "/memory 2020-01-01")
+    nothing = [await told(chat, room, line) for line in ("/memory 2020-01-01", "/memory search keys")]
     await told(chat, room, "/config memory off")
     off = await told(chat, room, "/memory")
     await chat.close()
@@ -45,8 +47,30 @@ async def test_memory_says_what_it_takes_and_where_it_is(tmp_path: Path) -> None
         "/memory search: needs words to look for",
         "day: 'tomorrow' is no day; write it as YYYY-MM-DD",
     ]
-    assert nothing == "nothing was noted on 2020-01-01"
+    assert nothing == [answers[0], answers[0]]
     assert off == "memory: is off; /config memory FOLDER names a folder for it"
+
+
+async def test_memory_is_shown_to_a_person_as_it_was_noted_and_without_what_is_for_models(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"summarization_model": "none"})
+    await said(chat, 1, words=1)
+    session = chat.session.id
+
+    await told(chat, room, "/clear")
+    await told(chat, room, "/new")
+    found = await told(chat, room, "/memory search question")
+    (day,) = await DailyMemory(tmp_path / "memory").days()
+    shown = await told(chat, room, f"/memory {day}")
+    other = [await told(chat, room, line) for line in ("/memory 2020-01-01", "/memory search elephants")]
+    await chat.close()
+
+    head, _, text = found.partition("\n\n")
+    assert re.sub(r"\d\d:\d\d", "TIME", head) == (
+        f"**{day} · Cleared Context (TIME) · conversation {session}, messages #0-1**"
+    )
+    assert text == "The user asked:\n- (#0) “question 0 why”\n\nThe assistant said:\n- (#1) “answer 0 so”"
+    assert shown == found
+    assert other == ["nothing was noted on 2020-01-01", "nothing was found"]
 
 
 async def test_a_folder_for_memory_that_cannot_be_written_is_told_on_the_screen(tmp_path: Path) -> None:

@@ -128,3 +128,22 @@ def test_consolidate_says_that_boards_are_off(capsys: Captured, monkeypatch: pyt
     code, _, problem = run(capsys, "consolidate")
 
     assert (code, "boards: are off" in problem) == (2, True)
+
+
+def test_a_search_without_words_is_refused_with_an_example(capsys: Captured) -> None:
+    code, out, err = run(capsys, "memory", "search")
+
+    assert (code, out) == (2, "")
+    assert err == 'holdfast: memory search: needs words to look for: holdfast memory search "red box" keys\n'
+
+
+def test_who_looks_where_nothing_was_noted_is_told_so(
+    capsys: Captured, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_day = run(capsys, "memory", "2020-01-01")
+    monkeypatch.setenv("HOLDFAST_HOME", str(home / "another"))
+
+    nothing = [run(capsys, "memory", *what) for what in ((), ("2020-01-01",), ("search", "keys"))]
+
+    assert other_day == (0, "", "holdfast: nothing was noted on 2020-01-01\n")
+    assert nothing == [(0, "", "holdfast: nothing was noted yet\n")] * 3

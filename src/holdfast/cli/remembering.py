@@ -15,6 +15,7 @@ from holdfast.stores.base import Store
 
 SEARCH = "search"
 SHOWN = 10
+NOTHING = "nothing was noted yet"
 
 
 async def look_into_memory(args: argparse.Namespace, store: Store) -> int:
@@ -26,32 +27,39 @@ async def look_into_memory(args: argparse.Namespace, store: Store) -> int:
     daily = memory_from(settings_of(args))
     if daily is None:
         raise SettingsError("memory", "is off; name a folder for it: holdfast config memory ~/.holdfast/memory")
+    days = await daily.days()
     if args.what[:1] == [SEARCH]:
-        _show_found(args, await daily.search(" ".join(args.what[1:]), limit=SHOWN))
+        if not " ".join(args.what[1:]).strip():
+            raise SettingsError("memory search", 'needs words to look for: holdfast memory search "red box" keys')
+        _show_found(args, await daily.search(" ".join(args.what[1:]), limit=SHOWN), has_notes=bool(days))
         return 0
     if len(args.what) > 1:
         raise SettingsError("memory", "takes a day as YYYY-MM-DD, or `search` and words")
     if args.what:
         text = await daily.day(args.what[0])
-        print_json({"day": args.what[0], "text": text}) if args.json else print(plain(text).rstrip())
+        if args.json:
+            print_json({"day": args.what[0], "text": text})
+        elif text.strip():
+            print(plain(text).rstrip())
+        else:
+            warn(f"nothing was noted on {args.what[0]}" if days else NOTHING)
         return 0
-    days = await daily.days()
     if args.json:
         print_json(days)
     elif days:
         print_table(("DAY", "FILE"), [(day, str(daily.folder / f"{day}.md")) for day in days])
     else:
-        warn("nothing was noted yet")
+        warn(NOTHING)
     return 0
 
 
-def _show_found(args: argparse.Namespace, found: Found) -> None:
+def _show_found(args: argparse.Namespace, found: Found, *, has_notes: bool) -> None:
     if args.json:
         print_json([asdict(section) for section in found.sections])
     for section in () if args.json else found.sections:
         print(f"--- {plain(source_of(section))}\n{plain(section.text)}\n")
     if not found.sections:
-        warn("nothing was found")
+        warn("nothing was found" if has_notes else NOTHING)
     for problem in found.problems:
         warn(problem)
 

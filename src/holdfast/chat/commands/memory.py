@@ -1,19 +1,26 @@
 """Commands about what outlasts a conversation: daily memory, the context board, and what is put on it."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from holdfast.app.build import board_from, memory_from
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.core.history.lasting.notes import Section, sections_of
+from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import SettingsError
 from holdfast.session.memory.board import ContextBoard
 from holdfast.session.memory.consolidation import told
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.looking import MemoryTool
+from holdfast.session.memory.looking import excerpt, source_of
 from holdfast.session.moments import day_of
 
 GROUP = Commands()
 SEARCH = "search"
-LISTED = 20
+LISTED, FOUND = 20, 5
+EXCERPT_TOKENS = 400
+"""What is shown of a note that was found."""
 
 
 @GROUP.register("[search WORDS | DAY]", completes=lambda _: (SEARCH,))
@@ -27,14 +34,35 @@ async def memory(chat: Chat, what: str) -> None:
     if first == SEARCH:
         if not words.strip():
             raise SettingsError("/memory search", "needs words to look for")
-        chat.screen.show(Told(await MemoryTool(daily, max_tokens=2_000).call({"query": words})))
+        await _search(chat, daily, words)
     elif what:
-        text = await daily.day(what)
-        chat.screen.show(Told(text.strip()) if text.strip() else Notice(f"nothing was noted on {what}"))
+        sections = sections_of(await daily.day(what), what)
+        chat.screen.show(Told(_told(sections)) if sections else Notice(await _nothing(daily, f"noted on {what}")))
     elif days := await daily.days():
         chat.screen.show(Table(("DAY", "FILE"), [(day, str(daily.folder / f"{day}.md")) for day in days[:LISTED]]))
     else:
-        chat.screen.show(Notice(f"nothing was noted yet; notes go to {daily.folder}"))
+        chat.screen.show(Notice(await _nothing(daily, "")))
+
+
+async def _search(chat: Chat, daily: DailyMemory, words: str) -> None:
+    found = await daily.search(words, limit=FOUND)
+    counter = counter_for(None)
+    shown = [replace(one, text=excerpt(one.text, words, EXCERPT_TOKENS, counter)) for one in found.sections]
+    chat.screen.show(Told(_told(shown)) if shown else Notice(await _nothing(daily, "found")))
+    if (more := found.total - len(shown)) > 0:
+        chat.screen.show(Notice(f"{more:,} more hold some of these words; /memory DAY shows a whole day"))
+    for problem in found.problems:
+        chat.screen.show(Notice(problem, "warning"))
+
+
+def _told(sections: Iterable[Section]) -> str:
+    """Return sections as a person reads them: where each is from, and what it says."""
+    return "\n\n".join(f"**{source_of(section)}**\n\n{section.text}" for section in sections)
+
+
+async def _nothing(daily: DailyMemory, what: str) -> str:
+    """Return that there is nothing of something; where nothing was ever noted, that first."""
+    return f"nothing was {what}" if await daily.days() else f"nothing was noted yet; notes go to {daily.folder}"
 
 
 def _daily(chat: Chat) -> DailyMemory:

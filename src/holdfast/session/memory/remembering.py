@@ -189,7 +189,9 @@ class Remembering:
     @staticmethod
     def _digest(leaving: Leaving, entries: list[Entry]) -> str:
         many = sum(map(len, leaving.messages))
-        return digest(entries, allowance_tokens=NOTE_TOKENS, counter=counter_for(None), message_count=many)
+        text = digest(entries, allowance_tokens=NOTE_TOKENS, counter=counter_for(None), message_count=many)
+        # Its first line is for a model; who searches memory is told the same for all that was found.
+        return text.partition("\n")[2] or text
 
 
 def _event(stored: StoredRecord) -> log.Event:

@@ -8,7 +8,7 @@ No line of what was noted can begin a section or forge such a comment.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -127,10 +127,18 @@ def _without_repeated(text: str, sections: Iterable[Section]) -> str:
         if not _is_heading(line) or _has_words_before_next_heading(kept[number + 1 :])
     ]
     return (
-        re.sub(r"\n{3,}", "\n\n", "\n".join(told)).strip()
+        re.sub(r"\n{3,}", "\n\n", "\n".join(_apart(told))).strip()
         if any(not _is_heading(line) and line.strip() for line in told)
         else ""
     )
+
+
+def _apart(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines with a blank one before each heading, which Markdown takes for the end of a list otherwise."""
+    for line in lines:
+        if _is_heading(line):
+            yield ""
+        yield line
 
 
 def _is_heading(line: str) -> bool:
