@@ -209,7 +209,8 @@ async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp
     assert agreed.endswith("done; /board shows it")
     assert RULE in board
     assert again == "nothing to propose; 0 finished conversations read"
-    assert wrong == "/subconscious: takes `run`"
+    assert wrong == "/subconscious: takes `run` or `run now`"
+    assert room.asked[0] == "Make 1 change of the board?"
     assert await store.length("earlier") == length
 
 
@@ -229,6 +230,28 @@ def test_a_conversation_that_ends_with_nobody_there_leaves_what_it_settled_where
     assert told_of == "rem-agent: 1 change of the board; /board shows it\n"
     assert out == "you said: How do I test?\n"
     assert f"- {RULE}" in str(served.asked[-1])
+
+
+async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) -> None:
+    work(tmp_path)
+    store = MemoryStore()
+    other, _ = await entered(tmp_path, flags={"summarization_model": "none"}, store=store)
+    await store.put_fact(held_at(other.session.id), {"board": repository_of(tmp_path).key})
+    await said(other, 1)
+    chat, room = await entered(tmp_path, "yes", flags={"summarization_model": "none"}, store=store)
+    await store.put_fact(held_at(chat.session.id), {"board": repository_of(tmp_path).key})
+    prompt = {"kind": "request", "parts": [user_part(RULE)]}
+    reply = {"kind": "response", "parts": [{"part_kind": "text", "content": "Yes."}]}
+    await chat.session.record([prompt, reply], format="pydantic-ai")
+
+    without = await told(chat, room, "/subconscious run")
+    now = await told(chat, room, "/subconscious run now")
+
+    assert without == (
+        "nothing to propose; 0 finished conversations read; 1 was changed less than ten minutes ago, "
+        "/subconscious run now reads such ones"
+    )
+    assert now == f" | ENTRY | FROM\nadd | {RULE} | {chat.session.id} #0\ndone; /board shows it"
 
 
 NOBODY = {"HOLDFAST_SUMMARIZATION_MODEL": "none"}

@@ -119,7 +119,35 @@ def test_consolidate_shows_what_it_would_do_and_does_it_when_told(
     assert untouched == []
     assert (facts["applied"], facts["read"], facts["proposals"][0]["text"]) == (True, {"earlier": 2}, RULE)
     assert RULE in board.read_text()
-    assert again == (0, "", "holdfast: nothing to propose; 0 conversations were read\n")
+    assert again == (0, "", "holdfast: nothing to propose; 0 finished conversations read\n")
+
+
+def test_a_conversation_that_may_go_on_is_told_of_and_read_when_told(
+    home: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SUMMARIZATION_MODEL", "none")
+
+    async def held() -> None:
+        store = SqliteStore(home / "chats.db")
+        async with Session.open("just-now", store=store) as session:
+            await store.put_fact(held_at("just-now"), {"board": repository_of(tmp_path).key})
+            await session.record([said(RULE), answered("Yes.")])
+        await store.close()
+
+    asyncio.run(held())
+
+    left_alone = run(capsys, "consolidate")
+    read = run(capsys, "consolidate", "--now", "--apply")
+
+    assert left_alone == (
+        0,
+        "",
+        "holdfast: nothing to propose; 0 finished conversations read; 1 was changed less than ten minutes ago, "
+        "--now reads such ones\n",
+    )
+    assert read[0] == 0
+    assert RULE in read[1]
+    assert read[2].startswith("holdfast: 1 change is on ")
 
 
 def test_consolidate_says_that_boards_are_off(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from holdfast.app.build import memory_from, rem_agent_from
 from holdfast.cli.configuring import settings_of
 from holdfast.cli.terminal import plain, print_json, print_table, warn
 from holdfast.errors import SettingsError
-from holdfast.session.memory.consolidation import Consolidation, RemAgent, told
+from holdfast.session.memory.consolidation import Consolidation, RemAgent, told, told_of_nothing
 from holdfast.session.memory.daily import Found
 from holdfast.session.memory.looking import source_of
 from holdfast.stores.base import Store
@@ -73,7 +73,7 @@ async def consolidate(args: argparse.Namespace, store: Store) -> int:
     if agent is None:
         raise SettingsError("boards", "are off; name a folder for them: holdfast config boards ~/.holdfast/boards")
     try:
-        done = await agent.run()
+        done = await agent.run(is_all=args.now)
     finally:
         await agent.close()
     is_agreed = await _agreed(args, agent, done)
@@ -81,7 +81,7 @@ async def consolidate(args: argparse.Namespace, store: Store) -> int:
         read = {session: reading.messages for session, reading in done.read.items()}
         proposals = [proposal._asdict() for proposal in done.proposals]
         facts = {"board": str(agent.board.path), "proposals": proposals, "read": read, "applied": is_agreed}
-        print_json({**facts, "notes": done.notes, "left": done.left})
+        print_json({**facts, "notes": done.notes, "left": done.left, "recent": done.recent})
     return 0
 
 
@@ -91,7 +91,7 @@ async def _agreed(args: argparse.Namespace, agent: RemAgent, done: Consolidation
         warn(note)
     if not done.proposals:
         await agent.remember(done)
-        warn(f"nothing to propose; {len(done.read):,} conversations were read")
+        warn(told_of_nothing(done, "--now reads such ones"))
         return False
     if not args.json:
         print_table(("", "ENTRY", "FROM"), told(done.proposals))
@@ -104,5 +104,6 @@ async def _agreed(args: argparse.Namespace, agent: RemAgent, done: Consolidation
             warn("nothing was changed")
             return False
     await agent.apply(done)
-    warn(f"{len(done.proposals):,} changes are on {agent.board.path}")
+    many = len(done.proposals)
+    warn(f"{many:,} change{'s are' if many != 1 else ' is'} on {agent.board.path}")
     return True

@@ -107,6 +107,8 @@ def _add_memory(commands: Commands) -> None:
 
     consolidating = _command(commands, "consolidate", consolidate)
     consolidating.add_argument("--apply", action="store_true", help="do it, without asking")
+    now = "read also what was changed less than ten minutes ago, and may go on"
+    consolidating.add_argument("--now", action="store_true", help=now)
     memory = _command(commands, "memory", look_into_memory)
     memory.set_defaults(needs_store=False)
     memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")

@@ -11,7 +11,7 @@ from holdfast.core.history.lasting.notes import Section, sections_of
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import SettingsError
 from holdfast.session.memory.board import ContextBoard
-from holdfast.session.memory.consolidation import told
+from holdfast.session.memory.consolidation import told, told_of_nothing
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.looking import excerpt, source_of
 from holdfast.session.moments import day_of
@@ -113,20 +113,22 @@ def _board(chat: Chat) -> ContextBoard:
     return found
 
 
-@GROUP.register("run", completes=lambda _: ("run",))
+@GROUP.register("run [now]", completes=lambda _: ("run", "run now"))
 async def subconscious(chat: Chat, what: str) -> None:
     """With `run`, let rem-agent read finished conversations and propose changes of the context board.
 
-    You see what it proposes before it counts. No conversation is changed by it.
+    You see what it proposes before it counts. No conversation is changed by it. A conversation that was changed less
+    than ten minutes ago may go on and is left alone; with `run now` such ones are read as well, and this one too.
     """
-    if what != "run":
-        raise SettingsError("/subconscious", "takes `run`")
+    if what not in {"run", "run now"}:
+        raise SettingsError("/subconscious", "takes `run` or `run now`")
+    is_all = what == "run now"
     agent = chat.rem_agent()
     if agent is None:
         raise SettingsError("boards", "are off; /config boards FOLDER names a folder for them")
     chat.screen.busy("Reading finished conversations")
     try:
-        done = await agent.run(besides=chat.session.id)
+        done = await agent.run(besides="" if is_all else chat.session.id, is_all=is_all)
     finally:
         chat.screen.busy("")
         await agent.close()
@@ -134,11 +136,11 @@ async def subconscious(chat: Chat, what: str) -> None:
         chat.screen.show(Notice(note, "warning"))
     if not done.proposals:
         await agent.remember(done)
-        many = len(done.read)
-        chat.screen.show(Notice(f"nothing to propose; {many:,} finished conversation{'s' * (many != 1)} read"))
+        chat.screen.show(Notice(told_of_nothing(done, "/subconscious run now reads such ones")))
         return
     chat.screen.show(Table(("", "ENTRY", "FROM"), [*told(done.proposals)], title=str(agent.board.repository)))
-    if await chat.screen.consent(f"Make {len(done.proposals):,} changes of the board?") == "no":
+    many = len(done.proposals)
+    if await chat.screen.consent(f"Make {many:,} change{'s' * (many != 1)} of the board?") == "no":
         chat.screen.show(Notice("the board stays as it is"))
         return
     await agent.apply(done)

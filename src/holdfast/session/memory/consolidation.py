@@ -25,7 +25,7 @@ from holdfast.session.log import Log
 from holdfast.session.memory.board import ContextBoard, held_at
 from holdfast.session.moments import day_of
 from holdfast.session.summarizer import MAX_PIECE_BYTES, UNKNOWN_WINDOW, Patience
-from holdfast.stores.base import Store
+from holdfast.stores.base import SessionInfo, Store
 from holdfast.stores.facts import fact_about
 from holdfast.stores.listing import every_session
 from holdfast.wire.formats import format_named
@@ -59,6 +59,8 @@ class Consolidation:
     """What could not be done, a line each."""
     left: int = 0
     """How many conversations are left for the next run."""
+    recent: int = 0
+    """How many were changed too short a time ago to be over, and were left alone."""
 
 
 class RemAgent:
@@ -75,12 +77,16 @@ class RemAgent:
         self._clock = clock
         self.patience = Patience()
 
-    async def run(self, *, besides: str = "", only: str = "") -> Consolidation:
+    async def run(self, *, besides: str = "", only: str = "", is_all: bool = False) -> Consolidation:
         """Read what is over and was not read, and return what is proposed; nothing is changed by it.
 
-        `besides` is a conversation to leave alone; `only` is the one to read, whether it is over or not.
+        `besides` is a conversation to leave alone; `only` is the one to read, whether it is over or not; with `is_all`
+        those that may go on are read as well.
         """
-        waiting = [only] if only else await self._finished(besides)
+        unread = [] if only else await self._unread(besides)
+        limit = self._clock() - IDLE_MS
+        waiting = [only] if only else [info.id for info in unread if is_all or info.updated_ms <= limit]
+        recent = len(unread) - len(waiting) if unread else 0
         chosen, left = waiting[:MOST_SESSIONS], max(0, len(waiting) - MOST_SESSIONS)
         board, day = await self.board.read(), self.day
         proposals: list[Proposal] = []
@@ -94,7 +100,7 @@ class RemAgent:
                 notes.append(f"{session} could not be read: {error}")
             proposals += draft.proposals
             board = draft.board
-        return Consolidation(proposals=tuple(proposals), read=read, notes=tuple(notes), left=left)
+        return Consolidation(proposals=tuple(proposals), read=read, notes=tuple(notes), left=left, recent=recent)
 
     async def apply(self, done: Consolidation) -> Board:
         """Put what was agreed to on the board, remember what was read, and return the board."""
@@ -121,19 +127,18 @@ class RemAgent:
     def _key(self, session: str) -> str:
         return fact_about(session, "consolidated", self.board.repository.key)
 
-    async def _finished(self, besides: str) -> list[str]:
-        """Return the conversations about this work that are over, the oldest first."""
-        limit = self._clock() - IDLE_MS
-        found: list[str] = []
+    async def _unread(self, besides: str) -> list[SessionInfo]:
+        """Return the conversations about this work that were not read to their end, the oldest first."""
+        found: list[SessionInfo] = []
         async for info in every_session(self._store):
-            if info.id == besides or info.updated_ms > limit:
+            if info.id == besides:
                 continue
             held = await self._store.get_fact(held_at(info.id))
             if held is None or held.get("board") != self.board.repository.key:
                 continue
             known = await self._store.get_fact(self._key(info.id))
             if known is None or known.get("records") != info.length:
-                found.append(info.id)
+                found.append(info)
         return found[::-1]
 
     async def _consider(self, draft: Draft, notes: list[str]) -> Reading:
@@ -179,6 +184,14 @@ class RemAgent:
             notes.append(f"{draft.session} was read by rule: {error}")
             return False
         return True
+
+
+def told_of_nothing(done: Consolidation, remedy: str) -> str:
+    """Return why a run proposes nothing; `remedy` is how what may go on is read as well."""
+    many, recent = len(done.read), done.recent
+    read = f"nothing to propose; {many:,} finished conversation{'s' * (many != 1)} read"
+    was = "was" if recent == 1 else "were"
+    return f"{read}; {recent:,} {was} changed less than ten minutes ago, {remedy}" if recent else read
 
 
 def told(proposals: Sequence[Proposal]) -> list[tuple[str, str, str]]:
