@@ -1,6 +1,7 @@
 """The slash commands."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -425,6 +426,30 @@ async def test_recall_finds_what_was_said_long_ago_and_show_expands_it(tmp_path:
     assert await told(chat, room, "/recall #24") == await told(chat, room, "/show 24")
 
 
+async def test_recall_shows_what_was_found_and_its_answer_and_not_all_around_it(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    talk = [("Where is the spare key?", "Under the pot."), ("What is for lunch?", "Soup."), ("And then?", "Bread.")]
+    for prompt, answer in talk:
+        reply = {"kind": "response", "parts": [{"part_kind": "text", "content": answer}]}
+        await chat.session.record([asked(prompt), reply], format="pydantic-ai")
+
+    found = await told(chat, room, "/recall spare key")
+
+    assert re.findall(r"\*\*#(\d) · (\w+)", found) == [("0", "user"), ("1", "assistant")]
+
+
+async def test_what_comes_from_memory_is_shown_and_counted_as_nobodys_word(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    await chat.session.deliver("Keep the key under the pot.", format="pydantic-ai")
+    await said(chat, 1)
+
+    shown = [await told(chat, room, line) for line in ("/show #0", "/recall key", "/context", "/export")]
+
+    assert [text.startswith("**#0 · memory · ") for text in shown[:2]] == [True, True]
+    assert "3 messages (1 assistant, 1 memory, 1 user)" in shown[2]
+    assert shown[3].startswith("**memory**\n\nKeep the key")
+
+
 async def test_recall_and_show_say_what_they_cannot_find(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
     await said(chat, 1)
@@ -444,7 +469,9 @@ async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
     await chat.session.record([asked("The key lies under the flower pot.")], format="pydantic-ai")
     await told(chat, room, "/clear")
 
-    assert await told(chat, room, "/recall flower pot") == "nothing was found"
+    assert await told(chat, room, "/recall flower pot") == (
+        "nothing was found since the clear; /memory search looks further"
+    )
     assert (await told(chat, room, "/show #0")).startswith("there is no message #0 here")
 
 

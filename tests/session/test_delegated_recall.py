@@ -10,6 +10,7 @@ from holdfast.errors import UnknownReferenceError
 from holdfast.session.child import Child, Sees
 from holdfast.session.recall import Recall
 from holdfast.session.session import Session
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, called, returned, said
 
 STEPS = st.lists(
@@ -65,6 +66,20 @@ async def test_nothing_of_an_unrelated_delegation_is_found_by_recall(steps: Any)
                 assert [mark for mark in foreign if mark in found] == []
             told = await agent.recall_tool(max_tokens=4_000).call({"ref": f"#0-#{len(session) - 1}"})
             assert [mark for mark in foreign if mark in told] == []
+
+
+async def test_what_an_agent_was_told_is_found_as_a_task_also_after_a_restart() -> None:
+    store = MemoryStore()
+    async with (
+        Session.open("t1", store=store) as session,
+        session.delegate("scout", task="look for the key") as scout,
+    ):
+        await scout.record([said("look for the key"), answered("found it")])
+        (before,) = (await scout.recall_for("look key")).excerpts[:1]
+    async with Session.open("t1", store=store) as session:
+        (after,) = (await session.recall_for("look key", scope=scout.scope)).excerpts[:1]
+
+    assert (before.said_by, after.said_by) == ("task", "task")
 
 
 async def test_a_reference_to_another_delegations_message_is_unknown() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
+from holdfast.core.history.scope import labelled
 from holdfast.wire.formats import format_named
 
 COMPACTED = "Conversation Compacted"
@@ -19,7 +20,7 @@ def _entry(event: log.Event) -> Iterator[str]:
     match event:
         case log.MessageAppended():
             message = format_named(event.format).decode(event.native, 0)
-            yield from _said(message)
+            yield from _said(labelled(message, event.scope, event.trust))
         case log.CompactionCompleted(success=True):
             before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
             yield f"---\n\n*{COMPACTED}: {before:,} → {after:,} tokens*"
@@ -37,7 +38,7 @@ def _entry(event: log.Event) -> Iterator[str]:
 
 def _said(message: Message) -> Iterator[str]:
     if message.text.strip():
-        yield f"**{message.role}**\n\n{message.text}"
+        yield f"**{message.speaker}**\n\n{message.text}"
     for call in message.calls:
         yield f"*{call.name}* `{call.arguments}`"
     for result in message.results:

@@ -93,19 +93,22 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
     wire = _wire(session)
     if args.at is None:
         facts = session.history.facts
-        messages = [encoded(entry, wire) for entry in await session.shown()]
+        entries = await session.shown()
+        messages = [encoded(entry, wire) for entry in entries]
+        speakers = [entry.message.speaker for entry in entries]
         system, tools = facts.system or None, list(facts.tools) or None
     else:
         request = await _request(session, args.at)
         messages, system, tools = request.messages, request.system, request.tools
+        speakers = [""] * len(messages)
     if args.json:
         whole = {"session": session.id, "format": wire.name, "system": system, "tools": tools, "messages": messages}
         print_json(whole if args.at is None else {**whole, "request": args.at})
         return 0
     if isinstance(system, str):
         print(f"--- system\n{plain(system)}\n")
-    for number, native in enumerate(messages):
-        print(f"--- {rendered(wire.decode(native, number), number)}\n")
+    for number, (native, speaker) in enumerate(zip(messages, speakers, strict=True)):
+        print(f"--- {rendered(wire.decode(native, number), number, speaker)}\n")
     return 0
 
 

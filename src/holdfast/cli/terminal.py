@@ -82,9 +82,9 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def rendered(message: Message, number: int) -> str:
-    """Return a message as people read it."""
-    return plain("\n".join([f"{number} {message.role}", *_lines(message)]))
+def rendered(message: Message, number: int, speaker: str = "") -> str:
+    """Return a message as people read it; `speaker` is whose word it is, where that is not its role's."""
+    return plain("\n".join([f"{number} {speaker or message.role}", *_lines(message)]))
 
 
 def _lines(message: Message) -> Iterator[str]:

@@ -117,7 +117,8 @@ class Finder:
             found = await self._reader.named(found)
         read = {one.position: one for one in found if _is_asked(one, asking)}
         is_lent = bool(asking.tool or asking.file)
-        orders = [in_order(_scores(one, read, is_lent=is_lent)) for one in rankings]
+        scores = [_scores(one, read, is_lent=is_lent) for one in rankings]
+        orders = [in_order(_near_the_best(one, asking.least_share)) for one in scores]
         order = orders[0] if len(orders) == 1 else in_order(fused(orders))
         hits = {position for one in rankings for position in one.own}
         await self._note_parts(span, read)
@@ -225,6 +226,12 @@ def _scores(ranking: _Ranking, read: Mapping[int, Found], *, is_lent: bool) -> d
             by_whom = SPEAKER_FACTOR if is_by_whom(one.message.text, [ranking.question]) else 1.0
             scores[position] = score * by_whom * (PAIR_FACTOR if pairs and has_pair(one.body.text, pairs) else 1.0)
     return scores
+
+
+def _near_the_best(scores: Mapping[int, float], least_share: float) -> Mapping[int, float]:
+    """Return scores without those that are far below the best."""
+    least = least_share * max(scores.values(), default=0.0)
+    return {position: score for position, score in scores.items() if score >= least}
 
 
 def _is_artifact(one: Found, name: str) -> bool:

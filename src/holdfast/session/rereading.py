@@ -4,13 +4,16 @@ Each comes with its time and the tool it is about: a result does not say which t
 looked for before it. A message whose content is gone from the store is told of, and the others are read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from holdfast.core.conversation.messages import Message, ToolCall
+from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
 from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.recall.packing import Found
+from holdfast.core.history.scope import labelled
 from holdfast.errors import MalformedInputError, MissingBlobError
 from holdfast.session.keeping import Keeper
 from holdfast.session.log import said_in, whole_record
@@ -86,4 +89,6 @@ class Rereader:
         if entry is not None:
             return entry.message
         spoken, native = said_in(await whole_record(self._keeper.store, stored.record))
-        return self._keeper.history.answers.marked(format_named(spoken).decode(native, position), position)
+        message = self._keeper.history.answers.marked(format_named(spoken).decode(native, position), position)
+        data = cast("Mapping[str, object]", stored.record.get("data") or {})
+        return labelled(message, data.get("scope", log.MAIN), data.get("trust"))

@@ -3,6 +3,7 @@
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands
 from holdfast.chat.happenings import Notice, Told
+from holdfast.core.history.events import MAIN
 from holdfast.core.history.recall.references import is_reference
 from holdfast.errors import SettingsError
 from holdfast.session.recall import Excerpt, Recall, Recalled
@@ -10,6 +11,8 @@ from holdfast.session.recall import Excerpt, Recall, Recalled
 GROUP = Commands()
 SEARCH_TOKENS, WHOLE_TOKENS = 2_000, 20_000
 """How much of what was found is shown at once, and of what was referred to."""
+LEAST_SHARE = 0.35
+"""A person sees what was found and the answer right behind it; what is farther off would only hide it."""
 
 
 @GROUP.register("QUERY")
@@ -20,9 +23,11 @@ async def recall(chat: Chat, query: str) -> None:
     if is_reference(query):
         await show(chat, query)
         return
-    found = await chat.session.recall_for(Recall(query=query, max_tokens=SEARCH_TOKENS))
+    found = await chat.session.recall_for(Recall(query=query, max_tokens=SEARCH_TOKENS, least_share=LEAST_SHARE))
     if not found.excerpts:
-        chat.screen.show(Notice("nothing was found"))
+        is_cleared = chat.session.history.version.of(MAIN).cleared_at > 0
+        since = " since the clear; /memory search looks further" if is_cleared else ""
+        chat.screen.show(Notice(f"nothing was found{since}"))
         return
     _show(chat, found)
     hidden = found.found - len(found.excerpts)
@@ -49,7 +54,7 @@ def _show(chat: Chat, found: Recalled) -> None:
 
 
 def _heading(excerpt: Excerpt) -> str:
-    pieces = [excerpt.ref, excerpt.role, excerpt.tool, excerpt.time]
+    pieces = [excerpt.ref, excerpt.said_by, excerpt.tool, excerpt.time]
     if not excerpt.is_whole:
         pieces.append(f"characters {excerpt.start}-{excerpt.stop} of {excerpt.total}")
     return " · ".join(piece for piece in pieces if piece)

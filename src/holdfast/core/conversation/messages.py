@@ -215,6 +215,11 @@ class Message:
         """Whether it was put here from memory: reference that nobody has said, and no client's own list holds."""
         return any(isinstance(part, Text) and part.trust == "memory" for part in self.parts)
 
+    @property
+    def speaker(self) -> str:
+        """Whose word it is, for people: its role, unless it comes from memory or tells an agent what to do."""
+        return "memory" if self.is_from_memory else "task" if self.is_task else self.role
+
     def trusted_as(self, trust: Trust) -> "Message":
         """Return the same message with its words under another label, and its JSON as it was."""
         parts = tuple(replace(part, trust=trust) if isinstance(part, Text) else part for part in self.parts)

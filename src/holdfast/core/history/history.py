@@ -24,7 +24,7 @@ from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.past import Past
 from holdfast.core.history.projection import Projection
-from holdfast.core.history.scope import HEIR, MainSees, Scopes
+from holdfast.core.history.scope import HEIR, MainSees, Scopes, labelled
 from holdfast.core.history.standing import Standing, Version
 from holdfast.core.history.state import REMEMBERED, KeptLedger, Lineage, State
 from holdfast.errors import MalformedInputError, NotInMemoryError
@@ -367,10 +367,7 @@ class History:
 
 def _labelled(message: Message, event: log.MessageAppended) -> Message:
     """Return a message with what its event says of it: whose word it is, and what stands beside its results."""
-    noted = with_notes(message, event.notes)
-    # Whoever speaks to a delegate is an agent: no word of that is the user's.
-    trust = "agent" if event.scope != log.MAIN and message.role == "user" else event.trust
-    return noted if trust is None else noted.trusted_as(trust)
+    return labelled(with_notes(message, event.notes), event.scope, event.trust)
 
 
 @dataclass(slots=True)

@@ -110,3 +110,10 @@ def _first(span: tuple[int, int]) -> int:
 def tool_result_text(name: str, arguments: str, output: str) -> str:
     """Return a tool's use as text, for an agent that is told of it instead of seeing it."""
     return f"## Tool: {name}\n\n**Input:**\n{arguments}\n\n**Output:**\n{output}"
+
+
+def labelled(message: Message, scope: object, trust: object) -> Message:
+    """Return a message with whose word it is: who speaks to a delegate is an agent, and no word of that the user's."""
+    if message.role == "user" and scope != MAIN:
+        return message.trusted_as("agent")
+    return message.trusted_as("memory") if trust == "memory" else message

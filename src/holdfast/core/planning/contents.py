@@ -32,6 +32,7 @@ class Contents:
     """What a compaction could free if nothing stood for it; `preview` says what one would free."""
     messages: int = 0
     roles: Mapping[str, int]
+    """By whose word they are: roles, and apart from them what comes from memory and what agents were told."""
     characters: int = 0
     prompts: int = 0
     """How many things the user said are among them."""
@@ -77,7 +78,7 @@ def contents_of(outlook: Outlook, policy: Policy) -> Contents:
         turns=billed(sizes["turns"]),
         reclaimable=billed(sizes["free"]),
         messages=len(shown),
-        roles=Tally(entry.message.role for entry in shown.entries),
+        roles=Tally(entry.message.speaker for entry in shown.entries),
         characters=sum(_characters(entry) for entry in shown.entries),
         prompts=prompts,
         turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),

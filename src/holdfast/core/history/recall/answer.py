@@ -15,7 +15,7 @@ from holdfast.core.conversation.messages import Role
 from holdfast.core.history.recall.asking import Recall
 
 MARK_CHARS = 6
-_HEADING_LIKE = re.compile(r"(?m)^#\d+\S* (?:system|user|assistant|tool)\b")
+_HEADING_LIKE = re.compile(r"(?m)^#\d+\S* (?:system|user|assistant|tool|memory|task)\b")
 YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
 
 
@@ -39,6 +39,13 @@ class Excerpt:
     part: int | None = None
     """Which part of the message, where only one was asked for; then characters are counted in that part."""
     is_neighbour: bool = False
+    speaker: str = ""
+    """Whose word it is, where that is not its role's: `memory`, or `task` for what an agent was told."""
+
+    @property
+    def said_by(self) -> str:
+        """Whose word it is."""
+        return self.speaker or self.role
 
     @property
     def ref(self) -> str:
@@ -128,7 +135,7 @@ def by_day(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
 
 def headed(excerpt: Excerpt, before: Excerpt | None, mark: str) -> str:
     """Return an excerpt under its heading; what stands in the heading before it is not said again."""
-    pieces = [f"{excerpt.ref}{mark}", excerpt.role]
+    pieces = [f"{excerpt.ref}{mark}", excerpt.said_by]
     if excerpt.tool:
         pieces.append(excerpt.tool)
     if day := _day(excerpt.time, before.time if before else ""):

@@ -20,6 +20,8 @@ MAX_TEXT_CHARS = 10_000
 ROLES: tuple[Role, ...] = get_args(Role)
 SHORT_CHARS = 160
 """A question up to this length is told again as it is."""
+OURS = frozenset({"is_unseen_first", "least_share"})
+"""What no model asks for."""
 TOO_LONG = "a number of thousands of digits"
 NOTHING_ASKED = "say what to look for: a ref such as #12, a query, a text, or last"
 ALIASES: Mapping[str, str] = {"ref": "refs", "reference": "refs", "queries": "query", "q": "query", "literal": "text"}
@@ -59,6 +61,8 @@ class Recall:
     """Only what was said before the message at this position; 0 for everything."""
     is_unseen_first: bool = False
     """Whether what stands in view anyway comes last."""
+    least_share: float = 0.0
+    """What fits a question less than this share of what fits it best is left out; a model asks without it."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -95,7 +99,7 @@ class Recall:
         """Return the question of a model, whose arguments may be anything."""
         if not isinstance(arguments, Mapping):
             raise MalformedInputError("recall", f"the arguments must be an object, not {_shown(arguments)}")
-        known = {item.name for item in fields(cls)} - {"is_unseen_first"}
+        known = {item.name for item in fields(cls)} - OURS
         given: dict[str, object] = {"max_tokens": max_tokens}
         for key, value in cast("Mapping[object, object]", arguments).items():
             name = ALIASES.get(_written(key), _written(key))
@@ -106,7 +110,7 @@ class Recall:
     def arguments(self) -> dict[str, object]:
         """Return the arguments by which a model asks this."""
         told = {item.name: getattr(self, item.name) for item in fields(self)}
-        known = {name: value for name, value in told.items() if value and name != "is_unseen_first"}
+        known = {name: value for name, value in told.items() if value and name not in OURS}
         if known["max_tokens"] == DEFAULT_TOKENS:
             del known["max_tokens"]
         if "query" in known:

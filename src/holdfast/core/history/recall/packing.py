@@ -230,6 +230,7 @@ def _excerpt(one: Found, text: str, start: int, stop: int, part: int | None) -> 
         tool=one.tool,
         part=part,
         is_neighbour=one.is_neighbour,
+        speaker=one.message.speaker if one.message.speaker != one.message.role else "",
     )
 
 
