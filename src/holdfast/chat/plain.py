@@ -21,6 +21,7 @@ from holdfast.chat.happenings import (
     TurnEnded,
     Words,
 )
+from holdfast.redaction import redacted
 
 SHOWN_CHARS = 160
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -33,8 +34,8 @@ def safe(text: str) -> str:
 
 
 def one_line(text: str, most: int = SHOWN_CHARS) -> str:
-    """Return the beginning of a text on one line."""
-    line = " ".join(safe(text).split())
+    """Return the beginning of a text on one line, without keys: what a screen shows ends up in the logs of others."""
+    line = redacted(" ".join(safe(text).split())[: 8 * most])
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
