@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import histories
+from benchmarks.torture import fuzzing, histories
 
 Case: TypeAlias = dict[str, Any]
 
@@ -32,4 +32,8 @@ ROUNDS: Mapping[str, Round] = {
         histories.STRATEGIES,
         histories.check,
     ),
+    "decoders": Round("messages changed at random: a value or an error with a type", fuzzing.DECODING, fuzzing.decode),
+    "importers": Round("spoiled files: a value or an error with a type", fuzzing.IMPORTING, fuzzing.read),
+    "refusals": Round("answers changed at random: a value or an error with a type", fuzzing.REFUSING, fuzzing.refuse),
+    "settings": Round("spoiled settings: a value or an error with a type", fuzzing.SETTLING, fuzzing.settle),
 }

@@ -62,7 +62,7 @@ class PydanticAI:
             hint = "write them down with ModelMessagesTypeAdapter.dump_python(mode='json') first"
             place.refuse("", f"must be an object, not {type(native).__name__}; {hint}")
         kind = native.get("kind")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             place.refuse(".kind", f"{shown(kind)} is no kind of message; it is 'request' or 'response'")
         if not is_list(native.get("parts")):
             place.refuse(".parts", f"must be a list of parts, not {type(native.get('parts')).__name__}")
