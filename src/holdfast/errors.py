@@ -5,6 +5,7 @@ HoldfastError
 │   └── EmptyConversationError there is nothing a model could answer
 ├── UnknownReferenceError      a reference names nothing that its asker may see
 ├── SettingsError              a budget, policy, format or model setting cannot work
+│   └── UnknownScopeError      there is no agent of that scope in this conversation
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
 ├── CannotFitError             what may not be shortened is larger than the budget
 ├── CompactionError            a compaction that somebody asked for was not made; nothing has changed
@@ -96,6 +97,17 @@ class SettingsError(HoldfastError):
         self.problem = problem
         self.where = where
         """File and line, variable or flag."""
+
+
+class UnknownScopeError(SettingsError):
+    """Nobody works or has worked under that scope here. Give `main`, or the scope of a delegate."""
+
+    def __init__(self, scope: str, known: Sequence[str] = ()) -> None:
+        others = ", ".join(repr(one) for one in known[:5])
+        super().__init__(
+            "scope", f"{scope!r:.60} is no agent's here; give 'main'{f' or one of {others}' * bool(others)}"
+        )
+        self.scope = scope
 
 
 class PendingToolCallsError(HoldfastError):

@@ -25,9 +25,10 @@ class Archivist(Folder):
     @fetching
     async def artifacts(self, *, scope: str = log.MAIN) -> list[Artifact]:
         """Return the large tool results that an agent may see, in view or not, the oldest first."""
+        named = await self._keeper.scope(scope_named(scope))
         async with self._keeper.turn:
             await self._keeper.take_in()
-        context = self.history.context(scope_named(scope))
+        context = self.history.context(named)
         return list(self._large(context, range(context.standing.cleared_at, context.length)))
 
     @fetching
@@ -45,9 +46,10 @@ class Archivist(Folder):
         `lines` are counted from 1, the last one included, `chars` from 0. What is larger than a share of the window is
         given out in such parts only.
         """
+        named = await self._keeper.scope(scope_named(scope))
         async with self._keeper.turn:
             await self._keeper.take_in()
-        found = self._named(self.history.context(scope_named(scope)), words("reference", reference))
+        found = self._named(self.history.context(named), words("reference", reference))
         results = self.history.entries[found.position].message.results
         text = next(result.text for result in results if result.call_id == found.call_id)
         part = _part(text, lines, chars)

@@ -26,6 +26,11 @@ class Earlier:
         self._store, self._clock, self._model = store, clock, model
         self.names = list(dict.fromkeys(names))
 
+    async def missing(self) -> list[str]:
+        """Return a note of the sessions that were named and are not there."""
+        gone = [name for name in self.names if not await self._store.length(name)]
+        return [f"there is no session {', '.join(f'{name!r:.80}' for name in gone[:MOST])}"] if gone else []
+
     def named_in(self, refs: str) -> str | None:
         """Return the session that all of some references are into; None where there is none."""
         pieces = [piece.strip() for piece in refs.split(",")]

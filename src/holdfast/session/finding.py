@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from holdfast.core.conversation.messages import Message
 from holdfast.core.history.answers import Answers
 from holdfast.core.history.artifacts import PREFIX, is_named
 from holdfast.core.history.recall.asking import Recall
@@ -245,7 +246,7 @@ def is_work(one: Found) -> bool:
 
 def _is_asked(one: Found, asking: Recall) -> bool:
     """Return whether a message is what was asked for."""
-    if asking.role and one.message.role != asking.role:
+    if asking.role and not _is_by(one.message, asking.role):
         return False
     if asking.tool and asking.tool.lower() not in one.tool.lower().split(", "):
         return False
@@ -253,6 +254,13 @@ def _is_asked(one: Found, asking: Recall) -> bool:
     if asking.text and not any(asking.text.lower() in text.lower() for text in texts):
         return False
     return not asking.file or asking.file in one.about or any(asking.file in text for text in texts)
+
+
+def _is_by(message: Message, role: str) -> bool:
+    """Return whether a message is by somebody; formats file what a tool returned under their own roles."""
+    if role == "tool":
+        return message.role == "tool" or bool(message.outline.result_ids)
+    return message.role == role and (role != "user" or message.speaker in {"user", "task"})
 
 
 def check_words(asking: Recall) -> None:

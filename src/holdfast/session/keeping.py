@@ -24,6 +24,7 @@ from holdfast.errors import (
     SessionClosedError,
     StoreError,
     StoreUnavailableError,
+    UnknownScopeError,
     UnknownSessionError,
 )
 from holdfast.session.log import Log, checked_record, indexed
@@ -125,6 +126,18 @@ class Keeper:
             self.damage = list(shortcut.damage)
             self.log.length = self._shortcut_at = snapshot.length
             self.log.newest_schema = max(SCHEMA, shortcut.newest_schema)
+
+    async def scope(self, scope: str) -> str:
+        """Return a scope that somebody works or has worked under; raises `UnknownScopeError` for any other."""
+        if not self._knows(scope):
+            async with self.turn:
+                await self.take_in()
+            if not self._knows(scope):
+                raise UnknownScopeError(scope, sorted(self.history.scopes.parents))
+        return scope
+
+    def _knows(self, scope: str) -> bool:
+        return scope == log.MAIN or scope in self.history.scopes.parents or scope in self.history.counts
 
     async def take_in(self) -> int:
         """Take in what others have written since, and return how many events that were."""

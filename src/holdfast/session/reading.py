@@ -17,9 +17,10 @@ class Reader(Traveller):
     @fetching
     async def shown(self, scope: str = log.MAIN) -> list[Entry]:
         """Return what stands of the conversation for an agent, before anything is done to make it fit."""
+        named = await self._keeper.scope(scope_named(scope))
         async with self._keeper.turn:
             await self._keeper.take_in()
-            return self.history.context(scope_named(scope)).shown()
+            return self.history.context(named).shown()
 
     async def receipts(self) -> list[ChangeReceipt]:
         """Return what every change of context did, the oldest first, compactions that came to nothing included."""

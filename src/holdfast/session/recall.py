@@ -44,7 +44,10 @@ class Recalling(Reader):
         that may be searched too, and be referred to as `NAME#12`. Raises `UnknownReferenceError` where nothing of what
         it refers to is there for this agent.
         """
+        named = await self._keeper.scope(scope_named(scope))
         others = Earlier(self.store, self.clock, self.model, [name for name in earlier if name != self._keeper.session])
+        if isinstance(asking, Sequence) and not isinstance(asking, str):
+            raise MalformedInputError("recall", "pass Recall(query=(…)) for several questions, not a list of them")
         if isinstance(asking, str) and others.named_in(asking):
             asking = Recall(refs=asking)
         question = asking if isinstance(asking, Recall) else Recall.of(asking)
@@ -52,11 +55,11 @@ class Recalling(Reader):
         if (elsewhere := await others.places(question)) is not None:
             return elsewhere
         if not (others.names and question.questions) or question.skip:
-            return await self._recalled(question, scope_named(scope))
+            return await self._recalled(question, named)
         found = await others.search(question)
         left = question.max_tokens - sum(one.asked.max_tokens for one in found if one.asked)
-        own = await self._recalled(replace(question, max_tokens=left), scope_named(scope))
-        return replace(own, earlier=tuple(found))
+        own = await self._recalled(replace(question, max_tokens=left), named)
+        return replace(own, earlier=tuple(found), notes=(*own.notes, *await others.missing()))
 
     @fetching
     async def _recalled(self, question: Recall, scope: str) -> Recalled:

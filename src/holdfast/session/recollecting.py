@@ -13,7 +13,7 @@ from holdfast.core.history.recall.answer import Recalled, by_day
 from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.bodies import body_of
 from holdfast.core.history.recall.names import MAX_RANKED, names_for
-from holdfast.core.history.recall.packing import Found, Packer, answered_places, packed_places, packed_search
+from holdfast.core.history.recall.packing import Found, Packer, answered_places, beyond, packed_places, packed_search
 from holdfast.core.history.recall.references import Reference
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import NotInMemoryError, UnknownReferenceError
@@ -94,6 +94,8 @@ class _Recollection:
             read = await self._reader.named(await self._reader.read(run))
             found = [one for one in read if _has_part(one, place)]
             is_there = is_there or bool(found)
+            self._reader.notes += [note for one in found if (note := beyond(place, one))]
+            found = [one for one in found if not beyond(place, one)]
             if left := packed_places([(place, one) for one in found], self._packer):
                 rest = Reference(run[-1] + 1, place.last)
                 return [*left, *([rest] if rest.first <= rest.last else [])], True

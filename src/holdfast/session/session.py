@@ -226,7 +226,7 @@ class Session(Delegator):
         `has_recall` says whether the model has the tool of `recall_tool`: then markers tell it how to ask for the rest.
         None for as it was last said.
         """
-        asked, named = model_named(model) or self.model, scope_named(scope)
+        asked, named = model_named(model) or self.model, await self._keeper.scope(scope_named(scope))
         wanted = Wanted(budget=budget, model=asked, scope=named, has_recall=has_recall)
         return await self._ladder.prepare(wanted, read_beside(system, tools))
 

@@ -55,6 +55,8 @@ def _show(chat: Chat, found: Recalled) -> None:
 
 def _heading(excerpt: Excerpt) -> str:
     pieces = [excerpt.ref, excerpt.said_by, excerpt.tool, excerpt.time]
+    if excerpt.lines:
+        pieces.append(f"lines {excerpt.lines}")
     if not excerpt.is_whole:
         pieces.append(f"characters {excerpt.start}-{excerpt.stop} of {excerpt.total}")
     return " · ".join(piece for piece in pieces if piece)

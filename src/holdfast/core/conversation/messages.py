@@ -217,8 +217,12 @@ class Message:
 
     @property
     def speaker(self) -> str:
-        """Whose word it is, for people: its role, unless it comes from memory or tells an agent what to do."""
-        return "memory" if self.is_from_memory else "task" if self.is_task else self.role
+        """Whose word it is, for people: its role, unless it is memory's, a tool's, or tells an agent what to do."""
+        if self.is_from_memory:
+            return "memory"
+        if self.role == "user" and self.outline.result_ids and not self.is_prompt:
+            return "tool"
+        return "task" if self.is_task else self.role
 
     def trusted_as(self, trust: Trust) -> "Message":
         """Return the same message with its words under another label, and its JSON as it was."""

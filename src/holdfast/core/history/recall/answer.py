@@ -36,11 +36,13 @@ class Excerpt:
     """The same for people: `2026-01-31 10:02`, in UTC."""
     tool: str = ""
     """The tool that was called or that answers."""
+    lines: str = ""
+    """Which lines of the message it is, where lines were asked for: `40-44 of 120`."""
     part: int | None = None
     """Which part of the message, where only one was asked for; then characters are counted in that part."""
     is_neighbour: bool = False
     speaker: str = ""
-    """Whose word it is, where that is not its role's: `memory`, or `task` for what an agent was told."""
+    """Whose word it is, where that is not its role's: `memory`, `tool`, or `task` for what an agent was told."""
 
     @property
     def said_by(self) -> str:
@@ -140,6 +142,8 @@ def headed(excerpt: Excerpt, before: Excerpt | None, mark: str) -> str:
         pieces.append(excerpt.tool)
     if day := _day(excerpt.time, before.time if before else ""):
         pieces.append(day)
+    if excerpt.lines:
+        pieces.append(f"lines {excerpt.lines},")
     if not excerpt.is_whole:
         pieces.append(f"characters {excerpt.start}-{excerpt.stop} of {excerpt.total}")
     return f"{' '.join(pieces)}:\n{excerpt.text}"

@@ -15,7 +15,7 @@ from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
 from holdfast.core.history.recall.bodies import Body, body_of, text_of
 from holdfast.core.history.recall.passages import best_passage, matches_in, said_of
 from holdfast.core.history.recall.ranking import pairs_of, telling_words
-from holdfast.core.history.recall.references import Reference, Span
+from holdfast.core.history.recall.references import Reference, Span, line_count
 
 FRAME_TOKENS = 28
 """What is set aside for the first line and for how to ask for more, the question excepted."""
@@ -104,7 +104,7 @@ class Packer:
         chars = min(len(excerpt.text), self.left * CHARS_PER_TOKEN)
         while chars > 0 and self.left >= LEAST_TOKENS:
             stop = _end(excerpt.text, chars)
-            beginning = replace(excerpt, text=excerpt.text[:stop], stop=excerpt.start + stop)
+            beginning = replace(excerpt, text=excerpt.text[:stop], stop=excerpt.start + stop, lines="")
             if self.take(beginning):
                 return beginning
             chars = min(stop - 1, chars * 3 // 4)
@@ -165,7 +165,22 @@ def excerpt_at(place: Reference, one: Found) -> Excerpt:
     first, last = (body.part(place.part) if place.part is not None else None) or (0, len(body.text))
     text = body.text[first:last]
     start, stop = place.span.within(text) if place.span else (0, len(text))
-    return _excerpt(one, text, start, stop, place.part)
+    excerpt = _excerpt(one, text, start, stop, place.part)
+    if place.span is None or not place.span.is_lines or stop <= start or excerpt.is_whole:
+        return excerpt
+    count = line_count(text)
+    last = count if place.span.stop is None else min(place.span.stop, count)
+    return replace(excerpt, lines=f"{max(1, place.span.start)}-{last} of {count}")
+
+
+def beyond(place: Reference, one: Found) -> str:
+    """Return how long a message is where a piece behind its end is asked for; empty where there is such a piece."""
+    excerpt = excerpt_at(place, one)
+    if place.span is None or excerpt.text or not excerpt.total:
+        return ""
+    text = one.body.text if excerpt.part is None else one.body.text[slice(*(one.body.part(excerpt.part) or (0, 0)))]
+    many, unit = (line_count(text), "line") if place.span.is_lines else (excerpt.total, "character")
+    return f"{excerpt.ref} has {many:,} {unit}{'s' * (many != 1)}"
 
 
 def place_of(place: Reference, one: Found) -> Reference:

@@ -12,6 +12,7 @@ from holdfast.errors import MalformedInputError
 MAX_DIGITS = 12
 MAX_PLACES = 200
 SHORT_CHARS = 4_096
+BACKWARD = "goes from behind to front; give the smaller number first"
 _SEPARATORS = re.compile(r"[,;\s]+")
 _WRAPPING = "()[]{}<>\"'`."
 _PLACE = re.compile(
@@ -82,7 +83,9 @@ def is_reference(text: str) -> bool:
     try:
         found = references_in(text)
     except MalformedInputError:
-        return False
+        # One that cannot be, alone on its line, is to be refused and not searched for.
+        alone = _DASHES.sub("-", text.strip())
+        return alone.startswith("#") and bool(_RUN.fullmatch(alone) or _PLACE.fullmatch(alone))
     return "#" in text and all(place.is_position for place in found)
 
 
@@ -102,7 +105,7 @@ def _reference(piece: str) -> Reference:
     if run := _RUN.fullmatch(piece):
         first, last = int(run[1]), int(run[2])
         if last < first:
-            raise MalformedInputError("recall.ref", f"{piece!r:.60} ends before it begins")
+            raise MalformedInputError("recall.ref", f"#{first}-#{last} {BACKWARD}")
         return Reference(first, last)
     if place := _PLACE.fullmatch(piece):
         position, part = int(place[1]), int(place[2]) if place[2] else None
@@ -128,7 +131,7 @@ def _span(start: str | None, stop: str | None, *, is_lines: bool) -> Span:
     first = int(start) if start else int(is_lines)
     last = int(stop) if stop else None
     if last is not None and last < first:
-        raise MalformedInputError("recall.ref", f"{first}-{last} ends before it begins")
+        raise MalformedInputError("recall.ref", f"{first}-{last} {BACKWARD}")
     return Span(first, last, is_lines)
 
 

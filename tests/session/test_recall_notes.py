@@ -1,0 +1,110 @@
+"""Recall says what it could not do: a wrong scope, session, line or order is named, and is never silence."""
+
+import pytest
+
+from holdfast import Session
+from holdfast.errors import MalformedInputError, UnknownScopeError
+from holdfast.session.recall import Recall
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, called, returned, said
+from holdfast.wire.convert import convert
+
+WORK = [
+    said("read it"),
+    called("c1", arguments={"path": "a.py"}),
+    returned("c1", "the tides"),
+    answered("done"),
+    said("thanks"),
+]
+
+
+@pytest.mark.parametrize(
+    "format_name", ["openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"]
+)
+async def test_what_a_tool_returned_is_found_under_its_role_in_every_format(format_name: str) -> None:
+    async with Session.open("f", store=MemoryStore()) as session:
+        messages = convert(WORK, source="openai-chat", target=format_name).messages
+        await session.record(messages, format=format_name)
+
+        tools = await session.recall_for(Recall(role="tool"))
+        people = await session.recall_for(Recall(role="user"))
+        words = await session.recall_for(Recall(query="tides", role="tool"))
+
+    assert [(one.position, one.said_by, one.text) for one in tools.excerpts] == [(2, "tool", "the tides")]
+    assert [(one.position, one.said_by, one.text) for one in people.excerpts] == [
+        (4, "user", "thanks"),
+        (0, "user", "read it"),
+    ]
+    assert [one.position for one in words.excerpts] == [2]
+
+
+async def test_a_scope_that_nobody_works_under_is_refused_by_name() -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record([said("the key is under the pot")])
+        async with session.delegate("scout", task="look") as scout:
+            await scout.record([answered("found it")])
+
+        with pytest.raises(UnknownScopeError, match=r"'nosuch' is no agent's here; give 'main' or one of") as refused:
+            await session.recall_for("key", scope="nosuch")
+        for asked in (session.prepare, session.shown, session.artifacts):
+            with pytest.raises(UnknownScopeError):
+                await asked(scope="nosuch")
+        theirs = await session.recall_for("found", scope=scout.scope)
+
+    assert refused.value.scope == "nosuch"
+    assert [one.text for one in theirs.excerpts][:1] == ["found it"]
+
+
+async def test_an_earlier_session_that_is_not_there_is_told_of() -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record([said("the key is under the pot")])
+
+        found = await session.recall_for("key", earlier=["nosuch"])
+
+    assert found.notes == ("there is no session 'nosuch'",)
+    assert [one.ref for one in found.excerpts] == ["#0"]
+
+
+@pytest.mark.parametrize(
+    ("ref", "note"),
+    [
+        ("#0:L5-L9", "#0 has 1 line"),
+        ("#1:L5-L9", "#1 has 3 lines"),
+        ("#0:500-900", "#0 has 24 characters"),
+        ("#0.1:L5-L9", "#0.1 has 1 line"),
+    ],
+)
+async def test_who_asks_for_what_is_behind_the_end_is_told_how_long_a_message_is(ref: str, note: str) -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record([said("the key is under the pot"), answered("one\ntwo\nthree")])
+
+        found = await session.recall_for(ref)
+
+    assert (found.excerpts, found.notes) == ((), (note,))
+
+
+async def test_an_answer_names_the_lines_that_it_is() -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record([said("\n".join(f"line {number}" for number in range(1, 121)))])
+
+        found = await session.recall_for("#0:L40-L41")
+        last = await session.recall_for("#0:L119-L300")
+
+    assert [(one.text, one.lines) for one in found.excerpts] == [("line 40\nline 41\n", "40-41 of 120")]
+    assert "lines 40-41 of 120, characters " in str(found)
+    assert last.excerpts[0].lines == "119-120 of 120"
+
+
+@pytest.mark.parametrize("ref", ["#5-#2", "#5 – #2", "#0:L9-L5"])
+async def test_a_range_from_behind_to_front_is_refused_and_not_searched_for(ref: str) -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record([said("5 and 2")])
+
+        with pytest.raises(MalformedInputError, match="goes from behind to front; give the smaller number first"):
+            await session.recall_for(ref)
+
+
+async def test_several_questions_in_a_list_are_refused_with_what_would_do() -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        with pytest.raises(MalformedInputError, match=r"pass Recall\(query=\(…\)\)"):
+            await session.recall_for(["a", "b"])  # pyright: ignore[reportArgumentType]
