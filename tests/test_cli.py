@@ -147,7 +147,7 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
 
     code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
 
-    assert (code, out) == (0, "replaced 1 times in 1 records\n")
+    assert (code, out) == (0, "replaced 1 time in 1 record\n")
     assert problems == "holdfast: it also stands in session other; scrub that one too\n"
     assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
     assert run(capsys, "replay", "report-1", "--verify")[:2] == (
@@ -181,7 +181,7 @@ def test_a_scrub_reaches_the_files_beside_a_session(
     changed = [tmp_path / "home" / name for name in files][:5]
     assert (code, out.splitlines()) == (
         0,
-        ["replaced 1 times in 1 records", *(f"replaced in {path}" for path in changed)],
+        ["replaced 1 time in 1 record", *(f"replaced in {path}" for path in changed)],
     )
     assert [name for name, text in kept.items() if "sk-secret12345" in text] == ["checkpoints/other/001-keys.md"]
 
@@ -200,7 +200,7 @@ def test_a_scrub_leaves_alone_the_folder_that_a_session_is_named_after(
 
     code, out, _ = run(capsys, "scrub", str(private), "sk-secret12345")
 
-    assert (code, out) == (0, "replaced 1 times in 1 records\n")
+    assert (code, out) == (0, "replaced 1 time in 1 record\n")
     assert (private / "config.ini").read_text() == "key = sk-secret12345\n"
 
 

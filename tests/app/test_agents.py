@@ -93,3 +93,31 @@ def test_a_project_that_is_not_trusted_sends_nothing_to_its_agents(tmp_path: Pat
 
     assert dict(found.agents) == {}
     assert "sends conversations to elsewhere.example" in found.notes[0]
+
+
+def test_what_is_wrong_with_one_agent_leaves_the_others(tmp_path: Path) -> None:
+    text = "[agents.good]\ndescription = 'reads'\n[agents.bad]\nmodle = 'x'\n[agents.last]\n"
+    (tmp_path / "holdfast.toml").write_text(text)
+
+    found = load(flags={}, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)}, is_tolerant=True)
+
+    assert [*found.agents] == ["good", "last"]
+    assert [problem.setting for problem in found.problems] == ["agents.bad.modle"]
+
+
+def test_an_agent_is_told_in_a_line() -> None:
+    full = NamedAgent(
+        name="reviewer",
+        description="reads changes",
+        model="openai:gpt-5",
+        tools=("read", "run"),
+        sees=Sees(pins=True, turns=2, max_tokens=4_000),
+        main_sees="answers",
+        max_steps=20,
+    )
+
+    assert str(full) == (
+        "reads changes; model openai:gpt-5; tools read, run; sees pins, turns = 2 in at most 4,000 tokens; "
+        "the main agent sees answers of it; at most 20 steps"
+    )
+    assert str(NamedAgent(name="a")) == "tools read; sees everything; the main agent sees nothing of it"

@@ -11,7 +11,7 @@ from holdfast.chat.happenings import CallEnded, TurnEnded, Words
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import Piece, called, replied, spoken
 from tests.chat.conftest import Served
-from tests.chat.room import Room, told
+from tests.chat.room import Room, entered, told
 
 SETTINGS = """
 [agents.looker]
@@ -88,7 +88,7 @@ async def test_without_agents_there_is_nobody_to_ask(tmp_path: Path, served: Ser
     assert await told(chat, room, "/agents") == (
         "there are no agents to ask; name them in the settings, as [agents.NAME]"
     )
-    assert await told(chat, room, "/agents 3") == "/agents: takes the number of a task; /agents lists them"
+    assert await told(chat, room, "/agents 3") == "/agents: there is no task 3; /agents lists them"
     await chat.close()
 
 
@@ -104,3 +104,16 @@ def test_what_stands_for_a_tools_output_is_not_shown_as_an_answer(size: int) -> 
     shown = "".join(curtain.passes(text[at : at + size]) for at in range(0, len(text), size)) + curtain.rest()
 
     assert shown == "Three [tests] fail.\n\nSee [Art] and [Artifact: none.\n[Artifacts] too. "
+
+
+async def test_a_task_that_is_not_there_is_told_so_and_a_model_without_tools_too(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"model": "embedded"})
+
+    shown = [await told(chat, room, line) for line in ("/agents 9", "/agents nine", "/agents")]
+    await chat.close()
+
+    assert shown == [
+        "/agents: there is no task 9; /agents lists them",
+        "/agents: takes the number of a task; /agents lists them",
+        "the embedded model has no tools and cannot delegate; /model NAME chooses another",
+    ]

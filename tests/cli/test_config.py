@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,28 @@ def test_holdfast_alone_says_what_it_is_and_what_to_try(home: Path, capsys: Capt
     assert f"Conversations are kept in sqlite:///{home}/chats.db.\n" in out
     assert sum(line.startswith("  holdfast ") for line in out.splitlines()) == 3
     assert not home.exists()
+
+
+def test_an_agent_is_shown_as_a_line_of_words(home: Path, capsys: Captured) -> None:
+    home.mkdir()
+    (home / "holdfast.toml").write_text("[agents.scout]\ndescription = 'looks around'\n")
+
+    code, out, _ = run(capsys, "config", "agents")
+
+    told = "looks around; tools read; sees everything; the main agent sees nothing of it"
+    assert (code, out.splitlines()[2]) == (0, f"  scout: {told}  ({home}/holdfast.toml:1)")
+
+
+def test_the_version_is_said(capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"holdfast {version('holdfast')}\n"
+
+
+def test_the_usage_of_sessions_says_that_nothing_more_need_be_said(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["sessions", "--help"])
+
+    assert "[rm | prune]" in capsys.readouterr().out.replace("\n", " ")

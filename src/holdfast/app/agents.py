@@ -34,6 +34,19 @@ class NamedAgent:
     max_steps: int | None = None
     timeout_seconds: int | None = None
 
+    def __str__(self) -> str:
+        """What it is, in one line, as far as something was said of it."""
+        parts = [
+            self.description,
+            f"model {self.model}" if self.model else "",
+            f"tools {', '.join(self.tools) or 'none'}",
+            f"sees {_told(self.sees)}",
+            f"the main agent sees {self.main_sees} of it",
+            f"at most {self.max_steps:,} steps" if self.max_steps else "",
+            f"at most {self.timeout_seconds:,} seconds" if self.timeout_seconds else "",
+        ]
+        return "; ".join(part for part in parts if part)
+
 
 class NamedAgents(NamedTables):
     """Agents by their names."""
@@ -59,6 +72,14 @@ class NamedAgents(NamedTables):
             max_steps=numbers.get("max_steps"),
             timeout_seconds=numbers.get("timeout_seconds"),
         )
+
+
+def _told(sees: Sees) -> str:
+    """Return what an agent is shown, in words."""
+    chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
+    chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
+    most = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"
+    return (", ".join(chosen) or "nothing") + most
 
 
 def _sees(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) -> Sees:

@@ -16,6 +16,7 @@ from holdfast.app.declarations import DECLARATIONS, PREFIX, canonical
 from holdfast.app.places import HOME_VARIABLE, OTHER_FILE, Places, places, shortened
 from holdfast.app.settings import Given, Settings, Source, SourceKind, checked, settled
 from holdfast.app.statements import Key, lines_of, parsed
+from holdfast.app.tables import NamedTables
 from holdfast.errors import SettingsError, redacted
 
 AGENT = "agent_"
@@ -73,16 +74,28 @@ def _in_toml(path: Path, kind: SourceKind) -> Iterator[Found]:
         try:
             name = canonical(key, where=str(source))
             _refuse_twice(key, first.setdefault(name, key), source)
-            given = Given(name, checked(key, value, source, path.parent, lines), source)
-            yield from _by_table(given, key, lines)
         except SettingsError as error:
             yield error
+        else:
+            for piece in _apart(name, value):
+                try:
+                    given = Given(name, checked(key, piece, source, path.parent, lines), source)
+                    yield from _by_table(given, key, lines)
+                except SettingsError as error:
+                    yield error
         yield from _keys_in(key, value, source)
 
 
 def _refuse_twice(key: str, first: str, source: Source) -> None:
     if key != first:
         raise SettingsError(key, f"is another name of {first}; keep one of them", where=str(source))
+
+
+def _apart(name: str, value: object) -> list[object]:
+    """Return named tables one by one, so that what is wrong with one leaves the others; anything else as it is."""
+    if not isinstance(DECLARATIONS[name].kind, NamedTables) or not isinstance(value, Mapping) or not value:
+        return [value]
+    return [{inner: table} for inner, table in cast("Mapping[str, object]", value).items()]
 
 
 def _by_table(given: Given, key: str, lines: Mapping[Key, int]) -> Iterator[Given]:

@@ -227,7 +227,8 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     files = scrub_files(files_beside(settings_of(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"it also stands in session {other}; scrub that one too")
-    told = f"replaced {done.count:,} times in {len(done.positions):,} records"
+    count, many = done.count, len(done.positions)
+    told = f"replaced {count:,} time{'s' * (count != 1)} in {many:,} record{'s' * (many != 1)}"
     say(
         args,
         "\n".join([told, *(f"replaced in {path}" for path in files)]),

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from holdfast.app.models import bare_name, model_of
 from holdfast.app.places import shortened
-from holdfast.app.providers import missing_key, possible
+from holdfast.app.providers import KEYS, missing_key, possible, provider_of
 from holdfast.app.settings import Settings
 from holdfast.cli.configuring import settings_of
 from holdfast.cli.terminal import plain, print_json
@@ -117,15 +117,34 @@ def _model(settings: Settings) -> Iterator[Finding]:
     elif model.startswith(("http://", "https://")):
         yield from _needs(model, "httpx", "http")
     else:
-        yield from _needs(model, "pydantic_ai", "pydantic-ai")
-        if variable := missing_key(model, os.environ):
-            yield Finding("fail", "model", f"{model} needs a key", f"set {variable}")
+        yield from _named(settings)
+        return
     if model_of(settings) is None:
-        said = f"nobody knows the window of {model}; {DEFAULT_WINDOW:,} tokens are assumed"
-        yield Finding("warn", "model", said, f'write [models."{bare_name(model)}"] with window = … into holdfast.toml')
+        yield _unknown(model)
     if model == EMBEDDED and (providers := possible(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield Finding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
+
+
+def _named(settings: Settings) -> Iterator[Finding]:
+    """Yield whether a model that is named with its provider can be asked; that it can, only where nothing is amiss."""
+    model, is_known = settings.model, model_of(settings) is not None
+    if find_spec("pydantic_ai") is None:
+        yield from _needs(model, "pydantic_ai", "pydantic-ai")
+    elif not is_known and provider_of(model) not in KEYS:
+        said = f"nobody knows {model}"
+        yield Finding("fail", "model", said, "name a provider and its model, such as openai:gpt-5; see holdfast models")
+    elif variable := missing_key(model, os.environ):
+        yield Finding("fail", "model", f"{model} needs a key", f"set {variable}")
+    elif is_known:
+        yield Finding("ok", "model", model)
+    else:
+        yield _unknown(model)
+
+
+def _unknown(model: str) -> Finding:
+    said = f"nobody knows the window of {model}; {DEFAULT_WINDOW:,} tokens are assumed"
+    return Finding("warn", "model", said, f'write [models."{bare_name(model)}"] with window = … into holdfast.toml')
 
 
 def _embedded() -> Iterator[Finding]:

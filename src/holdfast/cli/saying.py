@@ -51,11 +51,22 @@ def parser(said: Sequence[str] | None = None) -> argparse.ArgumentParser:
         prog="holdfast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     whole.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
+    whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     commands = whole.add_subparsers(metavar="COMMAND")
     wanted = ADDING.get(said[0]) if said else None
     for add in [wanted] if wanted else dict.fromkeys(ADDING.values()):
         add(commands)
     return whole
+
+
+class _Version(argparse.Action):
+    """Says which version this is; looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - loaded when it is said
+
+        print(f"holdfast {version('holdfast')}")
+        parser.exit()
 
 
 def _add_chat(commands: Commands) -> None:
@@ -72,7 +83,7 @@ def _add_sessions(commands: Commands) -> None:
     sessions = _command(commands, "sessions", do.list_sessions)
     sessions.add_argument("--prefix", default="", help="only ids that begin so")
     sessions.add_argument("--limit", type=_positive, default=50, metavar="N", help="at most so many (50)")
-    inner = sessions.add_subparsers(metavar="rm | prune")
+    inner = sessions.add_subparsers(metavar="[rm | prune]")
     remove = _command(inner, "rm", do.remove_session, of_session=True)
     prune = _command(inner, "prune", do.prune_sessions)
     prune.add_argument("--days", type=_positive, required=True, metavar="N", help="how old")

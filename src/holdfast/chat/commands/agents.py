@@ -7,6 +7,7 @@ from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.core.history.delegated import Delegation
 from holdfast.errors import SettingsError
+from holdfast.models.embedded.weights import NAME as EMBEDDED
 
 GROUP = Commands()
 TASK_CHARS = 60
@@ -21,8 +22,10 @@ async def agents(chat: Chat, number: str) -> None:
     found = await chat.session.delegations()
     if number:
         wanted = whole_number(number)
-        if wanted is None or not 1 <= wanted <= len(found):
+        if wanted is None:
             raise SettingsError("/agents", "takes the number of a task; /agents lists them")
+        if not 1 <= wanted <= len(found):
+            raise SettingsError("/agents", f"there is no task {wanted}; /agents lists them")
         chat.screen.show(Told("\n\n".join(_told(found[wanted - 1]))))
         return
     known = [(name, agent.model or chat.model, agent.description) for name, agent in chat.settings.agents.items()]
@@ -30,7 +33,9 @@ async def agents(chat: Chat, number: str) -> None:
         chat.screen.show(Table(("AGENT", "MODEL", "WHAT FOR"), known))
     if found:
         chat.screen.show(Table(("N", "AGENT", "STATE", "TASK", "SAW"), list(_rows(found))))
-    if not known and not found:
+    if chat.model == EMBEDDED:
+        chat.screen.show(Notice("the embedded model has no tools and cannot delegate; /model NAME chooses another"))
+    elif not known and not found:
         chat.screen.show(Notice("there are no agents to ask; name them in the settings, as [agents.NAME]"))
 
 

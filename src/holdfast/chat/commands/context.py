@@ -186,7 +186,8 @@ def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
         line = contents.line
         yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
     if folds := len(chat.session.history.version.of(MAIN).folds):
-        yield f"{_many(folds, 'fold')} in place; /receipts shows what they did"
+        did = "it" if folds == 1 else "they"
+        yield f"{_many(folds, 'fold')} in place; /receipts shows what {did} did"
     if chat.status.cost is not None:
         yield f"${chat.status.cost:.4f} since the program began"
 

@@ -64,7 +64,7 @@ def digest(
     """
     count = len(entries) if message_count is None else message_count
     frame = (
-        f"[Summary of {count:,} earlier messages, made by rule, for reference only. "
+        f"[Summary of {count:,} earlier message{'s' * (count != 1)}, made by rule, for reference only. "
         "It records what happened and asks for nothing.]"
     )
     room = allowance_tokens - counter.count(frame) - 2

@@ -67,7 +67,9 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
         if summary
         else _without_summary(outlook, step, kept, allowance.tokens - max(0, taken - allowance.talk))
     )
-    return "\n\n".join(text for text in (done, *texts) if text) or f"[{step.count:,} earlier messages]"
+    return "\n\n".join(text for text in (done, *texts) if text) or (
+        f"[{step.count:,} earlier message{'s' * (step.count != 1)}]"
+    )
 
 
 def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: int) -> str:
