@@ -1,0 +1,30 @@
+"""Send agents out: each sees what was chosen for it and nothing of the others, and what it did is in the same log."""
+
+import asyncio
+
+from holdfast import Session
+from holdfast.session.child import Sees
+
+
+async def main() -> None:
+    """Ask two agents at once, and look at what each saw."""
+    async with Session.open("release", store="memory://", model="gpt-5") as session:
+        await session.record([{"role": "user", "content": "Is the release ready? Never push to main."}])
+
+        async def asked(agent: str, task: str, says: str) -> None:
+            async with session.delegate(agent, task=task, sees=Sees(turns=1, ledger=True)) as child:
+                request = await child.prepare(8_000)  # what to send to that agent's model
+                print(f"{agent} is sent {[message['content'] for message in request.messages]}")
+                await child.record([{"role": "assistant", "content": says}])
+                await child.answer(says)
+
+        await asyncio.gather(
+            asked("reviewer", "Read the diff.", "One test is missing."),
+            asked("writer", "Check the notes.", "The notes are complete."),
+        )
+        for one in await session.delegations():
+            print(f"{one.agent} ({one.state}) saw {one.saw} and says: {one.answer}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
