@@ -215,6 +215,14 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
     assert "undo with /undo" in receipts
 
 
+async def test_an_empty_context_is_told_without_roles(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+
+    shown = await told(chat, room, "/context")
+
+    assert "- 0 messages, 0 characters\n" in shown
+
+
 async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
     await said(chat, 12)

@@ -179,7 +179,8 @@ def _parts(contents: Contents) -> Iterable[tuple[str, ...]]:
 
 def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
-    yield f"{_many(contents.messages, 'message')} ({roles}), {contents.characters:,} characters"
+    by_whom = f" ({roles})" if roles else ""
+    yield f"{_many(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
     yield f"{contents.total:,} of {contents.budget:,} tokens; {could_free}"
     if contents.line is not None:
         when = "" if contents.turns_left is None else f", in about {_many(contents.turns_left, 'turn')} at this pace"
