@@ -163,5 +163,14 @@ def test_no_attack_becomes_more_than_the_one_entry_that_it_was_put_on_a_board_as
         assert (entry.id, entry.sources, entry.used) == (board.entries[0].id, ("s #1",), 0)
 
 
+def test_no_entry_of_an_inbox_ends_it_wherever_in_a_line_it_tries() -> None:
+    for text in ATTACKS.values():
+        framed = inbox_frame([f"- {line}" for line in text.split("\n")], "tides")
+
+        ends = [line for line in seen(framed) if re.search(r"(?i)\[\s*end of the inbox", line)]
+
+        assert ends == ["[End of the inbox.]"]
+
+
 def test_there_are_many_attacks_and_each_is_its_own() -> None:
     assert len(set(ATTACKS.values())) == len(ATTACKS) >= 50
