@@ -512,3 +512,19 @@ async def test_who_waits_for_a_turn_when_a_session_is_closed_does_not_get_it() -
     with pytest.raises(SessionClosedError):
         await recording
     assert await store.length("gone") == 0
+
+
+async def test_a_client_that_moves_its_cache_mark_sends_the_same_conversation() -> None:
+    def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return a list whose last message is marked for the cache, as clients send it."""
+        *earlier, last = messages
+        block = {"type": "text", "text": last["content"], "cache_control": {"type": "ephemeral"}}
+        return [*earlier, {**last, "content": [block]}]
+
+    talk = [{"role": role, "content": f"{role} {number}"} for number in range(3) for role in ("user", "assistant")]
+    async with Session.open("c1") as session:
+        new = [await session.sync(marked(talk[:count]), format="anthropic-messages") for count in (1, 3, 3, 5)]
+        rewinds = [event for event in await session.events() if isinstance(event, log.Rewound)]
+
+    assert new == [range(1), range(1, 3), range(3, 3), range(3, 5)]
+    assert rewinds == []

@@ -5,7 +5,7 @@ opened by a shortcut, and of what was said only what is asked for is read.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from random import random
@@ -98,8 +98,8 @@ class Keeper:
         """When the last request was prepared."""
         self.began_ms: int | None = None
         """When the last compaction was started."""
-        self.sent: list[tuple[str, int | None]] = []
-        """The hashes of what was last sent, and the positions it came from."""
+        self.sent: list[tuple[Mapping[str, object], str, int | None]] = []
+        """What was last sent, with its hashes and the positions it came from."""
         self.hashes: dict[int, str] = {}
         """Of recorded messages, by position."""
         self.names: dict[int, str] = {}

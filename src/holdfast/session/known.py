@@ -41,6 +41,12 @@ def recorded(history: History, keeper: Keeper) -> list[Recorded]:
     return found
 
 
+def last_sent(keeper: Keeper, spoken: str) -> list[tuple[str, int | None]]:
+    """Return what was last sent, by the names it would come back under, with the positions it came from."""
+    is_named = spoken in KEEPING_MORE
+    return [(name_of(native, spoken) if is_named else digest, position) for native, digest, position in keeper.sent]
+
+
 def noted(
     history: History, events: Sequence[log.MessageAppended], messages: Sequence[Message]
 ) -> list[log.MessageAppended]:

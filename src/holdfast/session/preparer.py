@@ -212,5 +212,5 @@ class Preparer:
             self._compactor.companions.remember()
         if situation.scope == log.MAIN:
             # A client that sends its list again was answered by the main agent.
-            keeper.sent = list(zip(request.hashes, request.positions, strict=True))
+            keeper.sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
         self._meter.sent(model, request.tokens.counted)

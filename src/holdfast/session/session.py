@@ -32,7 +32,7 @@ from holdfast.session.delegating import Delegator, errand_of
 from holdfast.session.fetching import fetching
 from holdfast.session.given import count, model_named, position, read_beside, read_messages, scope_named, shown, words
 from holdfast.session.keeping import Clock, Keeper
-from holdfast.session.known import name_of, noted, recorded
+from holdfast.session.known import last_sent, name_of, noted, recorded
 from holdfast.session.meter import Meter
 from holdfast.session.overflow import Ladder
 from holdfast.session.preparer import Preparer
@@ -201,7 +201,8 @@ class Session(Delegator):
         async with self._keeper.turn:
             await self._keeper.take_in()
             given = [name_of(native, wire.name) for native in natives]
-            found = difference(given, recorded(self.history, self._keeper), self._keeper.sent, len(self.history))
+            known, view = recorded(self.history, self._keeper), last_sent(self._keeper, wire.name)
+            found = difference(given, known, view, len(self.history))
             if found.rewind_to is not None:
                 await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
             events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]

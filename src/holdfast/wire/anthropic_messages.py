@@ -314,6 +314,24 @@ def _media_json(media: Media) -> Mapping[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
+def without_cache_marks(native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message says, whoever marks it for the cache: a mark moves on with every request of a client."""
+    content = native.get("content")
+    blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**native, "content": _unmarked(blocks)}
+
+
+def _unmarked(blocks: object) -> object:
+    if not is_list(blocks):
+        return blocks
+    return [
+        {key: _unmarked(value) if key == "content" else value for key, value in block.items() if key != "cache_control"}
+        if is_mapping(block)
+        else block
+        for block in blocks
+    ]
+
+
 def count_cache_marks(blocks: object) -> int:
     """Return how many cache marks a list of messages, blocks or tools carries."""
     if not is_list(blocks):

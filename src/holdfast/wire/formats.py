@@ -1,13 +1,13 @@
 """The formats conversations come in, by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import Reader
 from holdfast.errors import SettingsError
-from holdfast.wire.anthropic_messages import AnthropicMessages
+from holdfast.wire.anthropic_messages import AnthropicMessages, without_cache_marks
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
@@ -46,7 +46,10 @@ FORMATS: Mapping[str, Format] = {
         PydanticAI(),
     )
 }
-KEEPING_MORE = frozenset({PYDANTIC_AI})
+KEEPING_MORE: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    PYDANTIC_AI: essence,
+    AnthropicMessages.name: without_cache_marks,
+}
 """Those that keep more beside a message than what it says."""
 ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
@@ -66,4 +69,4 @@ def elements_of(wire: Format, natives: list[object]) -> tuple[list[object], Sequ
 
 def essence_of(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a message says, without what a format keeps beside it: nearly always the message itself."""
-    return essence(native) if name in KEEPING_MORE else native
+    return KEEPING_MORE[name](native) if name in KEEPING_MORE else native
