@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.peers import Peer, PeerError, failed_row, install, run
 from benchmarks.reporting import progress
-from benchmarks.tables import failed_cells, markdown, milliseconds, times
+from benchmarks.tables import milliseconds, table_of, times
 
 RUNS = 9
 WORDS = f"Median of {RUNS} fresh interpreters less as many bare ones in the same environment, bytecode written before."
@@ -58,16 +58,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of this part."""
     head = ["", "import", "beside Holdfast", "beside a bare interpreter", "modules"]
     ours = next((row["seconds"] for row in rows if "seconds" in row), None)
-    lines = [
-        failed_cells(row, len(head))
-        if "failed" in row
-        else [
-            row["name"],
-            f"{milliseconds(row['seconds'])} ms",
-            times(row["seconds"], ours),
-            times(row["seconds"], row["bare"]),
-            f"{row['modules']:,}",
-        ]
-        for row in rows
-    ]
-    return markdown(head, lines)
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        beside = [times(row["seconds"], ours), times(row["seconds"], row["bare"])]
+        return [row["name"], f"{milliseconds(row['seconds'])} ms", *beside, f"{row['modules']:,}"]
+
+    return table_of(head, rows, cells)

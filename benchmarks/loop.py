@@ -8,17 +8,15 @@ OpenAI would refuse: a call without its result, a result without its call. It te
 gives back log lines, which have more tokens than four characters each would make.
 """
 
-import argparse
-import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.peers import Peer, chosen, rows_of
+from benchmarks.peers import Peer, rows_of, shown_for
 from benchmarks.reporting import progress
-from benchmarks.tables import DASH, failed_cells, markdown, share, times, yes
+from benchmarks.tables import DASH, share, table_of, times, yes
 from holdfast import counter_for
 from holdfast.testing.endpoint import Endpoint, Piece, Received, replied
 
@@ -197,21 +195,19 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     head += ["prompt tokens", "summaries (refused)", "their tokens", "all tokens"]
     ours = next((_spent(row) for row in rows if row["name"] == "Holdfast" and "tokens" in row), None)
-    lines: list[list[str]] = []
-    for row in rows:
-        if "tokens" not in row:
-            lines.append(failed_cells(row, len(head)))
-            continue
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
         done = max(0, row["answered"] - row["is_finished"])
         wrote = f"{row['summaries']} ({row['refused_summaries']})" if row["summaries"] else "0"
-        lines.append([
+        return [
             row["name"], yes(row["is_finished"]), str(done), str(row["over"]), str(row["invalid"]),
             yes(row["has_task"]), share(row["with_task"], row["requests"]), f"{row['tokens']:,}",
             wrote, f"{row['summary_tokens']:,}" if row["summaries"] else DASH,
             times(_spent(row), ours if row["is_finished"] else None),
-        ])  # fmt: skip
+        ]  # fmt: skip
+
     reasons = [f"- {row['name']} ended with: {row['reason']}" for row in rows if "tokens" in row and row["reason"]]
-    return "\n".join([markdown(head, lines), "", *reasons]).rstrip()
+    return "\n".join([table_of(head, rows, cells), "", *reasons]).rstrip()
 
 
 def _spent(row: Mapping[str, Any]) -> int:
@@ -231,11 +227,5 @@ async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peers", nargs="*")
-    print(table(asyncio.run(measured(chosen(parser.parse_args().peers)))))
-
-
 if __name__ == "__main__":
-    main()
+    shown_for(__doc__, measured, table)

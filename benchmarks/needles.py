@@ -7,17 +7,15 @@ thousand characters or more. The conversation grows turn by turn, a request for 
 text without any of them, so what is in view was kept to the letter.
 """
 
-import argparse
-import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers import Peer, chosen, rows_of
+from benchmarks.peers import Peer, rows_of, shown_for
 from benchmarks.reporting import progress
-from benchmarks.tables import DASH, failed_cells, markdown, share
+from benchmarks.tables import DASH, share, table_of
 from holdfast import counter_for
 from holdfast.testing.chat import Json
 from holdfast.testing.sessions import generated_session
@@ -120,20 +118,16 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "largest call, tokens",
         "in view or by its own tool",
     ]
-    lines: list[list[str]] = []
-    for row in rows:
-        if "failed" in row:
-            lines.append(failed_cells(row, len(head)))
-            continue
-        has_summaries = row["reached"] is not None
-        seen = (
-            [share(row["reached"], row["gone"]), str(row["calls"]), f"{row['largest']:,}"]
-            if has_summaries
-            else [DASH] * 3
-        )
-        reachable = share(row["reachable"], row["needles"]) + ("" if row["has_tool"] else "*")
-        lines.append([row["name"], share(row["in_view"], row["needles"]), *seen, reachable])
-    return markdown(head, lines)
+    return table_of(head, rows, _cells)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    has_summaries = row["reached"] is not None
+    seen = (
+        [share(row["reached"], row["gone"]), str(row["calls"]), f"{row['largest']:,}"] if has_summaries else [DASH] * 3
+    )
+    reachable = share(row["reachable"], row["needles"]) + ("" if row["has_tool"] else "*")
+    return [row["name"], share(row["in_view"], row["needles"]), *seen, reachable]
 
 
 async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
@@ -152,11 +146,5 @@ async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peers", nargs="*")
-    print(table(asyncio.run(measured(chosen(parser.parse_args().peers)))))
-
-
 if __name__ == "__main__":
-    main()
+    shown_for(__doc__, measured, table)

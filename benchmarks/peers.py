@@ -5,13 +5,14 @@ is one row that says why; nothing else stops. After the installation nobody reac
 and telemetry is off.
 """
 
+import argparse
 import asyncio
 import json
 import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,17 @@ async def rows_of(peer: Peer, task: Mapping[str, Any]) -> list[dict[str, Any]]:
         return json.loads(answer)
     except PeerError as error:
         return [failed_row(peer.name, str(error))]
+
+
+def shown_for(
+    about: str | None,
+    measured: Callable[[Sequence[Peer]], Coroutine[Any, Any, list[dict[str, Any]]]],
+    table: Callable[[list[dict[str, Any]]], str],
+) -> None:
+    """Measure the peers that the command line names, all where it names none, and print the table of it."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*")
+    print(table(asyncio.run(measured(chosen(parser.parse_args().peers)))))
 
 
 def failed_row(name: str, reason: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Tables in Markdown: figures as ratios, a dash for what does not apply, and a reason for what failed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 DASH = "–"
@@ -16,6 +16,13 @@ def failed_cells(row: Mapping[str, Any], columns: int) -> list[str]:
     """Return the cells of somebody who could not be measured: the reason, and then nothing."""
     reason = str(row["failed"]).replace("|", "\\|")
     return [str(row["name"]), f"**failed:** {reason}", *[""] * (columns - 2)]
+
+
+def table_of(
+    head: Sequence[str], rows: Sequence[Mapping[str, Any]], cells: Callable[[Mapping[str, Any]], list[str]]
+) -> str:
+    """Return a table with the cells of each row, or why it has none."""
+    return markdown(head, [failed_cells(row, len(head)) if "failed" in row else cells(row) for row in rows])
 
 
 def times(value: float, baseline: float | None) -> str:

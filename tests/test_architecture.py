@@ -20,7 +20,7 @@ FLOORS = (
     {"core.history"},
     {"core.conversation"},
     {"errors"},
-    {"redaction"},
+    {"redaction", "plural"},
 )
 """From the top down: a room imports from the floors below it and never from its neighbours."""
 PURE = (["core"], ["wire"])

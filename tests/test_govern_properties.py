@@ -12,10 +12,11 @@ from holdfast import HoldfastError, Request, convert, counter_for, govern, valid
 from holdfast.core.conversation.mend import mend
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.conversation.view import Entry
-from holdfast.testing.content_histories import content_histories, sound_content_histories
-from holdfast.testing.histories import anthropic_histories, chat_histories, sound_chat_histories
+from holdfast.testing.content_histories import sound_content_histories
+from holdfast.testing.every_format import HISTORIES
+from holdfast.testing.histories import chat_histories, sound_chat_histories
 from holdfast.testing.item_histories import item_histories, sound_item_histories
-from holdfast.testing.request_histories import request_histories, sound_request_histories
+from holdfast.testing.request_histories import sound_request_histories
 from holdfast.testing.sessions import generated_session
 from holdfast.wire.formats import format_named
 
@@ -30,16 +31,6 @@ PROVIDERS = (
     "bedrock",
     "pydantic-ai",
 )
-HISTORIES = {
-    "openai-chat": chat_histories(),
-    "anthropic-messages": anthropic_histories(),
-    "openai-responses": item_histories(),
-    "openai-responses-stateless": item_histories(),
-    "gemini": content_histories(),
-    "gemini-2": content_histories(),
-    "pydantic-ai": request_histories(),
-}
-"""Broken histories of every format."""
 SOUND_HISTORIES = {
     "openai-chat": sound_chat_histories(),
     "openai-responses": sound_item_histories(),

@@ -5,14 +5,14 @@ are in the file as well; and as its export in lines. Beside it what peers keep o
 LangGraph's SqliteSaver a checkpoint a step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import chosen, rows_of
 from benchmarks.reporting import progress, verdict
 from benchmarks.store.files import BUDGET, MODEL, as_json, bytes_of, url_of
-from benchmarks.tables import failed_cells, markdown, times
+from benchmarks.tables import table_of, times
 from holdfast import Session
 from holdfast.session.transfer import bring_in, outgoing, records_of
 from holdfast.stores.jsonl import export_lines, load_file
@@ -98,16 +98,9 @@ def report(figures: dict[str, Any]) -> str:
 def in_markdown(figures: dict[str, Any]) -> str:
     """Return the table of this part."""
     head = ["", "bytes on disk", "for each byte of content", "beside Holdfast", "messages that come back"]
-    lines = [
-        failed_cells(row, len(head))
-        if "failed" in row
-        else [
-            row["name"],
-            f"{row['bytes']:,}",
-            f"{row['ratio']:.2f}",
-            times(row["times_ours"], 1),
-            str(row["messages"]),
-        ]
-        for row in figures["rows"]
-    ]
-    return markdown(head, lines)
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        sizes = [f"{row['bytes']:,}", f"{row['ratio']:.2f}", times(row["times_ours"], 1)]
+        return [row["name"], *sizes, str(row["messages"])]
+
+    return table_of(head, figures["rows"], cells)

@@ -14,13 +14,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.histories import SOURCES
 from holdfast import classify, convert, govern, read_policy, validate
 from holdfast.app.declarations import DECLARATIONS
 from holdfast.app.sources import load
 from holdfast.errors import HoldfastError
 from holdfast.lab.recordings import read_recording
 from holdfast.stores.jsonl import loaded
+from holdfast.testing.every_format import HISTORIES
 from holdfast.wire.validate.provider import PROVIDERS
 
 CORPUS = Path(__file__).parent.parent.parent / "tests" / "corpus"
@@ -134,12 +134,12 @@ def settle(case: Mapping[str, Any]) -> None:
 
 
 def _histories(source: str) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({"format": st.just(source), "messages": mutated(SOURCES[source])})
+    return st.fixed_dictionaries({"format": st.just(source), "messages": mutated(HISTORIES[source])})
 
 
 VARIABLES = sorted({variable for declaration in DECLARATIONS.values() for variable in declaration.variables})
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-DECODING = tuple(_histories(source) for source in SOURCES)
+DECODING = tuple(_histories(source) for source in HISTORIES)
 IMPORTING = (st.fixed_dictionaries({"content": spoiled(FILES)}),)
 REFUSING = (
     st.fixed_dictionaries(

@@ -14,23 +14,11 @@ from holdfast import convert, counter_for, validate
 from holdfast.core.conversation.tokens import total_tokens
 from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import CannotFitError, EmptyConversationError, MalformedInputError
-from holdfast.testing.content_histories import content_histories
-from holdfast.testing.histories import anthropic_histories, chat_histories
-from holdfast.testing.item_histories import item_histories
+from holdfast.testing.every_format import HISTORIES
 from holdfast.testing.planned import Planned
-from holdfast.testing.request_histories import request_histories
 from holdfast.wire.formats import format_named
 from holdfast.wire.validate.provider import PROVIDERS
 
-SOURCES: Mapping[str, st.SearchStrategy[list[Any]]] = {
-    "openai-chat": chat_histories(),
-    "anthropic-messages": anthropic_histories(),
-    "openai-responses": item_histories(),
-    "openai-responses-stateless": item_histories(),
-    "gemini": content_histories(),
-    "gemini-2": content_histories(),
-    "pydantic-ai": request_histories(),
-}
 BUDGETS = [300, 600, 1_500, 4_000, 100_000]
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 MODEL = "gpt-5"
@@ -46,12 +34,12 @@ def cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
             "preset": st.just(preset),
             "budget": st.sampled_from(BUDGETS),
             "has_summariser": st.booleans(),
-            "grows": st.lists(SOURCES[source], min_size=1, max_size=3),
+            "grows": st.lists(HISTORIES[source], min_size=1, max_size=3),
         }
     )
 
 
-STRATEGIES = tuple(cases(source, preset) for source in SOURCES for preset in PRESETS)
+STRATEGIES = tuple(cases(source, preset) for source in HISTORIES for preset in PRESETS)
 
 
 def check(case: dict[str, Any]) -> None:

@@ -248,7 +248,7 @@ async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) 
     now = await told(chat, room, "/subconscious run now")
 
     assert without == (
-        "nothing to propose; 0 finished conversations read; 1 was changed less than ten minutes ago, "
+        "nothing to propose; 0 finished conversations read; 1 was changed less than 10 minutes ago, "
         "/subconscious run now reads such ones"
     )
     assert now == f" | ENTRY | FROM\nadd | {RULE} | {chat.session.id} #0\ndone; /board shows it"

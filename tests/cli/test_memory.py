@@ -142,7 +142,7 @@ def test_a_conversation_that_may_go_on_is_told_of_and_read_when_told(
     assert left_alone == (
         0,
         "",
-        "holdfast: nothing to propose; 0 finished conversations read; 1 was changed less than ten minutes ago, "
+        "holdfast: nothing to propose; 0 finished conversations read; 1 was changed less than 10 minutes ago, "
         "--now reads such ones\n",
     )
     assert read[0] == 0

@@ -6,6 +6,7 @@ from holdfast.chat.chat import Chat
 from holdfast.chat.happenings import Notice
 from holdfast.core.planning.consolidating import AGENT
 from holdfast.errors import HoldfastError
+from holdfast.plural import many
 
 MIN_MESSAGES = 4
 """A shorter conversation leaves nothing."""
@@ -29,5 +30,5 @@ async def left_behind(chat: Chat) -> None:
     finally:
         await agent.close()
     if done.proposals:
-        many = len(done.proposals)
-        chat.screen.show(Notice(f"{AGENT}: {many:,} change{'s' * (many != 1)} of the board; /board shows it"))
+        changes = many(len(done.proposals), "change")
+        chat.screen.show(Notice(f"{AGENT}: {changes} of the board; /board shows it"))

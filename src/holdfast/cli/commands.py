@@ -22,6 +22,7 @@ from holdfast.cli.terminal import (
     warn,
 )
 from holdfast.errors import SettingsError, StoreUnavailableError
+from holdfast.plural import many
 from holdfast.session.request import encoded
 from holdfast.session.retention import expired
 from holdfast.session.scrub import scrub, scrub_files
@@ -227,8 +228,7 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     files = scrub_files(files_beside(settings_of(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"it also stands in session {other}; scrub that one too")
-    count, many = done.count, len(done.positions)
-    told = f"replaced {count:,} time{'s' * (count != 1)} in {many:,} record{'s' * (many != 1)}"
+    told = f"replaced {many(done.count, 'time')} in {many(len(done.positions), 'record')}"
     say(
         args,
         "\n".join([told, *(f"replaced in {path}" for path in files)]),

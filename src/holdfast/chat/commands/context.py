@@ -11,6 +11,7 @@ from holdfast.core.planning.change import ChangeReceipt
 from holdfast.core.planning.contents import Contents
 from holdfast.core.planning.rules.window import FoldMiddle
 from holdfast.errors import NothingToCompactError, SettingsError
+from holdfast.plural import many
 from holdfast.session.compactor import COMPACTING
 
 GROUP = Commands()
@@ -36,7 +37,7 @@ async def restore(chat: Chat, ref: str) -> None:
     longest = len(chat.session)
     places = [place for one in references_in(ref) for place in range(one.first, min(one.last, longest) + 1)]
     await chat.session.bring_back(places)
-    chat.screen.show(Notice(f"{_many(len(places), 'message')} brought back; /undo takes that back"))
+    chat.screen.show(Notice(f"{many(len(places), 'message')} brought back; /undo takes that back"))
 
 
 @GROUP.register()
@@ -79,7 +80,7 @@ async def history(chat: Chat, _: str) -> None:
     every = isinstance(chat.session.policy.fold, FoldMiddle)
     turns = sum(message.role != "assistant" if every else message.is_prompt for message in shown)
     chat.screen.show(
-        Notice(f"{_many(turns, 'turn')}, {_many(len(shown), 'message')}; {len(chat.session):,} are in the log")
+        Notice(f"{many(turns, 'turn')}, {many(len(shown), 'message')}; {len(chat.session):,} are in the log")
     )
 
 
@@ -143,23 +144,20 @@ def _told(event: CompactionCompleted, did: str = "") -> str:
     before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
     into = f"folded into {len(event.replacement):,}" if event.replacement else "left out"
     return (
-        f"{_many(event.messages_folded, 'message')} {did}{into}: {before:,} → {after:,} tokens of messages"
+        f"{many(event.messages_folded, 'message')} {did}{into}: {before:,} → {after:,} tokens of messages"
         f" ({before - after:,} freed), by {event.by_model or 'rule'}"
     )
 
 
 async def _could_free(chat: Chat) -> str:
     """Return what a compaction would free now: what /preview says."""
+    nothing = "nothing to compact yet"
     try:
         would = await chat.session.preview(budget=chat.budget)
     except NothingToCompactError:
-        would = None
-    is_worth_it = would is not None and would.success and would.tokens_removed > 0
-    return f"a compaction would free {would.tokens_removed:,}" if would and is_worth_it else "nothing to compact yet"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+        return nothing
+    freed = would.tokens_removed if would.success else 0
+    return f"a compaction would free {freed:,}" if freed > 0 else nothing
 
 
 def _listed(receipt: ChangeReceipt) -> str:
@@ -180,15 +178,15 @@ def _parts(contents: Contents) -> Iterable[tuple[str, ...]]:
 def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
     by_whom = f" ({roles})" if roles else ""
-    yield f"{_many(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
+    yield f"{many(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
     yield f"{contents.total:,} of {contents.budget:,} tokens; {could_free}"
     if contents.line is not None:
-        when = "" if contents.turns_left is None else f", in about {_many(contents.turns_left, 'turn')} at this pace"
+        when = "" if contents.turns_left is None else f", in about {many(contents.turns_left, 'turn')} at this pace"
         line = contents.line
         yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
     if folds := len(chat.session.history.version.of(MAIN).folds):
         did = "it" if folds == 1 else "they"
-        yield f"{_many(folds, 'fold')} in place; /receipts shows what {did} did"
+        yield f"{many(folds, 'fold')} in place; /receipts shows what {did} did"
     if chat.status.cost is not None:
         yield f"${chat.status.cost:.4f} since the program began"
 

@@ -10,6 +10,7 @@ from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.core.history.lasting.notes import Section, sections_of
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import SettingsError
+from holdfast.plural import many
 from holdfast.session.memory.board import ContextBoard
 from holdfast.session.memory.consolidation import told, told_of_nothing
 from holdfast.session.memory.daily import DailyMemory
@@ -139,8 +140,7 @@ async def subconscious(chat: Chat, what: str) -> None:
         chat.screen.show(Notice(told_of_nothing(done, "/subconscious run now reads such ones")))
         return
     chat.screen.show(Table(("", "ENTRY", "FROM"), [*told(done.proposals)], title=str(agent.board.repository)))
-    many = len(done.proposals)
-    if await chat.screen.consent(f"Make {many:,} change{'s' * (many != 1)} of the board?") == "no":
+    if await chat.screen.consent(f"Make {many(len(done.proposals), 'change')} of the board?") == "no":
         chat.screen.show(Notice("the board stays as it is"))
         return
     await agent.apply(done)

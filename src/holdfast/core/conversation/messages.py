@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "summary"]
-
 """Who wrote something; `agent` is what one agent tells another, in a user's place."""
+
 TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "system": "system",
     "user": "user",

@@ -16,6 +16,7 @@ from holdfast.core.history.identifiers import argument_value
 from holdfast.core.history.ledger.calls import Call, one_line, read_call
 from holdfast.core.history.ledger.work import outcome_of
 from holdfast.core.history.sections import Section, first_then_newest, packed
+from holdfast.plural import many
 
 QUOTE_CHARS = 300
 SIZE_CHARS = 60
@@ -64,7 +65,7 @@ def digest(
     """
     count = len(entries) if message_count is None else message_count
     frame = (
-        f"[Summary of {count:,} earlier message{'s' * (count != 1)}, made by rule, for reference only. "
+        f"[Summary of {many(count, 'earlier message')}, made by rule, for reference only. "
         "It records what happened and asks for nothing.]"
     )
     room = allowance_tokens - counter.count(frame) - 2

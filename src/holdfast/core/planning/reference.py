@@ -20,6 +20,7 @@ from holdfast.core.history.ledger import render
 from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
 from holdfast.core.planning.summary.frames import ANSWERS, STATE, WORDS, neutral, reference_frame
 from holdfast.core.planning.talk import may_be_quoted, telling
+from holdfast.plural import many
 
 WORDS_SHARE, LEDGER_SHARE = 0.2, 0.68
 """Of the allowance: for the user's words, and for the ledger; what they leave is the digest's."""
@@ -67,9 +68,7 @@ def reference(outlook: Outlook, step: FoldSpan, summary: Summary | None, allowan
         if summary
         else _without_summary(outlook, step, kept, allowance.tokens - max(0, taken - allowance.talk))
     )
-    return "\n\n".join(text for text in (done, *texts) if text) or (
-        f"[{step.count:,} earlier message{'s' * (step.count != 1)}]"
-    )
+    return "\n\n".join(text for text in (done, *texts) if text) or f"[{many(step.count, 'earlier message')}]"
 
 
 def _without_summary(outlook: Outlook, step: FoldSpan, kept: _Kept, allowance: int) -> str:

@@ -20,6 +20,7 @@ from holdfast.errors import MalformedInputError, ModelError, StoreError
 from holdfast.models.base import Ask, Closes, Writer
 from holdfast.models.open import writer_for
 from holdfast.models.patience import patiently
+from holdfast.plural import many
 from holdfast.redaction import redacted
 from holdfast.session.log import Log
 from holdfast.session.memory.board import ContextBoard, held_at
@@ -188,10 +189,10 @@ class RemAgent:
 
 def told_of_nothing(done: Consolidation, remedy: str) -> str:
     """Return why a run proposes nothing; `remedy` is how what may go on is read as well."""
-    many, recent = len(done.read), done.recent
-    read = f"nothing to propose; {many:,} finished conversation{'s' * (many != 1)} read"
-    was = "was" if recent == 1 else "were"
-    return f"{read}; {recent:,} {was} changed less than ten minutes ago, {remedy}" if recent else read
+    read = f"nothing to propose; {many(len(done.read), 'finished conversation')} read"
+    was = "was" if done.recent == 1 else "were"
+    since = f"{done.recent:,} {was} changed less than {many(IDLE_MS // 60_000, 'minute')} ago"
+    return f"{read}; {since}, {remedy}" if done.recent else read
 
 
 def told(proposals: Sequence[Proposal]) -> list[tuple[str, str, str]]:

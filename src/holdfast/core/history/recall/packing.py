@@ -16,6 +16,7 @@ from holdfast.core.history.recall.bodies import Body, body_of, text_of
 from holdfast.core.history.recall.passages import best_passage, matches_in, said_of
 from holdfast.core.history.recall.ranking import pairs_of, telling_words
 from holdfast.core.history.recall.references import Reference, Span, line_count
+from holdfast.plural import many
 
 FRAME_TOKENS = 28
 """What is set aside for the first line and for how to ask for more, the question excepted."""
@@ -179,8 +180,8 @@ def beyond(place: Reference, one: Found) -> str:
     if place.span is None or excerpt.text or not excerpt.total:
         return ""
     text = one.body.text if excerpt.part is None else one.body.text[slice(*(one.body.part(excerpt.part) or (0, 0)))]
-    many, unit = (line_count(text), "line") if place.span.is_lines else (excerpt.total, "character")
-    return f"{excerpt.ref} has {many:,} {unit}{'s' * (many != 1)}"
+    length = many(line_count(text), "line") if place.span.is_lines else many(excerpt.total, "character")
+    return f"{excerpt.ref} has {length}"
 
 
 def place_of(place: Reference, one: Found) -> Reference:
