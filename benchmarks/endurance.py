@@ -63,8 +63,8 @@ class Stretch:
     """A thousand turns, measured."""
 
     turns: int = 0
-    milliseconds: list[float] = field(default_factory=list[float], repr=False)
-    """Of each request."""
+    milliseconds: float = 0.0
+    """Half of the requests took no longer."""
     log_bytes: int = 0
     memory_bytes: int = 0
 
@@ -95,7 +95,7 @@ class Found:
         """Return what the last stretch took beside the first: time for a request, bytes of log, memory."""
         first, last = self.stretches[0], self.stretches[-1]
         return {
-            "time": statistics.median(last.milliseconds) / statistics.median(first.milliseconds),
+            "time": last.milliseconds / first.milliseconds,
             "log": (last.log_bytes / last.turns) / (first.log_bytes / first.turns),
             "memory": last.memory_bytes / first.memory_bytes,
         }
@@ -112,6 +112,8 @@ class Agent:
         self.facts: list[Fact] = []
         self.found = Found()
         self.stretch = Stretch()
+        self.took: list[float] = []
+        """Milliseconds of each request of this stretch."""
         self.now_ms = 1_700_000_000_000
 
     async def run(self, turns: int, seconds: float, stretch: int = STRETCH) -> Found:
@@ -161,7 +163,7 @@ class Agent:
         """Make a request, and hold it against what must hold."""
         started = time.perf_counter()
         request = await session.prepare(self.budget, system=SYSTEM, has_recall=True)
-        self.stretch.milliseconds.append(1_000 * (time.perf_counter() - started))
+        self.took.append(1_000 * (time.perf_counter() - started))
         self.found.requests += 1
         self.found.invalid += bool(validate(request.messages, "openai-chat"))
         self.found.oversized += self._tokens(request) > self.budget
@@ -198,12 +200,11 @@ class Agent:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.stretch.memory_bytes = pages * os.sysconf("SC_PAGE_SIZE")
         self.found.stretches.append(self.stretch)
-        median = statistics.median(self.stretch.milliseconds)
-        progress(
-            f"{self.found.turns:,} turns: {median:.2f} ms for a request, {self.stretch.log_bytes / 1e6:.1f} MB of log, "
-            f"{self.stretch.memory_bytes / 1e6:.0f} MB of memory"
-        )
-        self.stretch = Stretch()
+        self.stretch.milliseconds = statistics.median(self.took)
+        taken = f"{self.stretch.milliseconds:.2f} ms for a request"
+        sizes = f"{self.stretch.log_bytes / 1e6:.1f} MB of log, {self.stretch.memory_bytes / 1e6:.0f} MB of memory"
+        progress(f"{self.found.turns:,} turns: {taken}, {sizes}")
+        self.stretch, self.took = Stretch(), []
 
     async def _reach(self, session: Session, request: PreparedRequest) -> None:
         """Look for every fact in view, and else ask for it once."""

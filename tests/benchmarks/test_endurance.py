@@ -16,7 +16,7 @@ async def test_an_agent_goes_on_and_on_without_a_wrong_request_or_a_lost_fact(tm
 
 
 def test_a_report_says_what_has_grown_and_what_was_lost() -> None:
-    first, last = Stretch(10, [1.0], 1_000, 5_000), Stretch(10, [2.0], 1_000, 5_000)
+    first, last = Stretch(10, 1.0, 1_000, 5_000), Stretch(10, 2.0, 1_000, 5_000)
 
     written = list(told(Found(turns=20, requests=40, facts=3, in_view=1, recalled=1, stretches=[first, last])))
 

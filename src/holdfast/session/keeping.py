@@ -5,6 +5,7 @@ opened by a shortcut, and of what was said only what is asked for is read.
 """
 
 import asyncio
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
@@ -43,6 +44,8 @@ SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
 """How many records later another shortcut is worth its price: so many, and a twentieth of all; fewer at the end."""
 FIRST_FETCH, BEFORE = 256, 16
 """How many messages are read around one that is missing; twice as many each time."""
+AT_HAND = 256
+"""How many messages are held besides those that are shown, before all but the newest of them are let go."""
 
 
 class _Unsettled(NamedTuple):
@@ -101,14 +104,15 @@ class Keeper:
         self.sent: list[tuple[Mapping[str, object], str, int | None]] = []
         """What was last sent, with its hashes and the positions it came from."""
         self.hashes: dict[int, str] = {}
-        """Of recorded messages, by position."""
-        self.names: dict[int, str] = {}
-        """What recorded messages go by when they are sent again, by position."""
-        self._places: list[int] = []
+        """Of recorded messages that are held, by position."""
+        self.names: dict[str, dict[int, str]] = {}
+        """By format, what recorded messages go by when they are sent again, by position; notes by no name."""
+        self._places = array("q")
         """Where in the log each message is."""
         self._unsettled: _Unsettled | None = None
         self._shortcut_at = 0
         self._fetched = FIRST_FETCH
+        self._most_held = AT_HAND
 
     # Reading.
 
@@ -277,9 +281,19 @@ class Keeper:
                 continue
             for number, (event, message) in enumerate(zip_longest(events, said), place):
                 self._learn(event, time_ms, number, message)
+            self._let_go()
             return
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.log.length, actual=actual)
+
+    def _let_go(self) -> None:
+        """Hold no more messages than are of use; only who writes does so, or what was fetched would go at once."""
+        if self.history.entries.held_count <= self._most_held:
+            return
+        with suppress(NotInMemoryError):  # pins that were not read yet: they are when somebody asks what is shown
+            for position in self.history.let_go(AT_HAND // 2):
+                self.hashes.pop(position, None)
+        self._most_held = self.history.entries.held_count + AT_HAND
 
     async def copy_to(self, other: "Keeper", at: int | None = None) -> None:
         """Give a new log this one's past, up to a message if `at` says so."""

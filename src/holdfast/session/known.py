@@ -27,18 +27,25 @@ def name_of(native: Mapping[str, object], spoken: str) -> str:
 def recorded(history: History, keeper: Keeper) -> list[Recorded]:
     """Return the messages of the main agent that stand, folded ones too, by their names; no delegate's, no note's."""
     context, spoken = history.context(), history.format or ""
-    names = keeper.names if spoken in KEEPING_MORE else keeper.hashes
-    found: list[Recorded] = []
-    for entry in context.between(context.standing.cleared_at, context.length):
-        if entry.message.is_from_memory:
-            continue
-        position = entry.position or 0
-        if history.said_in[position] != MAIN:
-            continue
-        if position not in names:
-            names[position] = name_of(history.entries.native(position), spoken)
-        found.append(Recorded(position, names[position]))
-    return found
+    known = keeper.names.setdefault(spoken, {})
+    wanted = [
+        position
+        for position in range(context.standing.cleared_at, context.length)
+        if history.said_in[position] == MAIN and not context.version.is_hidden(position)
+    ]
+    history.entries.need(position for position in wanted if position not in known)
+    for position in wanted:
+        if position not in known:
+            known[position] = _named(history, keeper, position, spoken)
+    return [Recorded(position, name) for position in wanted if (name := known[position])]
+
+
+def _named(history: History, keeper: Keeper, position: int, spoken: str) -> str:
+    """Return the name of what was said at a position; nothing where it is a note and comes back from nobody."""
+    if history.entries[position].message.is_from_memory:
+        return ""
+    sent = None if spoken in KEEPING_MORE else keeper.hashes.get(position)
+    return sent or name_of(history.entries.native(position), spoken)
 
 
 def last_sent(keeper: Keeper, spoken: str) -> list[tuple[str, int | None]]:

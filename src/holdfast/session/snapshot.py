@@ -4,6 +4,8 @@ Holds how everything stands and where each message is, and none of the messages.
 Holdfast wrote it, a byte is not what it was) makes it no shortcut, and the log is read from its beginning.
 """
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -31,12 +33,12 @@ class Shortcut:
     newest_schema: int
 
     @property
-    def places(self) -> list[int]:
+    def places(self) -> "array[int]":
         """Where in the log each message is."""
-        return list(accumulate(self.steps))
+        return array("q", accumulate(self.steps))
 
 
-def steps_of(places: list[int]) -> tuple[int, ...]:
+def steps_of(places: Sequence[int]) -> tuple[int, ...]:
     """Return places as the steps between them."""
     return tuple(map(sub, places, [0, *places]))
 

@@ -163,7 +163,7 @@ async def test_a_note_from_memory_is_sent_and_is_nobodys_word() -> None:
 
         assert position == 0
         assert "always use tabs" in str(request.messages[0]["content"])
-        assert session.history.prompts == [1, 3]
+        assert list(session.history.prompts) == [1, 3]
         assert list(session.history.ledger(MAIN, 4).wishes) == []
         assert len(await session.messages()) == 3
 

@@ -46,7 +46,7 @@ class Context:
     def shown(self) -> list[Entry]:
         """Return the messages that stand, in order, with what replaces those that were folded."""
         standing = self.standing
-        self.entries.need(filter(self.may_see, self._read()))
+        self.entries.need(self.looked_at())
         shown: list[Entry] = []
         position, opening = standing.cleared_at, ""
         for fold in standing.folds:
@@ -116,8 +116,16 @@ class Context:
         """Return whether a message has to be looked at."""
         return self.scopes.sees(self.scope, self.said_in[position], position) is not False
 
+    def looked_at(self) -> Iterator[int]:
+        """Yield the positions of what has to be here for this to be shown."""
+        return filter(self.may_see, self._read())
+
+    def held_for(self) -> set[int]:
+        """Return the positions of all that is looked at, with what stands beside pins and tells where they end."""
+        pinned = self._pinned(0, self.length) if self.pins else set[int]()
+        return {*self.looked_at(), *(at - 1 for at in pinned), *(at + 1 for at in pinned)}
+
     def _read(self) -> Iterator[int]:
-        """Yield the positions of what `shown` has to look at."""
         position = self.standing.cleared_at
         for fold in self.standing.folds:
             yield from range(position, min(fold.start, self.length))

@@ -6,6 +6,7 @@ undo and redo only choose another one, and a snapshot for work in the background
 and a version. Replaying the same events gives the same history, and so does going on from a `State` of it.
 """
 
+from array import array
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from holdfast.core.history.past import Past
 from holdfast.core.history.projection import Projection
 from holdfast.core.history.scope import HEIR, MainSees, Scopes, labelled
 from holdfast.core.history.standing import Standing, Version
-from holdfast.core.history.state import REMEMBERED, KeptLedger, Lineage, State
+from holdfast.core.history.state import REMEMBERED, AtHand, Lineage, State
 from holdfast.errors import MalformedInputError, NotInMemoryError
 
 
@@ -47,7 +48,7 @@ class History:
     """In which format the newest message came."""
     systems: list[int] = field(default_factory=list[int])
     """Positions of system messages."""
-    prompts: list[int] = field(default_factory=list[int])
+    prompts: "array[int]" = field(default_factory=lambda: array("q"))
     """Positions of what a user said."""
     answers: Answers = field(default_factory=Answers)
     """What of the messages is recall's own."""
@@ -61,7 +62,7 @@ class History:
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
     """By the name of a counter, what each message costs."""
-    _ledgers: dict[str, "_Kept"] = field(default_factory=dict[str, "_Kept"])
+    _ledgers: dict[str, AtHand] = field(default_factory=dict[str, AtHand])
     _behind: dict[str, Behind] = field(default_factory=dict[str, Behind])
 
     @classmethod
@@ -155,7 +156,7 @@ class History:
         lineage = Lineage(context.version.hidden, cleared_at)
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
-            kept = self._ledgers[scope] = _Kept(lineage, cleared_at, Ledger())
+            kept = self._ledgers[scope] = AtHand(lineage, cleared_at, Ledger())
         own = self.scopes.lineage(scope)
         self.entries.need(filter(context.may_see, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.opened()
@@ -189,7 +190,7 @@ class History:
 
         def price(entry: Entry) -> int:
             position = entry.position
-            if position is None or entries[position] is not entry:
+            if position is None or entries.held(position) is not entry:
                 return sum(message_tokens(entry.message, counter))
             tokens = counted.get(position)
             if tokens is None:
@@ -321,11 +322,33 @@ class History:
         if not 0 <= event.position < len(self.entries):
             raise MalformedInputError(event.KIND, f"there is no message {event.position}")
 
+    # Holding no more than is needed.
+
+    def let_go(self, newest: int) -> list[int]:
+        """Let go of messages that no agent at work is shown, but not of the newest, and return where they stood.
+
+        Of the versions before this one the last few are left. The log has all of it.
+        """
+        wanted = {at for scope in (log.MAIN, *self.facts.delegates) for at in self.context(scope).held_for()}
+        gone = self.entries.let_go(len(self.entries) - newest, wanted)
+        for counted in self._tokens.values():
+            for position in gone:
+                counted.pop(position, None)
+        first = self._first_remembered
+        self._has_earlier = self._has_earlier or first > 0
+        del self._versions[:first]
+        self._current -= first
+        return gone
+
+    @property
+    def _first_remembered(self) -> int:
+        return max(0, self._current + 1 - REMEMBERED)
+
     # Going on from where another has stopped.
 
     def state(self) -> State:
         """Return all of it but what was said, to go on from."""
-        first = max(0, self._current + 1 - REMEMBERED)
+        first = self._first_remembered
         return State(
             length=len(self.entries),
             format=self.format,
@@ -356,34 +379,15 @@ class History:
         history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
         history.counts = dict(Counts(history.said_in))
         history.format = state.format
-        history.systems, history.prompts = list(state.systems), list(state.prompts)
+        history.systems, history.prompts = list(state.systems), array("q", state.prompts)
         history.answers = Answers.of(state.answers)
         history._versions, history._current = list(state.versions), state.current
         history.changes = state.changes
         history._has_earlier, history.facts = state.has_earlier, state.facts
-        history._ledgers = {scope: _Kept(kept.lineage, kept.stop, kept) for scope, kept in state.ledgers.items()}
+        history._ledgers = {scope: AtHand(kept.lineage, kept.stop, kept) for scope, kept in state.ledgers.items()}
         return history
 
 
 def _labelled(message: Message, event: log.MessageAppended) -> Message:
     """Return a message with what its event says of it: whose word it is, and what stands beside its results."""
     return labelled(with_notes(message, event.notes), event.scope, event.trust)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A ledger, what it has taken in, and of which version of the past."""
-
-    lineage: Lineage
-    stop: int
-    ledger: Ledger | KeptLedger
-
-    def opened(self) -> Ledger:
-        if isinstance(self.ledger, KeptLedger):
-            self.ledger = self.ledger.opened()
-        return self.ledger
-
-    def packed(self) -> KeptLedger:
-        return (
-            self.ledger if isinstance(self.ledger, KeptLedger) else KeptLedger.of(self.lineage, self.stop, self.ledger)
-        )

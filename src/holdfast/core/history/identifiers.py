@@ -35,7 +35,7 @@ _PATTERN = (
 MIN_CHARS, MAX_CHARS = 4, 200
 MAX_RUN_CHARS = 200
 """Longer runs are data, encoded or minified; the rule would also take the square of their length to read."""
-KNOWN_RUNS = 1 << 16
+KNOWN_RUNS = 1 << 13
 
 
 def identifiers(text: str) -> Iterator[str]:

@@ -44,6 +44,26 @@ class KeptLedger:
         return from_json(Ledger, self.text)
 
 
+@dataclass(slots=True)
+class AtHand:
+    """A ledger that goes on: what it has taken in, and of which past."""
+
+    lineage: Lineage
+    stop: int
+    ledger: Ledger | KeptLedger
+
+    def opened(self) -> Ledger:
+        """Return the ledger, to be read and gone on with."""
+        if isinstance(self.ledger, KeptLedger):
+            self.ledger = self.ledger.opened()
+        return self.ledger
+
+    def packed(self) -> KeptLedger:
+        """Return the ledger as it is kept."""
+        known = self.ledger
+        return known if isinstance(known, KeptLedger) else KeptLedger.of(self.lineage, self.stop, known)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What `History.state` gives and `History.resumed` takes."""
