@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from holdfast.core.conversation.batching import EACH
 from holdfast.core.conversation.json_values import written
-from holdfast.core.conversation.tokens import Calibration
+from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.history import events as log
+from holdfast.core.history.facts import Beside
 from holdfast.core.history.history import History
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, model_named, prices_of
@@ -33,18 +34,39 @@ class Wanted:
     """Whether the model has the recall tool; None for as it was last said."""
 
 
-def situation_of(history: History, wire: Format | None, wanted: Wanted) -> Situation:
+class Outside:
+    """Counts what travels outside the messages: once, for as long as it stays as it is."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[Beside, int, int]] = {}
+
+    def tokens(self, scope: str, beside: Beside, counter: Counter) -> tuple[int, int]:
+        """Return what an agent's system text costs, and what its tools cost."""
+        known = self._known.get((scope, counter.name))
+        if known is None or known[0].system is not beside.system or known[0].tools is not beside.tools:
+            system = counter.count(beside.system) if beside.system else 0
+            tools = counter.count(written([dict(tool) for tool in beside.tools])) if beside.tools else 0
+            known = self._known[scope, counter.name] = beside, system, tools
+        return known[1:]
+
+    def forget(self, scope: str) -> None:
+        """Let go of what was counted for an agent that will make no more requests."""
+        for key in [key for key in self._known if key[0] == scope]:
+            del self._known[key]
+
+
+def situation_of(history: History, wire: Format | None, wanted: Wanted, outside: Outside) -> Situation:
     """Return the situation of a request; `wire` is None where nothing was said yet."""
     counter, known, facts = counter_for(wanted.model), model_named(wanted.model), history.facts
-    beside = facts.beside(wanted.scope)
+    system_tokens, tools_tokens = outside.tokens(wanted.scope, facts.beside(wanted.scope), counter)
     budget = budget_for(wanted.model, wanted.budget)
     table_window = known.max_input_tokens if known else None
     return Situation(
         budget=budget,
         counter=counter,
         calibration=Calibration(),
-        system_tokens=counter.count(beside.system) if beside.system else 0,
-        tools_tokens=counter.count(written([dict(tool) for tool in beside.tools])) if beside.tools else 0,
+        system_tokens=system_tokens,
+        tools_tokens=tools_tokens,
         pins=facts.pins,
         batching=wire.batching if wire else EACH,
         max_text_chars=wire.max_text_chars if wire else None,

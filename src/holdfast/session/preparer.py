@@ -15,7 +15,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, FoldSpan, OffloadOutputs, Outlook, ReduceToText, Step
 from holdfast.errors import OvertakenError
 from holdfast.models.base import Prefix
-from holdfast.session.circumstances import Wanted, changes_beside, recall_changed, situation_of
+from holdfast.session.circumstances import Outside, Wanted, changes_beside, recall_changed, situation_of
 from holdfast.session.compactor import Compactor
 from holdfast.session.given import Beside
 from holdfast.session.keeping import Keeper
@@ -49,6 +49,7 @@ class Preparer:
         """By scope, the last request."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the last one's budget."""
+        self._outside = Outside()
 
     def follow(self, policy: Policy) -> None:
         """Go by another policy from now on."""
@@ -85,6 +86,7 @@ class Preparer:
     def forget(self, scope: str) -> None:
         """Let go of the last request of an agent that will make no more."""
         self._last.pop(scope, None)
+        self._outside.forget(scope)
         for key in [key for key in self._budgets if key[0] == scope]:
             del self._budgets[key]
 
@@ -98,7 +100,7 @@ class Preparer:
         history, asked_ms = self._keeper.history, self._keeper.asked_ms
         wire = format_named(history.format) if history.format else None
         idle = 0.0 if asked_ms is None else max(0, self._keeper.clock() - asked_ms) / 1000
-        situation = situation_of(history, wire, replace(wanted, idle_seconds=idle))
+        situation = situation_of(history, wire, replace(wanted, idle_seconds=idle), self._outside)
         written, run = history.facts.written, history.facts.running
         return replace(
             situation,
