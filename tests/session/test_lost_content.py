@@ -6,8 +6,8 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import MissingBlobError, StoreUnavailableError
+from holdfast.session.blobs import LOST
 from holdfast.session.compactor import Compaction
-from holdfast.session.log import LOST
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.base import Hit
 from holdfast.stores.memory import MemoryStore

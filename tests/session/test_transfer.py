@@ -10,7 +10,7 @@ from holdfast import SettingsError
 from holdfast.core.history import events as log
 from holdfast.core.history.records import to_record
 from holdfast.errors import MalformedInputError, StoreUnavailableError
-from holdfast.session.log import LOST
+from holdfast.session.blobs import LOST
 from holdfast.session.scrub import TOMBSTONE, scrub
 from holdfast.session.session import Session
 from holdfast.session.transfer import bring_in, outgoing, records_of

@@ -251,7 +251,7 @@ async def _opened(store: Store, prefix: str) -> Session:
 
 
 def _wire(session: Session) -> Format:
-    return format_named(session.history.format or "openai-chat")
+    return format_named(session.history.spoken)
 
 
 async def _request(session: Session, number: int) -> Rebuilt:

@@ -173,7 +173,7 @@ class Child:
     ) -> range:
         """Record what was said in its scope, and return the positions."""
         self._check()
-        spoken = format or self._session.history.format or "openai-chat"
+        spoken = format or self._session.history.spoken
         return await self._session.record(
             messages, format=spoken, usage=usage, duration_ms=duration_ms, scope=self.scope, agent=self.agent
         )
@@ -240,7 +240,7 @@ class Child:
         said = words("answer", text)
         named = await self._session.check_sources(self.scope, sources)
         if not self._has_said(said):
-            wire = format_named(self._session.history.format or "openai-chat")
+            wire = format_named(self._session.history.spoken)
             await self.record([wire.encode(assistant(said))], format=wire.name)
         await self.end(log.DelegationFinished(scope=self.scope, answer=said, sources=named))
         self.result = Answer(said, named, self.agent, self.scope)

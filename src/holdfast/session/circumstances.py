@@ -23,6 +23,9 @@ class Wanted:
 
     budget: int | Budget | None = None
     model: str | None = None
+    system: object = None
+    """The system text, or a provider's own form of it."""
+    tools: Sequence[Mapping[str, object]] | None = None
     scope: str = log.MAIN
     refusals: int = 0
     """How often the provider has refused it as too long."""
@@ -81,16 +84,14 @@ def situation_of(history: History, wire: Format | None, wanted: Wanted, outside:
     )
 
 
-def changes_beside(
-    history: History, system: object, tools: Sequence[Mapping[str, object]] | None, scope: str = log.MAIN
-) -> list[log.SystemChanged | log.ToolsChanged]:
+def changes_beside(history: History, wanted: Wanted) -> list[log.SystemChanged | log.ToolsChanged]:
     """Return what has changed of what travels outside the messages."""
     events: list[log.SystemChanged | log.ToolsChanged] = []
-    known = history.facts.beside(scope)
+    system, scope, known = wanted.system, wanted.scope, history.facts.beside(wanted.scope)
     text = system if isinstance(system, str) else "" if system is None else json_text("system", system)
     if text != known.system:
         events.append(log.SystemChanged(text=text, scope=scope))
-    listed = tuple(dict(tool) for tool in tools or ())
+    listed = tuple(dict(tool) for tool in wanted.tools or ())
     if listed != tuple(dict(tool) for tool in known.tools):
         json_text("tools", list(listed))
         events.append(log.ToolsChanged(tools=listed, scope=scope))

@@ -91,7 +91,7 @@ class Delegator(Archivist):
             known = self.history.facts.agent
             await keeper.change(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
             if summary:
-                wire = format_named(self.history.format or "openai-chat")
+                wire = format_named(self.history.spoken)
                 native = wire.encode(user(HANDED_OVER.format(agent=name or "the main agent", message=summary)))
                 said = log.MessageAppended(format=wire.name, native=native, trust="memory")
                 await keeper.say([said], [wire.decode(native, len(self.history))])
@@ -119,7 +119,7 @@ class Delegator(Archivist):
             await keeper.change(begun)
             LIVE.add(begun.owner)
             if errand.tells and (text := opening_of(begun)):
-                wire = format_named(self.history.format or "openai-chat")
+                wire = format_named(self.history.spoken)
                 message = user(text)
                 native = wire.encode(message)
                 said = log.MessageAppended(format=wire.name, native=native, scope=begun.scope, agent=errand.agent)

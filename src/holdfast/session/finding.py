@@ -27,7 +27,7 @@ from holdfast.core.history.recall.ranking import (
     telling_words,
 )
 from holdfast.errors import MalformedInputError
-from holdfast.session.log import IN_PART
+from holdfast.session.indexing import IN_PART
 from holdfast.session.moments import time_asked
 from holdfast.session.rereading import Rereader
 from holdfast.stores.base import Store

@@ -1,16 +1,13 @@
 """What callers hand over, checked at the door: a wrong kind is named before it does harm, with what would do."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import cast
 
 from holdfast.core.conversation.json_values import cleaned_text, is_clean, written
 from holdfast.core.conversation.messages import Message
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import Format, elements_of
 from holdfast.wire.reading import Place
-
-Beside: TypeAlias = tuple[object, Sequence[Mapping[str, object]] | None]
-"""System text and tools."""
 
 
 def read_messages(messages: object, wire: Format) -> tuple[list[Mapping[str, object]], list[Message]]:
@@ -31,7 +28,7 @@ def _listed(messages: object) -> list[object]:
     return list(given)
 
 
-def read_beside(system: object, tools: object) -> Beside:
+def read_beside(system: object, tools: object) -> tuple[object, Sequence[Mapping[str, object]] | None]:
     """Return system text and tools; whether JSON can carry what is in them is looked at when they change."""
     if isinstance(system, str):
         system = cleaned_text(system)

@@ -28,7 +28,8 @@ from holdfast.errors import (
     UnknownScopeError,
     UnknownSessionError,
 )
-from holdfast.session.log import Log, checked_record, indexed
+from holdfast.session.indexing import indexed
+from holdfast.session.log import Log, checked_record
 from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut, steps_of
 from holdfast.stores.base import Indexed, Snapshot, Store, StoredRecord
 from holdfast.wire.formats import format_named

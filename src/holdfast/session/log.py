@@ -1,30 +1,14 @@
-"""A session's log in its store: events become records, and large messages become blobs beside them."""
+"""A session's log in its store: events become records, and records events."""
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Sequence
 
-from holdfast.core.conversation.messages import Media, Message, user
 from holdfast.core.history import events as log
-from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.recall.bodies import described
 from holdfast.core.history.records import SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
+from holdfast.session.blobs import blob_of, is_known_message, lost_message, packed_record, whole_record
 from holdfast.stores.base import Indexed, Record, Store, StoredRecord
-from holdfast.wire.formats import FORMATS, format_named
 
-MIN_BLOB_BYTES = 16_384
-"""A message larger than this is kept apart, once, whoever repeats it."""
-MAX_INDEXED_CHARS = 200_000
-"""So much of a message is indexed as it is; behind it, of as much again, each further word once."""
-MAX_READ_CHARS = 8_000_000
-IN_PART = "holdfastindexedinpart"
-"""Stands in the index where words of a message are missing from it."""
-_WORD = re.compile(r"\w+(?:[-./_]\w+)*")
 DAMAGED = "damaged"
-LOST = "[this message could not be read]"
-"""What stands in the place of a message whose content is gone."""
 PAGE = 2_000
 """How many records are read at a time."""
 
@@ -112,101 +96,7 @@ def checked_record(event: log.Event) -> Record:
     return record
 
 
-async def packed_record(store: Store, record: Record, blobs: list[str]) -> Record:
-    """Return a record as it is kept: a large message becomes a blob, whose hash is added to `blobs`."""
-    data = record.get("data")
-    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
-        return record
-    values = cast("dict[str, object]", data)
-    content = json.dumps(values["native"], ensure_ascii=True).encode()
-    if len(content) < MIN_BLOB_BYTES:
-        return record
-    digest = await store.put_blob(content)
-    blobs.append(digest)
-    return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
-
-
-async def whole_record(store: Store, record: Record) -> Record:
-    """Return a record with the message inside that is kept apart."""
-    digest = blob_of(record)
-    if digest is None:
-        return record
-    content = await store.get_blob(digest)
-    try:
-        native = json.loads(content)
-    except ValueError as error:
-        raise MalformedInputError("blob", f"{digest} is not JSON: {error}") from error
-    values = cast("dict[str, object]", record["data"])
-    return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
-
-
 def _unreadable(record: Record) -> log.Unknown:
     """Return what stands for a record that nobody can read, with the schema that it is of."""
     schema = record.get("schema")
     return log.Unknown(kind=DAMAGED, schema=schema if isinstance(schema, int) else SCHEMA, data={})
-
-
-def said_in(record: Record) -> tuple[str, Mapping[str, object]]:
-    """Return the format and the message of a record that tells of one."""
-    event = from_record(record) if record.get("schema") != SCHEMA else None
-    data = event or record.get("data")
-    if isinstance(event, log.MessageAppended):
-        return event.format, event.native
-    if record.get("type") == log.MessageAppended.KIND and isinstance(data, Mapping):
-        values = cast("Mapping[str, object]", data)
-        spoken, native = values.get("format"), values.get("native")
-        if isinstance(spoken, str) and isinstance(native, Mapping):
-            return spoken, cast("Mapping[str, object]", native)
-    raise MalformedInputError("record", "tells of no message")
-
-
-def blob_of(record: Record) -> str | None:
-    """Return the hash of the message that a record keeps apart."""
-    data = record.get("data")
-    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "blob" not in data:
-        return None
-    return str(cast("dict[str, object]", data)["blob"])
-
-
-def lost_message(record: Record) -> Record:
-    """Return what stands in the place of a message that could not be read: reference, and nobody's word."""
-    data = record.get("data")
-    values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
-    spoken = str(values.get("format"))
-    wire = spoken if spoken in FORMATS else "openai-chat"
-    native = format_named(wire).encode(user(LOST, trust="memory"))
-    scope = values.get("scope")
-    spoken_in = scope if isinstance(scope, str) else log.MAIN
-    return to_record(log.MessageAppended(format=wire, native=native, scope=spoken_in, trust="memory"))
-
-
-def is_known_message(record: Record) -> bool:
-    """Return whether a record tells of a message in a way that this program knows."""
-    schema = record.get("schema", SCHEMA)
-    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= SCHEMA
-
-
-def indexed(messages: Iterable[tuple[int, Message]]) -> list[Indexed]:
-    """Return what is to be found of messages: their words, and those of calls and results."""
-    return [Indexed(position, text) for position, message in messages if (text := words_of_message(message))]
-
-
-def words_of_message(message: Message) -> str:
-    """Return what one message is found by; what recall has answered is found where it was said."""
-    results = [result for result in message.results if not result.is_recalled]
-    parts = (*message.parts, *(inner for result in results for inner in result.content))
-    pieces = [message.text, *(result.text for result in results)]
-    pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
-    pieces += [described(part) for part in parts if isinstance(part, Media)]
-    text = "\n".join(piece for piece in pieces if piece)
-    return text if len(text) <= MAX_INDEXED_CHARS else text[:MAX_INDEXED_CHARS] + _further_words(text)
-
-
-def _further_words(text: str) -> str:
-    """Return the words of a long text that its first part has not, each once, and a mark where some are left out."""
-    known = {*_WORD.findall(text, 0, MAX_INDEXED_CHARS)}
-    # From a little before the first part ends: it may end within a word.
-    found = dict.fromkeys(_WORD.findall(text, MAX_INDEXED_CHARS - 200, MAX_READ_CHARS))
-    words = " ".join(word for word in found if word not in known)
-    is_whole = len(text) <= MAX_READ_CHARS and len(words) <= MAX_INDEXED_CHARS
-    return f" {words[:MAX_INDEXED_CHARS]}{'' if is_whole else f' {IN_PART}'}"

@@ -13,7 +13,6 @@ from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.refusals import refused, translated
 from holdfast.session.circumstances import Wanted
-from holdfast.session.given import Beside
 from holdfast.session.meter import LEAST_WINDOW, Meter
 from holdfast.session.preparer import Preparer
 from holdfast.session.request import PreparedRequest
@@ -27,7 +26,6 @@ class _Climb:
     """How far one agent's request has come."""
 
     wanted: Wanted
-    beside: Beside
     last: PreparedRequest
     said: int
     """How much had been said by then: a new message begins a new climb."""
@@ -43,14 +41,14 @@ class Ladder:
         self._meter = meter
         self._climbs: dict[str, _Climb] = {}
 
-    async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
+    async def prepare(self, wanted: Wanted) -> PreparedRequest:
         """Return the next request, within what a provider has said before."""
         known = await self._meter.limit(wanted.model)
-        request = await self._preparer.prepare(_within(wanted, known), beside)
+        request = await self._preparer.prepare(_within(wanted, known))
         climb = self._climbs.get(wanted.scope)
         if climb is None or climb.said != self._preparer.said:
-            climb = self._climbs[wanted.scope] = _Climb(wanted, beside, request, self._preparer.said)
-        climb.wanted, climb.beside, climb.last = wanted, beside, request
+            climb = self._climbs[wanted.scope] = _Climb(wanted, request, self._preparer.said)
+        climb.wanted, climb.last = wanted, request
         return request
 
     def answered(self, scope: str) -> None:
@@ -71,7 +69,7 @@ class Ladder:
             climb.refusals += 1
             smaller = replace(climb.wanted, budget=budget, refusals=climb.refusals)
             try:
-                request = await self._preparer.prepare(smaller, climb.beside)
+                request = await self._preparer.prepare(smaller)
             except CannotFitError:
                 # What must not be shortened is larger than this: the next rung empties the rest.
                 if climb.refusals == len(SHARES):

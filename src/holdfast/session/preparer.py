@@ -17,16 +17,14 @@ from holdfast.errors import OvertakenError
 from holdfast.models.base import Prefix
 from holdfast.session.circumstances import Outside, Wanted, changes_beside, recall_changed, situation_of
 from holdfast.session.compactor import Compactor
-from holdfast.session.given import Beside
 from holdfast.session.keeping import Keeper
 from holdfast.session.meter import Meter
 from holdfast.session.prefix import Sent
-from holdfast.session.request import PreparedRequest, drawn_up, is_rescued, told_of
+from holdfast.session.request import PreparedRequest, drawn_up, told_of
 from holdfast.wire.formats import format_named
 
 MAX_WAITS = 2
 """How often one request waits for a summary."""
-NO_FORMAT = "openai-chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Preparer:
         """Go by another policy from now on."""
         self._policy = policy
 
-    async def prepare(self, wanted: Wanted, beside: Beside) -> PreparedRequest:
+    async def prepare(self, wanted: Wanted) -> PreparedRequest:
         """Return the next request, recorded."""
         reasons: list[str] = []
         waits = 0
@@ -63,7 +61,7 @@ class Preparer:
             try:
                 async with self._keeper.turn:
                     await self._keeper.take_in()
-                    outcome = await self._attempt(wanted, beside, reasons, may_wait=waits < MAX_WAITS)
+                    outcome = await self._attempt(wanted, reasons, may_wait=waits < MAX_WAITS)
             except OvertakenError:
                 continue
             if isinstance(outcome, PreparedRequest):
@@ -116,11 +114,9 @@ class Preparer:
         """Return what the rules would look at."""
         return outlook_of(self._keeper.history, self._policy, self.situation(wanted))
 
-    async def _attempt(
-        self, wanted: Wanted, beside: Beside, reasons: list[str], *, may_wait: bool
-    ) -> PreparedRequest | _Waiting:
+    async def _attempt(self, wanted: Wanted, reasons: list[str], *, may_wait: bool) -> PreparedRequest | _Waiting:
         history = self._keeper.history
-        if changes := [*changes_beside(history, *beside, wanted.scope), *recall_changed(history, wanted)]:
+        if changes := [*changes_beside(history, wanted), *recall_changed(history, wanted)]:
             await self._keeper.change(*changes)
         await self._compactor.tidy()
         calibration = await self._meter.calibration(wanted.model)
@@ -136,7 +132,7 @@ class Preparer:
         if plan is None:
             return WAITING
         plan = replace(plan, reasons=tuple(dict.fromkeys([*reasons, *plan.reasons])))
-        request = self._drawn(plan, wanted.model, situation(), beside)
+        request = self._drawn(plan, wanted, situation())
         if plan.later:
             await self._compactor.set_aside(other_than=wanted.scope)
         for step in plan.later:
@@ -178,13 +174,12 @@ class Preparer:
             outlook = outlook_of(self._keeper.history, self._policy, situation)
             await self._compactor.record(replace(completed(step, rule, outlook), reason=why))
 
-    def _drawn(self, plan: Plan, model: str | None, situation: Situation, beside: Beside) -> PreparedRequest:
+    def _drawn(self, plan: Plan, wanted: Wanted, situation: Situation) -> PreparedRequest:
         """Return the request of a plan, as it will go out, and remember it."""
-        history = self._keeper.history
-        wire = format_named(history.format or NO_FORMAT)
-        system, tools = beside
+        history, system, tools = self._keeper.history, wanted.system, wanted.tools
+        wire = format_named(history.spoken)
         request = replace(drawn_up(plan, history, situation, wire, self._keeper.hashes), system=system, tools=tools)
-        self._budgets[situation.scope, model] = situation.budget
+        self._budgets[situation.scope, wanted.model] = situation.budget
         self._last[situation.scope] = Sent(
             prefix=Prefix(
                 format=wire.name,
@@ -194,7 +189,7 @@ class Preparer:
                 positions=request.positions,
                 scope=situation.scope,
             ),
-            model=model,
+            model=wanted.model,
             tokens=request.tokens.total,
             window=situation.window or self._policy.unknown_window,
             whole=frozenset(request.receipt.kept),
@@ -210,7 +205,7 @@ class Preparer:
             events.append(plan.view.truncated)
         events.append(told_of(request, plan, history, self._policy, situation))
         await keeper.change(*events)
-        if is_rescued(plan):
+        if plan.view.is_rescued:
             self._compactor.companions.remember()
         if situation.scope == log.MAIN:
             # A client that sends its list again was answered by the main agent.

@@ -21,7 +21,6 @@ from holdfast.core.planning.plan import Plan, tokens_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, spans_without
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.view import RESCUED as WHY_RESCUED
 from holdfast.wire.anthropic_messages import count_cache_marks, without_excess_marks
 
 
@@ -127,16 +126,11 @@ def told_of(
             "systemTokens": situation.system_tokens,
             "toolsTokens": situation.tools_tokens,
             "tokens": request.tokens.total,
-            **({RESCUED: True} if is_rescued(plan) else {}),
+            **({RESCUED: True} if plan.view.is_rescued else {}),
             **({"hasRecall": True} if situation.has_recall else {}),
         },
         scope=situation.scope,
     )
-
-
-def is_rescued(plan: Plan) -> bool:
-    """Return whether little of little is sent, after a provider's refusal."""
-    return WHY_RESCUED in plan.view.reasons
 
 
 def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tuple[list[Mapping[str, object]], str]:

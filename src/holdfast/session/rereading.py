@@ -15,8 +15,8 @@ from holdfast.core.history.identifiers import argument_text
 from holdfast.core.history.recall.packing import Found
 from holdfast.core.history.scope import labelled
 from holdfast.errors import MalformedInputError, MissingBlobError
+from holdfast.session.blobs import said_in, whole_record
 from holdfast.session.keeping import Keeper
-from holdfast.session.log import said_in, whole_record
 from holdfast.session.moments import time_told
 from holdfast.stores.base import StoredRecord
 from holdfast.wire.formats import format_named

@@ -15,7 +15,9 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import from_record, to_record
 from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
-from holdfast.session.log import PAGE, blob_of, packed_record, whole_record, words_of_message
+from holdfast.session.blobs import blob_of, packed_record, whole_record
+from holdfast.session.indexing import words_of_message
+from holdfast.session.log import PAGE
 from holdfast.stores.base import Indexed, Record, Store
 from holdfast.stores.files import write_private
 from holdfast.stores.listing import every_session

@@ -228,8 +228,9 @@ class Session(Delegator):
         None for as it was last said.
         """
         asked, named = model_named(model) or self.model, await self._keeper.scope(scope_named(scope))
-        wanted = Wanted(budget=budget, model=asked, scope=named, has_recall=has_recall)
-        return await self._ladder.prepare(wanted, read_beside(system, tools))
+        system, tools = read_beside(system, tools)
+        wanted = Wanted(budget=budget, model=asked, system=system, tools=tools, scope=named, has_recall=has_recall)
+        return await self._ladder.prepare(wanted)
 
     @fetching
     async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> PreparedRequest:

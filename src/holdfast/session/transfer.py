@@ -15,15 +15,9 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA, from_record, to_record
 from holdfast.errors import HoldfastError, MalformedInputError, SettingsError
-from holdfast.session.log import (
-    PAGE,
-    blob_of,
-    indexed,
-    is_known_message,
-    lost_message,
-    packed_record,
-    whole_record,
-)
+from holdfast.session.blobs import blob_of, is_known_message, lost_message, packed_record, whole_record
+from holdfast.session.indexing import indexed
+from holdfast.session.log import PAGE
 from holdfast.stores.base import Indexed, Record, Store, StoredRecord
 from holdfast.stores.jsonl import Conversation
 from holdfast.stores.salvage import Salvage

@@ -34,7 +34,7 @@ def requests_of(events: list[log.Event]) -> Iterator[Rebuilt]:
     has_scrubs = any(isinstance(event, log.SessionScrubbed) for event in events)
     for event in events:
         if isinstance(event, log.RequestPrepared):
-            wire = format_named(history.format or "openai-chat")
+            wire = format_named(history.spoken)
             known = history.facts.beside(event.scope)
             beside = known.system or None, list(known.tools) or None
             messages, found = rebuilt(event, history, wire)

@@ -84,9 +84,14 @@ class History:
         return self._versions[self._current]
 
     @property
+    def spoken(self) -> str:
+        """In which format to speak: that of the newest message, or the commonest where nothing was said yet."""
+        return self.format or "openai-chat"
+
+    @property
     def reader(self) -> Reader:
-        """What reads the format in which the newest message came."""
-        return self.readers(self.format or "openai-chat")
+        """What reads the format that is spoken."""
+        return self.readers(self.spoken)
 
     @property
     def is_interrupted(self) -> bool:

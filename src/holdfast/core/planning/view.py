@@ -31,6 +31,8 @@ class View:
     """What the last mile left out of this request."""
     repairs: tuple[Repair, ...] = ()
     reasons: tuple[str, ...] = ()
+    is_rescued: bool = False
+    """Whether little of little is sent, after a provider's refusal."""
     is_floored: bool = False
     """Whether the floor had to change anything."""
     has_media: bool = False
@@ -107,7 +109,8 @@ def _rescued(view: View, outlook: Outlook, policy: Policy) -> View:
     if policy.emergency is None or outlook.situation.refusals < policy.emergency.first:
         return _limited(view, outlook, policy)
     entries = policy.emergency.apply(view.entries, outlook.history.facts.pins)
-    return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=(*view.reasons, RESCUED))
+    reasons = (*view.reasons, RESCUED)
+    return replace(view, entries=entries, tokens=_total(entries, outlook), reasons=reasons, is_rescued=True)
 
 
 def _truncated(view: View, outlook: Outlook, policy: Policy) -> View:

@@ -25,8 +25,9 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, MissingBlobError, WorkspaceUnavailableError
 from holdfast.models.base import Writer
 from holdfast.redaction import redacted
+from holdfast.session.blobs import whole_record
 from holdfast.session.keeping import Keeper
-from holdfast.session.log import PAGE, whole_record
+from holdfast.session.log import PAGE
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.summarizer import Job, Patience, summarised
 from holdfast.stores.base import StoredRecord
