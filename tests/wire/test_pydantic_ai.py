@@ -202,6 +202,18 @@ def test_eliding_an_image_leaves_the_prompt_one_part() -> None:
     assert edited["parts"] == [prompt(["look", MARK, "[image elided]", "well?"]), result("a", "see\n[image elided]")]
 
 
+RETRY = {"part_kind": "retry-prompt", "tool_name": "t", "tool_call_id": "call_a", "content": "no"}
+
+
+@pytest.mark.parametrize("parts", [[RETRY, prompt([]), RETRY], [twice := prompt(["look"]), twice, RETRY, twice]])
+def test_a_part_that_stands_twice_in_a_request_changes_no_order(parts: list[Any]) -> None:
+    message = read(request(*parts))
+
+    rewritten = WIRE.encode(message.with_parts((*message.parts,)))
+
+    assert rewritten == request(*parts)
+
+
 def test_clipping_arguments_keeps_them_as_they_were_written() -> None:
     native = response(call("a", args={"t": LONG, "n": 1}), {**call("b", args=f'{{"t": "{LONG}"}}'), "id": "fc_1"})
 

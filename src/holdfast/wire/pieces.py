@@ -13,3 +13,5 @@ class Piece(NamedTuple):
     """The item itself, and marks beside it that nobody sees, such as cache points: they travel with it."""
     spoken: int
     """Which of them is the item itself."""
+    is_first: bool
+    """Whether the prompt begins with them."""

@@ -117,7 +117,7 @@ def _prompt(part: Mapping[str, Any], place: Place, path: str) -> list[Part]:
     edges = [0, *spoken[1:], len(content)]
     found: list[Part] = []
     for number, start, stop in zip(spoken, edges[:-1], edges[1:], strict=True):
-        piece = Piece(part, tuple(content[start:stop]), number - start)
+        piece = Piece(part, tuple(content[start:stop]), number - start, is_first=start == 0)
         found.append(_item(content[number], piece, place, f"{path}.content[{number}]"))
     return found
 

@@ -31,11 +31,16 @@ def written_request(message: Message) -> Mapping[str, Any]:
     """Return what is said to the model as JSON; what nobody sees stays where it was."""
     native: Mapping[str, Any] = message.native or {"kind": "request"}
     was: list[Mapping[str, Any]] = list(native.get("parts", ()))
-    places = {id(part): number for number, part in enumerate(was)}
+    places: dict[int, list[int]] = {}
+    for number in reversed(range(len(was))):
+        # One object may stand in a list more than once.
+        places.setdefault(id(was[number]), []).append(number)
     hidden = [(number, part) for number, part in enumerate(was) if is_hidden(part)]
     parts: list[Mapping[str, Any]] = []
     for origin, written in _request_parts(message):
-        while hidden and hidden[0][0] < places.get(id(origin), -1):
+        stood = places.get(id(origin))
+        place = stood.pop() if stood else -1
+        while hidden and hidden[0][0] < place:
             parts.append(hidden.pop(0)[1])
         parts.append(written)
     return {**native, "parts": [*parts, *(part for _, part in hidden)]}
@@ -56,7 +61,7 @@ def _request_parts(message: Message) -> Iterator[tuple[object, Mapping[str, Any]
     items: list[Any] = []
     for part in message.parts:
         if isinstance(part.native, Piece):
-            if parent is not None and part.native.part is not parent:
+            if parent is not None and (part.native.is_first or part.native.part is not parent):
                 yield parent, _prompt(parent, items)
                 items = []
             parent = part.native.part
