@@ -13,15 +13,15 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from benchmarks.torture.batches import Batch, Failure, run_batch
 from benchmarks.torture.rounds import ROUNDS
 
-EXAMPLES = 100
-"""Cases in a batch: about a second."""
+EXAMPLES, FEWEST = 100, 10
+"""Cases in a batch, about a second; of slow rounds fewer, and not so few that all of them are small."""
 
 
 @dataclass(slots=True)
@@ -64,9 +64,14 @@ class Tally:
 def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limits) -> None:
     """Give batches to every core until the round is over."""
     waiting: set[Future[Batch]] = set()
-    examples = min(EXAMPLES, limits.cases or EXAMPLES)
+    weight = ROUNDS[tally.name].weight
+    cases = None if limits.cases is None else max(1, limits.cases // weight)
+    examples = min(max(FEWEST, EXAMPLES // weight), cases or EXAMPLES)
     shown = time.monotonic()
-    for number in _numbers(tally, limits):
+    for number in itertools.count():
+        is_enough = tally.seconds > limits.seconds if cases is None else number * examples >= cases
+        if is_enough or limits.is_interrupted:
+            break
         waiting.add(pool.submit(run_batch, tally.name, number, tally.seed, examples))
         if len(waiting) > cores:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -79,15 +84,6 @@ def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limit
         tally.take(one.result())
 
 
-def _numbers(tally: Tally, limits: Limits) -> Iterator[int]:
-    """Yield the numbers of batches until there were enough."""
-    for number in itertools.count():
-        is_enough = tally.seconds > limits.seconds if limits.cases is None else number * EXAMPLES >= limits.cases
-        if is_enough or limits.is_interrupted:
-            return
-        yield number
-
-
 def _deaf() -> None:
     """Leave Ctrl-C to the process that began it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -97,7 +93,7 @@ def options(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torture", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rounds", nargs="*", help=f"of: {', '.join(ROUNDS)}; all where none is named")
     parser.add_argument("--seconds", type=float, default=120, help="for all rounds together")
-    parser.add_argument("--cases", type=int, help="so many for each round, however long that takes")
+    parser.add_argument("--cases", type=int, help="so many for each round, fewer of slow ones, however long that takes")
     parser.add_argument("--seed", type=int, help="of the first batch; one by chance where none is given")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(given)

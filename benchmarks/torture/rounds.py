@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import fuzzing, histories
+from benchmarks.torture import fuzzing, histories, interleavings
 
 Case: TypeAlias = dict[str, Any]
 
@@ -24,6 +24,8 @@ class Round:
     """Cases, by what they are about: batches take one after another, so that none comes short."""
     check: Callable[[Case], None]
     """Raises where a case shows that something does not hold."""
+    weight: int = 1
+    """How many cases of the others one of these takes as long as: so many fewer are tried."""
 
 
 ROUNDS: Mapping[str, Round] = {
@@ -36,4 +38,10 @@ ROUNDS: Mapping[str, Round] = {
     "importers": Round("spoiled files: a value or an error with a type", fuzzing.IMPORTING, fuzzing.read),
     "refusals": Round("answers changed at random: a value or an error with a type", fuzzing.REFUSING, fuzzing.refuse),
     "settings": Round("spoiled settings: a value or an error with a type", fuzzing.SETTLING, fuzzing.settle),
+    "interleavings": Round(
+        "two programs do everything to the same sessions: live, stored and replayed are one",
+        interleavings.STRATEGIES,
+        interleavings.check,
+        weight=50,
+    ),
 }
