@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import fuzzing, histories, interleavings
+from benchmarks.torture import faults, fuzzing, histories, interleavings
 
 Case: TypeAlias = dict[str, Any]
 
@@ -42,6 +42,12 @@ ROUNDS: Mapping[str, Round] = {
         "two programs do everything to the same sessions: live, stored and replayed are one",
         interleavings.STRATEGIES,
         interleavings.check,
+        weight=50,
+    ),
+    "faults": Round(
+        "a full disk, a locked or missing file, lost leases, clocks that jump: nothing is lost, and it goes on",
+        faults.STRATEGIES,
+        faults.check,
         weight=50,
     ),
 }

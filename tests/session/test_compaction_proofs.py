@@ -80,7 +80,8 @@ async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
     await until(lambda: len(model.asks) == 2)
 
 
-async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired() -> None:
+@pytest.mark.parametrize("jump_ms", [LEASE_MS + 1, -30 * 3_600_000], ids=["expired", "the clock was set back"])
+async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired(jump_ms: int) -> None:
     now = 1_700_000_000_000
     session = await opened(summariser=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
     await talked(session, 10)
@@ -90,7 +91,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     assert session.history.facts.running is not None
     assert session.history.facts.running.owner == "elsewhere:1:ab"
 
-    now += LEASE_MS + 1
+    now += jump_ms
     await session.prepare(BUDGET)
 
     assert [(fold.is_cancelled, fold.error) for fold in await ended(session)][:1] == [

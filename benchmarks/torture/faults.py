@@ -1,0 +1,268 @@
+"""A disk that is full, a file that is locked or gone, a lease that is lost, a clock that jumps: nothing is lost.
+
+A session works on a real file while one thing after another goes wrong with it. Whatever it is asked meanwhile, it
+does or refuses with an error of ours; what was acknowledged is there in its order, what was not is there once or not at
+all, a session that is opened anew agrees, and the same session goes on.
+"""
+
+import asyncio
+import resource
+import sqlite3
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from benchmarks.torture.standing import A_MOMENT, STUCK_SECONDS, messages_of, settled, standing, unproved
+from holdfast import HoldfastError, Session, validate
+from holdfast.errors import NotInMemoryError, OvertakenError, SequenceConflictError, StoreError
+from holdfast.models.base import Ask
+from holdfast.session import owners
+from holdfast.session.request import PreparedRequest
+from holdfast.stores import sqlite_database
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import Json, answered, said
+from holdfast.testing.models import ScriptedModel
+
+INTERNAL = (NotInMemoryError, OvertakenError, SequenceConflictError)
+"""What nobody but the session itself is to see."""
+UNAVAILABLE = {"full", "locked", "gone"}
+"""When the store may say that it cannot."""
+BUDGET, NAME = 1_200, "s"
+HOUR_MS = 3_600_000
+BUSY_MS = 30
+"""How long a writer waits here for one that holds the file."""
+LARGE = 4_000
+"""Words of a message that is kept apart."""
+TURNS_OF_THE_LOOP = 200
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa "
+STEPS = ["record", "large", "prepare", "compact", "recall", "undo", "clear", "rewind", "pin"]
+FAULTS = ["none", "full", "held", "locked", "gone", "lease", "clock"]
+CASES = st.fixed_dictionaries(
+    {
+        "policy": st.sampled_from(["default", "co-cli", "copilot"]),
+        "moments": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "fault": st.sampled_from(FAULTS),
+                    "room": st.sampled_from([0, 4_096, 40_000]),
+                    "hours": st.sampled_from([-30, -1, 1, 30]),
+                    "steps": st.lists(st.sampled_from(STEPS), min_size=1, max_size=5),
+                }
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+    }
+)
+STRATEGIES = (CASES,)
+
+
+def check(case: Mapping[str, Any]) -> None:
+    """Let everything go wrong that a case says."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sqlite_database, "BUSY_MS", BUSY_MS):
+        asyncio.run(_conversed(Path(folder) / "chats.db", case))
+
+
+async def _conversed(path: Path, case: Mapping[str, Any]) -> None:
+    conversation = Conversation(SqliteStore(path), case["policy"])
+    async with conversation.opened():
+        for moment in case["moments"]:
+            await conversation.go_through(moment)
+            await conversation.agree()
+
+
+class Conversation:
+    """A session, what it has acknowledged, and what it was told when something was wrong."""
+
+    def __init__(self, store: SqliteStore, policy: str) -> None:
+        self.store = store
+        self.policy = policy
+        self.now_ms = 40 * HOUR_MS
+        self.acknowledged: list[Json] = []
+        self.open_ended: list[Json] = []
+        """What was said last, if nobody knows whether it arrived."""
+        self.numbers = count()
+        self.gate = asyncio.Event()
+        """Shut while nobody is to write a summary."""
+        self.gate.set()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        """Have the session open, and something said in it."""
+        model = ScriptedModel(iter(lambda: _summary, None), sleep=self._wait, seconds=1)
+        opening = Session.open(
+            NAME, store=self.store, policy=self.policy, model="gpt-5", summariser=model, clock=lambda: self.now_ms
+        )
+        async with opening as self.session:
+            for _ in range(20):
+                await self.say(30)
+            yield
+        await self.store.close()
+
+    async def _wait(self, _: float) -> None:
+        await self.gate.wait()
+
+    async def go_through(self, moment: Mapping[str, Any]) -> None:
+        """Take some steps while something is wrong; a step does what it says, or raises an error for who asked."""
+        async with getattr(self, f"_{moment['fault']}")(moment):
+            for name in moment["steps"]:
+                try:
+                    await asyncio.wait_for(self.step(name), STUCK_SECONDS)
+                except INTERNAL:
+                    raise
+                except StoreError:
+                    assert moment["fault"] in UNAVAILABLE, "the store is there"
+                except HoldfastError:
+                    continue
+
+    async def step(self, name: str) -> None:
+        session = self.session
+        match name:
+            case "record" | "large":
+                await self.say(30 if name == "record" else LARGE)
+            case "prepare":
+                request = await session.prepare(BUDGET)
+                assert request.tokens.total <= BUDGET, "over budget"
+                assert validate(request.messages, "openai") == [], "not valid"
+            case "compact":
+                await session.compact(budget=BUDGET)
+            case "recall":
+                await session.recall(max(0, len(session) - 3), len(session))
+            case "undo":
+                await session.undo()
+            case "clear":
+                await session.clear()
+            case "rewind":
+                await session.rewind(to=max(0, len(session) - 2))
+            case _:
+                await session.pin(0)
+
+    async def say(self, words: int) -> None:
+        if not self.open_ended:
+            number = next(self.numbers)
+            # What is large is an answer: a prompt that is larger than the budget cannot be sent at all.
+            said_now = said if number % 2 == 0 and words < LARGE else answered
+            self.open_ended = [said_now(f"message {number}: " + (WORDS * words)[: words * 6])]
+        # What nobody could acknowledge is said again, until somebody does.
+        positions = await self.session.record(self.open_ended)
+        assert positions == range(len(self.acknowledged), len(self.acknowledged) + 1), "another place than was next"
+        self.acknowledged += self.open_ended
+        self.open_ended = []
+
+    async def agree(self) -> None:
+        """Hold the session against one that is opened anew, and both against what was acknowledged; then go on."""
+        await settled(self.session)
+        async with Session.open(NAME, store=self.store, clock=lambda: self.now_ms) as anew:
+            fresh, live = await standing(anew), await standing(self.session)
+        events = await self.session.events()
+
+        assert live == fresh, "memory and log do not agree"
+        assert live["damage"] == []
+        assert messages_of(events) in (self.acknowledged, [*self.acknowledged, *self.open_ended]), "lost or doubled"
+        assert unproved(events) == []
+        await self.say(30)
+        if self.acknowledged[-1]["role"] == "user":
+            await self.step("prepare")
+        await settled(self.session)
+
+    # What goes wrong.
+
+    @asynccontextmanager
+    async def _none(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
+        yield
+
+    @asynccontextmanager
+    async def _full(self, moment: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Let no file grow by more than a little: the kernel refuses the rest."""
+        files = self.store.path.parent.iterdir()
+        largest = max(file.stat().st_size for file in files)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest + moment["room"], hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    @asynccontextmanager
+    async def _locked(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Let another hold the file for longer than anybody waits."""
+        with closing(sqlite3.connect(self.store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            finally:
+                other.execute("ROLLBACK")
+
+    @asynccontextmanager
+    async def _held(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Let another hold the file for a moment: whoever writes waits for it, and is not refused."""
+        with (
+            mock.patch.object(sqlite_database, "BUSY_MS", 20_000),
+            closing(sqlite3.connect(self.store.path, isolation_level=None)) as other,
+        ):
+            await self.store.close()
+            await self.store.length(NAME)
+            other.execute("BEGIN IMMEDIATE")
+            saying = asyncio.ensure_future(self.say(30))
+            for _turn in range(TURNS_OF_THE_LOOP):
+                await asyncio.sleep(0)
+            other.execute("COMMIT")
+            await saying
+            await self.store.close()
+        yield
+
+    @asynccontextmanager
+    async def _gone(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Take the file away and bring it back, as when a disk is mounted again."""
+        await self.store.length(NAME)
+        away = self.store.path.with_name("away.db")
+        self.store.path.rename(away)
+        try:
+            yield
+        finally:
+            away.rename(self.store.path)
+
+    @asynccontextmanager
+    async def _clock(self, moment: Mapping[str, Any]) -> AsyncGenerator[None]:
+        self.now_ms += moment["hours"] * HOUR_MS
+        yield
+
+    @asynccontextmanager
+    async def _lease(self, moment: Mapping[str, Any]) -> AsyncGenerator[None]:
+        """Let a compaction of another host seem abandoned while it is not, and be finished after all."""
+        self.gate.clear()
+        with mock.patch.object(owners.socket, "gethostname", return_value="elsewhere"):
+            preparing = await self._begun()
+        mine = {owner for owner in owners.LIVE if owner.startswith("elsewhere")}
+        owners.LIVE.difference_update(mine)
+        self.now_ms += moment["hours"] * HOUR_MS
+        async with Session.open(NAME, store=self.store, policy=self.policy, clock=lambda: self.now_ms) as other:
+            run = other.history.facts.running
+            assert run is None or run.owner not in mine, "nobody may compact for want of a lease that is over"
+            with suppress(HoldfastError):
+                await other.compact(budget=BUDGET)
+        self.gate.set()
+        await asyncio.gather(preparing, return_exceptions=True)
+        yield
+
+    async def _begun(self) -> asyncio.Future[PreparedRequest]:
+        """Talk until a summary is begun, and return the last request, which may wait for it."""
+        for left in reversed(range(8)):
+            await self.say(80)
+            preparing = asyncio.ensure_future(self.session.prepare(BUDGET))
+            while not preparing.done() and self.session.history.facts.running is None:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(A_MOMENT)
+            if not left or self.session.history.facts.running is not None:
+                return preparing
+        raise AssertionError
+
+
+def _summary(ask: Ask) -> str:
+    """Return a summary that names what it was given."""
+    return f"The user counts in Greek letters. Said: {ask.text[:60]!r}. Next: go on."
