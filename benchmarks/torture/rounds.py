@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import faults, fuzzing, histories, interleavings
+from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings
 
 Case: TypeAlias = dict[str, Any]
 
@@ -49,5 +49,11 @@ ROUNDS: Mapping[str, Round] = {
         faults.STRATEGIES,
         faults.check,
         weight=50,
+    ),
+    "cancelled": Round(
+        "a task that is cancelled at each of its awaits leaves nothing half done",
+        cancelled.STRATEGIES,
+        cancelled.check,
+        weight=100,
     ),
 }

@@ -102,6 +102,7 @@ class Delegator(Archivist):
         keeper = self._keeper
         async with keeper.turn:
             await keeper.take_in()
+            await self.end_abandoned()
             chosen = choose(self.history, errand.parent, errand.sees, counter_for(self.model))
             begun = log.DelegationStarted(
                 scope=f"{errand.agent}:{secrets.token_hex(4)}",
@@ -116,15 +117,23 @@ class Delegator(Archivist):
                 owner=new_owner(),
                 is_attributed=True,
             )
-            await keeper.change(begun)
             LIVE.add(begun.owner)
-            if errand.tells and (text := opening_of(begun)):
-                wire = format_named(self.history.spoken)
-                message = user(text)
-                native = wire.encode(message)
-                said = log.MessageAppended(format=wire.name, native=native, scope=begun.scope, agent=errand.agent)
-                await keeper.say([said], [wire.decode(native, len(self.history))])
+            try:
+                await self._sent_out(begun, tells=errand.tells)
+            except BaseException:
+                # Whatever arrived of it: nobody is at work.
+                LIVE.discard(begun.owner)
+                raise
             return begun
+
+    async def _sent_out(self, begun: log.DelegationStarted, *, tells: bool) -> None:
+        """Record that an agent is sent out, and what it is told; by who holds the turn."""
+        await self._keeper.change(begun)
+        if tells and (text := opening_of(begun)):
+            wire = format_named(self.history.spoken)
+            native = wire.encode(user(text))
+            said = log.MessageAppended(format=wire.name, native=native, scope=begun.scope, agent=begun.agent)
+            await self._keeper.say([said], [wire.decode(native, len(self.history))])
 
     @fetching
     async def end_delegation(self, ended: log.DelegationFinished) -> None:
@@ -138,7 +147,9 @@ class Delegator(Archivist):
     async def end_abandoned(self) -> None:
         """Record that delegates whose process is gone will not answer; by who holds the turn."""
         gone = [scope for scope, owner in self.history.facts.delegates.items() if is_gone(owner)]
-        ended = [log.DelegationFinished(scope=scope, state="abandoned", error="its process is gone") for scope in gone]
+        ended = [
+            log.DelegationFinished(scope=scope, state="abandoned", error="nobody is at it any more") for scope in gone
+        ]
         if ended:
             await self._keeper.change(*(log.TurnInterrupted(scope=scope) for scope in gone), *ended)
 

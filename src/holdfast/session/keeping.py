@@ -151,9 +151,20 @@ class Keeper:
         start = self.log.length
         news = await self.log.news()
         if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
-            # What was taken out of the log must not live on here.
-            self.begin_anew()
-            return await self.take_in()
+            # What was taken out of the log must not live on here; whoever is stopped meanwhile hears of it again.
+            self.log.length = start
+            return await self._read_anew()
+        return self._taken(news, start)
+
+    async def _read_anew(self) -> int:
+        """Forget everything, and read the log from its beginning; all of it or nothing."""
+        whole = Log(self.store, self.session)
+        news = await whole.news()
+        self.begin_anew()
+        self.log = whole
+        return self._taken(news, 0)
+
+    def _taken(self, news: Sequence[tuple[int, log.Event]], start: int) -> int:
         for place, (time_ms, event) in enumerate(news, start):
             try:
                 self._learn(event, time_ms, place)
@@ -166,8 +177,7 @@ class Keeper:
     async def fetch(self, positions: Sequence[int]) -> None:
         """Read messages of the past that are not in memory; the whole log, where it is more than messages."""
         if not positions:
-            self.begin_anew()
-            await self.take_in()
+            await self._read_anew()
             return
         if len(positions) == 1:
             start, self._fetched = positions[0], self._fetched * 2

@@ -50,14 +50,15 @@ class Log:
         """Return what was written since, by whomever, with the times."""
         found: list[tuple[int, log.Event]] = []
         while True:
-            page = await self.store.read(self.session, start=self.length, limit=PAGE)
-            events = [await self._event(stored) for stored in page]
-            found += [(stored.time_ms, event) for stored, event in zip(page, events, strict=True)]
-            schemas = [event.schema for event in events if isinstance(event, log.Unknown)]
-            self.newest_schema = max([self.newest_schema, *schemas])
-            self.length += len(page)
+            page = await self.store.read(self.session, start=self.length + len(found), limit=PAGE)
+            found += [(stored.time_ms, await self._event(stored)) for stored in page]
             if len(page) < PAGE:
-                return found
+                break
+        # Only now: whoever is stopped on the way has read nothing, and reads all of it the next time.
+        schemas = [event.schema for _, event in found if isinstance(event, log.Unknown)]
+        self.newest_schema = max([self.newest_schema, *schemas])
+        self.length += len(found)
+        return found
 
     async def _event(self, stored: StoredRecord) -> log.Event:
         """Return the event of a record; one that cannot be read is kept as something nobody knows, and told.
@@ -67,8 +68,9 @@ class Log:
         try:
             return from_record(await whole_record(self.store, stored.record))
         except (MalformedInputError, MissingBlobError) as error:
-            if stored.position not in self.gone:
-                self.damage.append(f"record {stored.position}: {error}")
+            problem = f"record {stored.position}: {error}"
+            if stored.position not in self.gone and problem not in self.damage:
+                self.damage.append(problem)
             if digest := blob_of(stored.record):
                 self.gone[stored.position] = digest
             is_message = digest is not None and is_known_message(stored.record)

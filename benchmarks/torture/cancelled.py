@@ -1,0 +1,237 @@
+"""A task that is cancelled at any of its awaits leaves nothing half done.
+
+One thing is asked of a session again and again, each time of the same file: first it is cancelled where it waits for
+the first time, then where it waits for the second time, until it is through. Once it is cancelled before what it waits
+for is done, and once when that is done and nobody was told. Afterwards the session agrees with its log, nothing is
+there in part or twice, and the next request can be made.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import coroutine
+from typing import Any, TypeVar
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from benchmarks.torture.standing import messages_of, settled, standing, unproved
+from holdfast import HoldfastError, Session
+from holdfast.errors import NotInMemoryError, OvertakenError, SequenceConflictError
+from holdfast.models.base import Ask
+from holdfast.session import log as session_log
+from holdfast.session.owners import LIVE
+from holdfast.session.session import Opening
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.chat import answered, said
+from holdfast.testing.models import ScriptedModel
+
+T = TypeVar("T")
+NAME, BUDGET = "s", 1_200
+PAGE = 7
+"""Records that are read at a time here: what another has written takes several pages."""
+MOST_AWAITS = 300
+NEW = [answered("ok"), said("And what is next? " + "word " * 40)]
+LARGE = [answered("out " * 6_000), said("And?")]
+ANOTHER = [said("Something else."), *NEW]
+WAYS = ["before", "after"]
+"""When a task is cancelled: before what it waits for is done, or when it is done and nobody was told."""
+
+
+async def _delegated(session: Session) -> object:
+    async with session.delegate("reviewer", task="look at it") as child:
+        await child.record([answered("I looked.")])
+        await child.prepare(BUDGET)
+    return None
+
+
+async def _refused(session: Session) -> object:
+    await session.prepare(BUDGET)
+    return await session.retry({"error": {"message": "prompt is too long: 2000 tokens > 700 maximum"}}, status=400)
+
+
+OPERATIONS: Mapping[str, Callable[[Session], Awaitable[object]]] = {
+    "record": lambda session: session.record(NEW),
+    "record what is large": lambda session: session.record(LARGE),
+    "sync": lambda session: session.sync(ANOTHER),
+    "prepare": lambda session: session.prepare(BUDGET, system="Be brief."),
+    "retry": _refused,
+    "compact": lambda session: session.compact(budget=BUDGET),
+    "recompact": lambda session: session.recompact(budget=BUDGET),
+    "draft": lambda session: session.preview(draft=True, budget=BUDGET),
+    "undo": lambda session: session.undo(),
+    "redo": lambda session: session.redo(),
+    "clear": lambda session: session.clear(),
+    "rewind": lambda session: session.rewind(to=3),
+    "pin": lambda session: session.pin(1),
+    "fork": lambda session: session.fork("other"),
+    "recall": lambda session: session.recall(0, 6),
+    "search": lambda session: session.recall_for("word alpha"),
+    "delegate": _delegated,
+    "contents": lambda session: session.contents(budget=BUDGET),
+    "catch up": lambda session: session.catch_up(),
+}
+ADDED = {"record": NEW, "record what is large": LARGE, "sync": ANOTHER}
+"""What is said by each, and said once though it is said again."""
+INTERNAL = (NotInMemoryError, OvertakenError, SequenceConflictError)
+"""What nobody but the session itself is to see."""
+CASES = st.fixed_dictionaries(
+    {
+        "operation": st.sampled_from(list(OPERATIONS)),
+        "way": st.sampled_from(WAYS),
+        "policy": st.sampled_from(["default", "co-cli", "copilot"]),
+        "turns": st.sampled_from([4, 12]),
+        "others": st.sampled_from([0, 1, 20]),
+        "has_summariser": st.booleans(),
+    }
+)
+STRATEGIES = (CASES,)
+
+
+@dataclass(slots=True)
+class Awaits:
+    """Counts where a task waits, and cancels it at one of them."""
+
+    stop_at: int
+    way: str
+    count: int = 0
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether there was such a place at all."""
+        return self.count >= self.stop_at
+
+    @coroutine
+    def through(self, action: Awaitable[T]) -> Generator[Any, Any, T]:
+        """Do something, and be cancelled on the way."""
+        steps: Any = action.__await__()
+        error: BaseException | None = None
+        while True:
+            try:
+                waited = steps.throw(error) if error else steps.send(None)
+            except StopIteration as done:
+                return done.value
+            error = None
+            self.count += 1
+            is_here, task = self.count == self.stop_at, asyncio.current_task()
+            if is_here and self.way == "before" and task:
+                task.cancel()
+            try:
+                yield waited
+            except BaseException as raised:  # noqa: BLE001 - it is for who waits
+                error = raised
+            if is_here and self.way == "after":
+                error = asyncio.CancelledError()
+
+
+def check(case: Mapping[str, Any]) -> None:
+    """Cancel what a case names, wherever it waits."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(session_log, "PAGE", PAGE):
+        asyncio.run(_everywhere(Path(folder), case))
+
+
+async def _everywhere(folder: Path, case: Mapping[str, Any]) -> None:
+    begun = folder / "begun.db"
+    await _begin(begun, case)
+    for number in range(1, MOST_AWAITS):
+        path = folder / f"{number}.db"
+        shutil.copy(begun, path)
+        if not await _cancelled(path, case, number):
+            return
+    raise AssertionError("it never comes to an end")
+
+
+def _opened(store: SqliteStore, case: Mapping[str, Any]) -> Opening:
+    model = ScriptedModel(iter(lambda: _summary, None), seconds=0.001) if case["has_summariser"] else None
+    return Session.open(NAME, store=store, policy=case["policy"], model="gpt-5", summariser=model)
+
+
+async def _begin(path: Path, case: Mapping[str, Any]) -> None:
+    """Write the file that everything begins with: some turns, a fold, and a change that was taken back."""
+    store = SqliteStore(path)
+    async with Session.open(NAME, store=store, model="gpt-5") as session:
+        for number in range(case["turns"]):
+            await session.record([said(f"question {number} " + "alpha beta " * 20), answered("word " * 40)])
+        await session.record([said("And then?")])
+        await session.prepare(BUDGET)
+        with suppress(HoldfastError):
+            await session.compact(budget=BUDGET)
+        if case["operation"] == "redo":
+            await session.clear()
+            await session.undo()
+    await store.close()
+
+
+async def _cancelled(path: Path, case: Mapping[str, Any], number: int) -> bool:
+    """Cancel at one place, hold everything against what must hold, and say whether there was such a place."""
+    store = SqliteStore(path)
+    name, live = str(case["operation"]), set(LIVE)
+    async with _opened(store, case) as session:
+        await _wrote(store, case["others"])
+        before = messages_of(await session.events())
+        awaits = Awaits(number, case["way"])
+        outcome = await _outcome(awaits, OPERATIONS[name](session))
+        await settled(session)
+
+        assert not (awaits.was_reached and outcome is None), "it goes on though it was cancelled"
+        added = messages_of(await session.events())[len(before) :]
+        assert name == "delegate" or added in ([], ADDED.get(name, [])), "half of it was recorded"
+        await _agrees(session, store)
+        if name in ADDED and awaits.was_reached:
+            await OPERATIONS[name](session)
+            assert messages_of(await session.events()) == [*before, *ADDED[name]], "lost or doubled"
+        await _goes_on(session)
+        await _agrees(session, store)
+    assert live >= LIVE, "somebody is still said to be at work"
+    await store.close()
+    return awaits.was_reached
+
+
+async def _outcome(awaits: Awaits, action: Awaitable[object]) -> BaseException | None:
+    """Return what ended an action before its time."""
+
+    async def act() -> object:
+        return await awaits.through(action)
+
+    task = asyncio.ensure_future(act())
+    await asyncio.wait({task})
+    if task.cancelled():
+        return asyncio.CancelledError()
+    error = task.exception()
+    if error is not None and (isinstance(error, INTERNAL) or not isinstance(error, HoldfastError)):
+        raise error
+    return error
+
+
+async def _wrote(store: SqliteStore, count: int) -> None:
+    """Let another write to the session meanwhile."""
+    async with Session.open(NAME, store=store) as other:
+        for number in range(count):
+            await other.record([(answered if number % 2 else said)(f"another's {number}")])
+
+
+async def _agrees(session: Session, store: SqliteStore) -> None:
+    async with Session.open(NAME, store=store) as anew:
+        fresh, live = await standing(anew), await standing(session)
+
+    assert live == fresh, "memory and log do not agree"
+    assert live["damage"] == []
+    assert unproved(await session.events()) == []
+
+
+async def _goes_on(session: Session) -> None:
+    length = len(session)
+    positions = await session.record([answered("Yes."), said("Go on.")])
+    request = await session.prepare(BUDGET)
+
+    assert positions == range(length, length + 2)
+    assert request.tokens.total <= BUDGET
+    await settled(session)
+
+
+def _summary(ask: Ask) -> str:
+    return f"The user asks questions in Greek letters. Said: {ask.text[:60]!r}. Next: go on."

@@ -1,0 +1,87 @@
+"""What is stopped between two waits, by a task that is cancelled or a store that fails, leaves nothing in part."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.errors import StoreUnavailableError
+from holdfast.session import log
+from holdfast.session.owners import LIVE
+from holdfast.session.scrub import scrub
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import answered, said
+
+
+class Halting(MemoryStore):
+    """Fails when it is read or written to for the so-many-th time from now on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads_left = self.writes_left = 1_000_000
+        self.error: BaseException = StoreUnavailableError("store", "gone for a moment")
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> Any:
+        self.reads_left -= 1
+        if self.reads_left == 0:
+            raise self.error
+        return await super().read(session, start=start, limit=limit)
+
+    async def append(self, session: str, records: Any, **rest: Any) -> int:
+        self.writes_left -= 1
+        if self.writes_left == 0:
+            raise self.error
+        return await super().append(session, records, **rest)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("store", "gone for a moment"), asyncio.CancelledError()])
+@pytest.mark.parametrize("reads", [1, 2, 3])
+async def test_who_is_stopped_between_two_pages_of_news_takes_in_all_of_them_the_next_time(
+    monkeypatch: pytest.MonkeyPatch, reads: int, error: BaseException
+) -> None:
+    monkeypatch.setattr(log, "PAGE", 2)
+    store = Halting()
+    session, other = await Session.open("s", store=store), await Session.open("s", store=store)
+    talk = [(answered if number % 2 else said)(f"message {number}") for number in range(5)]
+    await other.record(talk)
+
+    store.reads_left, store.error = reads, error
+    with pytest.raises(type(error)):
+        await session.catch_up()
+
+    assert await session.record([answered("6")]) == range(5, 6)
+    assert await session.recall(0, 6) == [*talk, answered("6")]
+    assert session.damage == []
+
+
+async def test_a_session_stopped_while_it_reads_a_scrubbed_log_forgets_the_secret_the_next_time() -> None:
+    store = Halting()
+    session = await Session.open("s", store=store)
+    await session.record([said("the word is swordfish"), answered("ok"), said("go on")])
+    await scrub(store, "s", "swordfish", time_ms=0)
+
+    store.reads_left = 2
+    with pytest.raises(StoreUnavailableError):
+        await session.catch_up()
+    spoken = session.history.format
+    request = await session.prepare(16_000)
+
+    assert spoken == "openai-chat"
+    assert request.messages == [said("the word is [scrubbed]"), answered("ok"), said("go on")]
+
+
+async def test_an_agent_that_could_not_be_told_its_task_is_not_at_work_for_ever() -> None:
+    store = Halting()
+    session = await Session.open("s", store=store)
+    await session.record([said("fix the build")])
+
+    store.writes_left = 2
+    with pytest.raises(StoreUnavailableError):
+        async with session.delegate("tester", task="run the tests"):
+            raise AssertionError
+    async with session.delegate("tester", task="run the tests") as child:
+        await child.answer("they pass")
+
+    assert [one.state for one in await session.delegations()] == ["abandoned", "answered"]
+    assert [owner for owner in LIVE if owner in session.history.facts.delegates.values()] == []
