@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup chat test test-model lint check format bench bench-peers lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat test coverage test-model lint check format bench bench-peers lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -34,6 +34,12 @@ setup: $(STAMP)  ## Make .venv and install the project with its tools
 
 test: lint  ## Lint, types and the whole test suite
 	@$(BIN)/python -m pytest -n auto
+
+coverage: $(STAMP)  ## The suite once more, measured: what it runs of each room, and whether that is enough; .coverage has the lines
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -n auto
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o - | $(BIN)/python -m scripts.covered
 
 check: lint  ## Lint, types (strict) and architecture
 	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_public_api.py
@@ -78,4 +84,4 @@ bench-peers: $(STAMP)  ## Beside all peers, each in an environment of its own, i
 	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
 
 clean:  ## Remove .venv, what peers were installed into, and caches
-	@rm -rf $(VENV) .peers .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) .peers .pytest_cache .ruff_cache .hypothesis .coverage* build dist
