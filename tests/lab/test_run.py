@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -267,27 +269,35 @@ def test_names_are_shortened_and_stay_apart() -> None:
     assert [*shortened(nearer, 10).values()] == ["short", "airline-…2", "airline-…3"]
 
 
-def begun(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a run that would take long, and return when its processes are there."""
+@contextmanager
+def begun(tmp_path: Path, *arguments: str) -> Generator[subprocess.Popen[str]]:
+    """Start a run that would take long, and go on when its processes are there; at the end none is."""
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"id": "long", "messages": generated_session(3_000)}) + "\n")
     env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
     command = [HOLDFAST, "lab", "run", str(path), "--budget", "16000,50000", "--policy", "default", *arguments]
+    # A suite that a shell has started in the background ignores interrupts, and so would what it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True, start_new_session=True
     )
+    signal.signal(signal.SIGINT, before)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None and not children.read_text().split()[1:]:
         pass  # the first is the one that watches over what they share; the second plays
-    return process
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see the processes of this machine")
 def test_an_interrupt_keeps_what_is_done_and_says_how_much_that_is(tmp_path: Path) -> None:
-    process = begun(tmp_path, "--jobs", "1", "--json")
-
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the processes that play get it too
-    out, problems = process.communicate(timeout=60)
+    with begun(tmp_path, "--jobs", "1", "--json") as process:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the processes that play get it too
+        out, problems = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert " of 22 replays were played" in problems.splitlines()[-1]
@@ -297,10 +307,9 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_much_that_is(tmp_path: Pat
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see the processes of this machine")
 def test_a_run_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
-    process = begun(tmp_path, "--jobs", "2")
-
-    process.send_signal(signal.SIGTERM)
-    _, problems = process.communicate(timeout=60)
+    with begun(tmp_path, "--jobs", "2") as process:
+        process.send_signal(signal.SIGTERM)
+        _, problems = process.communicate(timeout=60)
 
     assert process.returncode == 128 + signal.SIGTERM
     assert "interrupted: " in problems
