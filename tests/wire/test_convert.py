@@ -99,6 +99,47 @@ def test_anthropic_becomes_chat() -> None:
     assert converted.notes == ("reasoning was left out: it is only valid with the provider that wrote it",)
 
 
+NO_DATA = {"kind": "binary", "media_type": "image/png", "data": None}
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "expected"),
+    [
+        (
+            "gemini",
+            {"role": "user", "parts": [{"fileData": {"mimeType": "image/png", "fileUri": "u"}}]},
+            {"type": "image_url", "image_url": {"url": "u"}},
+        ),
+        (
+            "anthropic",
+            {"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}]},
+            {"type": "text", "text": "[image not carried over]"},
+        ),
+        (
+            "pydantic-ai",
+            {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": [NO_DATA]}]},
+            {"type": "text", "text": "[image not carried over]"},
+        ),
+    ],
+)
+def test_an_image_is_carried_by_its_address_or_leaves_a_word(source: str, message: Any, expected: Any) -> None:
+    assert convert([message], source=source, target="openai-chat").messages == [{"role": "user", "content": [expected]}]
+
+
+def test_images_beyond_what_is_taken_leave_a_word_inside_results_too() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "u"}}
+    looks = {"type": "tool_result", "tool_use_id": "a", "content": [image, {"type": "text", "text": "see"}, image]}
+    messages: list[Any] = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "look", "input": {}}]},
+        {"role": "user", "content": [looks, *[image] * 19]},
+    ]
+
+    converted = convert(messages, source="anthropic", target="bedrock")
+
+    assert converted.notes[0] == "1 image(s) were left out: bedrock takes 20"
+
+
 def test_chat_becomes_gemini_with_foreign_calls_marked() -> None:
     converted = convert(
         [told("Be."), said("go"), called("a", "b"), returned("a", "1"), returned("b", "2")],

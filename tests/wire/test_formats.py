@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Media, Opaque, SettingsError, Text, Thinking, ToolCall, ToolResult
+from holdfast import MalformedInputError, Media, Opaque, SettingsError, Text, Thinking, ToolCall, ToolResult
 from holdfast.core.conversation.clip import clip_arguments, clip_outputs
 from holdfast.core.conversation.elide import elide_media
 from holdfast.core.conversation.messages import Message
+from holdfast.wire.anthropic_messages import without_excess_marks
 from holdfast.wire.formats import format_named
 
 CHAT, ANTHROPIC = format_named("openai"), format_named("anthropic")
@@ -164,6 +165,82 @@ def test_a_custom_tool_call_is_read_and_renamed() -> None:
     assert call == ToolCall("a", "sh", "ls")
     edited = CHAT.encode(message.with_parts((call.renamed("b"),)))
     assert edited["tool_calls"] == [{"id": "b", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]
+
+
+@pytest.mark.parametrize("name", ["openai-chat", "anthropic-messages"])
+def test_what_nobody_read_from_json_is_written_down_by_its_kind(name: str) -> None:
+    made = Message("assistant", (Thinking("hm", "c2ln"), Opaque("hologram", "rays", "model"), Text("so", "model")))
+
+    written = {
+        "openai-chat": [{"type": "text", "text": "[hologram]"}, {"type": "text", "text": "so"}],
+        "anthropic-messages": [
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            {"type": "text", "text": "rays"},
+            {"type": "text", "text": "so"},
+        ],
+    }
+    assert format_named(name).encode(made) == {"role": "assistant", "content": written[name]}
+
+
+def test_reasoning_that_was_taken_out_of_a_chat_message_takes_its_field_along() -> None:
+    native = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
+    message = CHAT.decode(native, 0)
+
+    assert CHAT.encode(message.with_parts(message.parts[1:])) == {"role": "assistant", "content": "so"}
+
+
+def test_a_call_without_a_name_and_an_input_that_is_no_object_are_mended_with_a_line() -> None:
+    chat = CHAT.decode(
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "", "arguments": "{}"}}]}, 0
+    )
+    uses = [
+        {"type": "tool_use", "id": str(place), "name": "", "input": value} for place, value in enumerate((None, [1]))
+    ]
+    blocks = ANTHROPIC.decode({"role": "assistant", "content": uses}, 0)
+
+    assert (chat.calls[0].name, chat.notes) == ("tool", ("gave a call without a name one",))
+    assert [(call.name, call.arguments) for call in blocks.calls] == [("tool", "{}"), ("tool", '{"arguments": [1]}')]
+    assert (
+        blocks.notes == ("wrapped the input of a tool_use that was no object", "gave a tool_use without a name one") * 2
+    )
+
+
+def test_a_block_that_only_its_provider_understands_loses_its_empty_texts_and_nothing_else() -> None:
+    found = {"type": "search_result", "source": "u"}
+    full = {**found, "content": [{"type": "text", "text": " "}, {"type": "hologram"}]}
+    empty = {**found, "content": [{"type": "text", "text": ""}]}
+
+    message = ANTHROPIC.decode({"role": "user", "content": [full, empty, {"type": "text", "text": "so?"}]}, 0)
+
+    assert message.native == {
+        "role": "user",
+        "content": [{**found, "content": [{"type": "hologram"}]}, {"type": "text", "text": "so?"}],
+    }
+    assert message.notes == ("removed an empty text", "removed an empty text")
+
+
+def test_the_oldest_marks_go_and_a_message_without_any_stays_the_same_object() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    bare: dict[str, Any] = {"role": "user", "content": "hi"}
+    marked: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "a", **mark}]}
+
+    kept = without_excess_marks([bare, marked, bare, marked], 1)
+
+    assert kept == [bare, {"role": "user", "content": [{"type": "text", "text": "a"}]}, bare, marked]
+    assert (kept[0] is bare, kept[3] is marked) == (True, True)
+
+
+def test_what_is_no_message_and_a_result_without_content_are_told_apart() -> None:
+    silent = {"type": "tool_result", "tool_use_id": "a", "content": None}
+
+    assert ANTHROPIC.decode({"role": "user", "content": [silent]}, 0) == Message("user", (ToolResult("a", ()),))
+    with pytest.raises(MalformedInputError, match=r"messages\[3\]: must be an object, not int; turn SDK objects into"):
+        ANTHROPIC.decode(7, 3)
+
+
+def test_a_turn_without_content_has_no_parts() -> None:
+    assert ANTHROPIC.decode({"role": "user", "content": None}, 0) == Message("user", ())
+    assert format_named("gemini").decode({"role": "user", "parts": None}, 0) == Message("user", ())
 
 
 def test_an_unknown_format_is_named_with_the_known_ones() -> None:

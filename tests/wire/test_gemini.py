@@ -127,6 +127,22 @@ def test_media_inside_a_response_leave_a_word_behind() -> None:
     ]
 
 
+def test_a_response_whose_words_are_clipped_keeps_its_picture() -> None:
+    shown: dict[str, Any] = {"functionResponse": {"name": "look", "response": {"output": LONG}, "parts": [PICTURE]}}
+
+    clipped = WIRE.encode(clip_outputs(WIRE.decode(user_turn(shown), 0), 200))
+
+    (response,) = (part["functionResponse"] for part in clipped["parts"])
+    assert (response["parts"], len(response["response"]["output"]) <= 200) == ([PICTURE], True)
+
+
+def test_a_response_without_a_name_gets_one() -> None:
+    read = WIRE.decode(user_turn({"functionResponse": {"response": {"output": "ok"}}}), 0)
+
+    assert read.native == user_turn(response_part("tool"))
+    assert read.notes == ("gave a response without a name one",)
+
+
 SOUND: list[Any] = [
     GO,
     model_turn({"text": "hm", "thought": True}, call_part("run"), call_part("run", signature=None)),

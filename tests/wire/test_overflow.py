@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Refusal, classify
+from holdfast import Refusal, SettingsError, classify
 from holdfast.wire.overflow import is_silently_truncated
 
 OVERFLOWS = [
@@ -300,6 +300,25 @@ def test_what_a_router_wraps_is_unwrapped() -> None:
 )
 def test_an_answer_is_no_refusal(answer: object) -> None:
     assert classify(answer, status=200) is None
+
+
+def test_without_a_status_what_holds_no_answer_is_a_refusal() -> None:
+    assert classify({"choices": []}) is None
+    assert classify({"detail": "no such model"}) == Refusal("other", "no such model")
+    assert classify("prompt is too long: 300 tokens > 200 maximum") == Refusal(
+        "overflow", "prompt is too long: 300 tokens > 200 maximum", 200, 300
+    )
+
+
+def test_bytes_are_read_as_text_and_a_silent_failure_is_told_by_its_status() -> None:
+    assert classify(b"error: bad gateway \xff", status=502) == Refusal("other", "error: bad gateway \ufffd")
+    assert classify(b"", status=503) == Refusal("other", "503 without a body")
+
+
+@pytest.mark.parametrize("status", [True, "400", 4.0])
+def test_a_status_that_is_none_is_refused(status: Any) -> None:
+    with pytest.raises(SettingsError, match="status: must be an HTTP status or None"):
+        classify("", status=status)
 
 
 def test_a_prompt_that_was_cut_silently_shows_in_the_reported_count() -> None:

@@ -194,6 +194,62 @@ def test_renaming_a_result_leaves_what_it_says() -> None:
     assert edited["parts"] == [{**native["parts"][0], "tool_call_id": "b"}, native["parts"][1]]  # type: ignore[index]
 
 
+def rewritten(native: Any, **places: str) -> Any:
+    """Return a message whose texts at some places were replaced, as it goes out."""
+    message = read(native)
+    parts = [
+        part.rewritten(places[f"at_{number}"]) if isinstance(part, Text) and f"at_{number}" in places else part
+        for number, part in enumerate(message.parts)
+    ]
+    return WIRE.encode(message.with_parts(tuple(parts)))
+
+
+def test_other_words_take_the_place_of_those_that_were_there_and_nothing_else_moves() -> None:
+    spoken = {"kind": "text", "content": "second", "metadata": {"x": 1}}
+    speech = {"part_kind": "speech", "transcript": "so", "id": "s_1"}
+
+    asked = rewritten(request(prompt(["first", MARK, spoken, PICTURE])), at_0="1", at_1="2")
+    said = rewritten(response(answer("yes"), {**answer("no"), "id": "msg_1"}, speech), at_1="2", at_2="3")
+
+    assert asked["parts"][0]["content"] == ["1", MARK, {**spoken, "content": "2"}, PICTURE]
+    assert said["parts"] == [answer("yes"), {**answer("2"), "id": None}, {**speech, "transcript": "3", "id": None}]
+
+
+def test_what_the_model_heard_and_was_shown_is_read_by_kind_whatever_its_shape() -> None:
+    speech = {"part_kind": "speech", "audio": {"data": "A" * 120_000}}
+    retry = {"part_kind": "retry-prompt", "content": [{"loc": ["x"], "msg": "missing"}]}
+
+    heard = read(request(speech, prompt([{"kind": "hologram", "rays": 3}]), retry))
+
+    assert heard.parts == (
+        Media("audio", "user", 2_000),
+        Opaque("hologram", '{"kind": "hologram", "rays": 3}', "user"),
+        Text('validation errors: [{"loc": ["x"], "msg": "missing"}]', "system"),
+    )
+    assert WIRE.encode(heard.with_parts((*heard.parts,))) == request(
+        speech, prompt([{"kind": "hologram", "rays": 3}]), retry
+    )
+
+
+def test_what_nobody_read_from_json_is_written_down_by_its_kind() -> None:
+    image = Media("image", "user", native={"source": {"type": "url", "url": "u"}})
+    parts = (Thinking("hm"), Opaque("hologram", "rays", "model"), Media("audio", "model"))
+
+    said = WIRE.encode(Message("assistant", parts))
+    asked = WIRE.encode(Message("user", (image, Media("audio", "user"), Opaque("hologram", "rays", "user"))))
+
+    assert said["parts"] == [
+        {"part_kind": "thinking", "content": "hm"},
+        {"part_kind": "text", "content": "rays"},
+        {"part_kind": "text", "content": "[audio not carried over]"},
+    ]
+    assert asked["parts"] == [
+        {"part_kind": "user-prompt", "content": [{"kind": "image-url", "url": "u"}]},
+        {"part_kind": "user-prompt", "content": ["[audio not carried over]"]},
+        {"part_kind": "user-prompt", "content": "rays"},
+    ]
+
+
 def test_eliding_an_image_leaves_the_prompt_one_part() -> None:
     native = request(prompt(["look", MARK, PICTURE, "well?"]), result("a", ["see", PICTURE]))
 
@@ -291,6 +347,10 @@ def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) ->
         ([response(answer("hi")), request(prompt("hi"))], [("first-kind", "messages[0]")]),
         ([request(prompt("hi")), response(answer("hi"))], [("last-kind", "messages[1]")]),
         ([request(prompt("hi"), answer("hi"))], [("part-kind", "messages[0].parts[1]")]),
+        (
+            [request(prompt("hi")), {"kind": "hologram", "parts": []}, request(prompt("hi"))],
+            [("kind", "messages[1]"), ("empty", "messages[1]")],
+        ),
         ([request(prompt(" "))], [("empty-text", "messages[0].parts[0]")]),
         ([request(prompt([MARK]))], [("empty", "messages[0]")]),
         ([request(prompt([PICTURE] * 101))], [("images", "messages")]),

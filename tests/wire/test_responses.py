@@ -81,6 +81,51 @@ def sent(messages: list[Any], source: str = ITEMS, budget: int = 16_000, **how: 
                 ),
             ),
         ),
+        (
+            {"type": "image_generation_call", "id": "ig_1", "result": "AAAA"},
+            Message("assistant", (Opaque("image_generation_call", "", "model", tokens=1_600),)),
+        ),
+        (
+            {"type": "tool_search_call", "id": "ts_1", "arguments": {}},
+            Message(
+                "assistant",
+                (Opaque("tool_search_call", '{"type": "tool_search_call", "id": "ts_1", "arguments": {}}', "model"),),
+            ),
+        ),
+        (
+            {"type": "tool_search_output", "tools": []},
+            Message(
+                "assistant", (Opaque("tool_search_output", '{"type": "tool_search_output", "tools": []}', "model"),)
+            ),
+        ),
+        (
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_file", "file_data": "A" * 120_000},
+                    {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+                    {"type": "encrypted_content", "encrypted_content": "g" * 400},
+                    {"type": "hologram", "rays": 3},
+                ],
+            },
+            Message(
+                "user",
+                (
+                    Media("document", "user", 2_000),
+                    Media("audio", "user", 1_600),
+                    Opaque("encrypted_content", "", "user", tokens=100),
+                    Opaque("hologram", '{"type": "hologram", "rays": 3}', "user"),
+                ),
+            ),
+        ),
+        (
+            {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_notes", "seen": 1}},
+            Message(
+                "tool",
+                (ToolResult("c", (Opaque("computer_notes", '{"type": "computer_notes", "seen": 1}', "tool"),)),),
+            ),
+        ),
+        ({"role": "assistant", "content": None}, Message("assistant", ())),
         ({"id": "msg_9"}, Message("assistant", (Opaque("item_reference", '{"id": "msg_9"}', "model"),))),
         (
             {"type": "hologram_call", "call_id": "h", "rays": 3},
@@ -270,6 +315,10 @@ MALFORMED: list[tuple[Any, str]] = [
         {"type": "function_call_output", "call_id": "a", "output": 5},
         r"messages\[0\]\.output: must be a string or a list",
     ),
+    (
+        {"type": "computer_call_output", "call_id": "c", "output": 5},
+        r"messages\[0\]\.output: must be a string, a list or an object, not a number",
+    ),
     ({"type": "reasoning", "summary": "hm"}, r"messages\[0\]\.summary: must be a list"),
     ({"type": "reasoning", "summary": [{"text": 5}]}, r"messages\[0\]\.summary\[0\]\.text: must be a string"),
     ({"type": "compaction"}, r"messages\[0\]\.encrypted_content: must be a string, not null"),
@@ -294,7 +343,7 @@ def test_what_is_malformed_is_found_among_many_that_will_be_folded(item: Any) ->
 
 
 def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> None:
-    call = {**function_call("a"), "arguments": {"x": 1}}
+    call = {**function_call("a"), "arguments": {"x": 1}, "name": ""}
     request = govern([said("a\ud800"), call, function_output("a", None)], budget=1_000, format=ITEMS)
 
     assert [
@@ -304,7 +353,27 @@ def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> N
         '{"x": 1}',
         "",
     ]
-    assert len(request.receipt.mended) == 3
+    assert request.messages[1]["name"] == "tool"
+    assert len(request.receipt.mended) == 4
+
+
+def test_arguments_that_became_no_object_leave_a_tool_that_wants_one_as_it_was() -> None:
+    click = {"type": "computer_call", "id": "cu_1", "call_id": "c", "action": {"type": "click", "x": 1}}
+    message = WIRE.decode(click, 0)
+
+    broken = [call.with_arguments(text) for call in message.calls for text in ("{", "[1]", '{"type": "wait"}')]
+
+    assert [WIRE.encode(message.with_parts((call,)))["action"] for call in broken] == [
+        click["action"], click["action"], {"type": "wait"},
+    ]  # fmt: skip
+
+
+def test_a_call_without_an_id_is_answered_under_one_that_is_made_up() -> None:
+    call = {key: value for key, value in function_call("a").items() if key != "call_id"}
+
+    first, output = sent([said("go"), call, said("so?")])[1:3]
+
+    assert first["call_id"] == output["call_id"] != ""
 
 
 def test_chat_becomes_items() -> None:

@@ -31,8 +31,8 @@ class Tool(NamedTuple):
     """The type of its outputs."""
     arguments: tuple[str, ...]
     """The fields in which a call may have its arguments; the first that is there counts."""
-    make_up: Callable[[str], dict[str, Any]]
-    """What an output says if there was none, besides its type and id."""
+    make_up: Callable[[str], dict[str, Any]] | None
+    """What an output says if there was none, besides its type and id; None where it is words."""
     is_text: bool = False
     """Whether arguments are text; else they are an object."""
     call_key: str = "call_id"
@@ -42,13 +42,9 @@ class Tool(NamedTuple):
     @property
     def answer_tokens(self) -> int:
         """What a made-up output costs besides its words."""
-        if self.make_up is _plain:
+        if self.make_up is None:
             return 0
         return SMALL_IMAGE_TOKENS if self.make_up is _screenshot else FRAME_TOKENS
-
-
-def _plain(text: str) -> dict[str, Any]:
-    return {"output": text}
 
 
 def _screenshot(_text: str) -> dict[str, Any]:
@@ -72,11 +68,11 @@ def _refused(text: str) -> dict[str, Any]:
 
 
 TOOLS: Mapping[str, Tool] = {
-    "function_call": Tool("function_call_output", ("arguments",), _plain, is_text=True),
-    "custom_tool_call": Tool("custom_tool_call_output", ("input",), _plain, is_text=True),
+    "function_call": Tool("function_call_output", ("arguments",), None, is_text=True),
+    "custom_tool_call": Tool("custom_tool_call_output", ("input",), None, is_text=True),
     "computer_call": Tool("computer_call_output", ("action", "actions"), _screenshot),
     "shell_call": Tool("shell_call_output", ("action",), _shell_output),
-    "local_shell_call": Tool("local_shell_call_output", ("action",), _plain, output_keys=("call_id", "id")),
+    "local_shell_call": Tool("local_shell_call_output", ("action",), None, output_keys=("call_id", "id")),
     "apply_patch_call": Tool("apply_patch_call_output", ("operation",), _failed_patch),
     "tool_search_call": Tool("tool_search_output", ("arguments",), _nothing_found),
     "mcp_approval_request": Tool(
@@ -103,7 +99,7 @@ def tool_of_call(kind: str, item: Mapping[str, Any]) -> Tool | None:
     if kind in TOOLS:
         return TOOLS[kind]
     is_call = kind.endswith("_call") and isinstance(item.get("call_id"), str)
-    return Tool(f"{kind}_output", (), _plain) if is_call else None
+    return Tool(f"{kind}_output", (), None) if is_call else None
 
 
 def tool_of_output(kind: str, item: Mapping[str, Any]) -> Tool | None:
@@ -113,7 +109,7 @@ def tool_of_output(kind: str, item: Mapping[str, Any]) -> Tool | None:
     if kind in OUTPUTS:
         return OUTPUTS[kind]
     is_output = kind.endswith("_output") and isinstance(item.get("call_id"), str)
-    return Tool(kind, (), _plain) if is_output else None
+    return Tool(kind, (), None) if is_output else None
 
 
 def read_call(kind: str, tool: Tool, item: Mapping[str, Any], place: Place) -> ToolCall:
@@ -214,7 +210,7 @@ def _new_output(result: ToolResult) -> Mapping[str, Any]:
     tool = tool_of_call(str(call.get("type")), call) if is_mapping(call) else None
     tool = tool or TOOLS["function_call"]
     head = {"type": tool.output, tool.output_keys[-1]: result.call_id}
-    if tool.make_up is _plain:
+    if tool.make_up is None:
         return {**head, "output": content_json(result.content, None, "tool")}
     return {**head, **tool.make_up(result.text)}
 
