@@ -65,6 +65,17 @@ def test_media_of_old_turns_are_elided_and_those_of_the_newest_prompt_stay() -> 
     assert request.receipt.elided == (0, 2)
 
 
+def test_more_images_in_the_newest_prompt_than_the_provider_takes_are_refused_by_their_number() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "u"}}
+    pictures: list[Any] = [{"role": "user", "content": [image] * 101}]
+
+    with pytest.raises(CannotFitError) as refused:
+        send(pictures, 1_000_000, format="anthropic")
+
+    assert (refused.value.part, refused.value.unit) == ("the newest prompt", "images")
+    assert (refused.value.needed, refused.value.limit) == (101, 100)
+
+
 def test_images_beyond_what_providers_take_are_elided_in_batches() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     messages: list[Any] = []

@@ -89,6 +89,16 @@ def test_a_merged_summary_stands_before_the_first_prompts_own_words() -> None:
     assert texts(history(*TALK, fold)) == ["1", "Before: x\n\ntwo", "2"]
 
 
+def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
+    picture: Json = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}
+    fold = log.CompactionCompleted(success=True, stop=2, replacement=("Before: x",), is_merged=True)
+
+    (merged,) = history(spoke(said("one")), spoke(answered("1")), spoke(picture), fold).context().shown()
+
+    assert [type(part).__name__ for part in merged.message.parts] == ["Text", "Media"]
+    assert merged.message.text == "Before: x"
+
+
 @pytest.mark.seed("D-21", "D-24")
 def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
     told = history(*TALK, DONE, log.ContextCleared(), spoke(said("new")))
@@ -157,6 +167,7 @@ def test_facts_are_those_last_told() -> None:
         log.CompactionCompleted(success=True, stop=9),
         log.Rewound(to=9),
         log.Pinned(position=4),
+        log.OutputsOffloaded(line=2, max_chars=-1),
         spoke({"role": "robot"}),
     ],
 )
@@ -344,7 +355,13 @@ def test_a_field_nobody_knows_is_ignored_and_a_missing_one_is_named() -> None:
         from_record({"type": "session.plan_changed", "schema": 1, "data": {}})
 
 
-@pytest.mark.parametrize("record", [None, 5, {}, {"type": 5}, {"type": "x", "schema": "1"}, {"type": "x", "data": []}])
+@pytest.mark.parametrize(
+    "record",
+    [
+        None, 5, {}, {"type": 5}, {"type": "x", "schema": "1"}, {"type": "x", "data": []},
+        {"type": "x", "schema": 0}, {"type": "x", "schema": True},
+    ],
+)  # fmt: skip
 def test_what_is_no_record_is_refused(record: Any) -> None:
     with pytest.raises(MalformedInputError):
         from_record(record)

@@ -353,6 +353,21 @@ def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
     assert len(history.projection(COUNTER)) < 30
 
 
+@pytest.mark.parametrize(
+    ("budget", "share"),
+    [
+        (Budget(16_000, messages=10), 0.4),
+        (Budget(16_000, turns=4), 0.5),
+        (Budget(16_000, bytes=1_000), 0.188),
+    ],
+)
+def test_a_conversation_is_as_full_as_the_limit_that_is_nearest(budget: Budget, share: float) -> None:
+    talk = [said("one " * 8), answered("1"), said("two " * 8), answered("2")]
+    how = Situation(budget=budget, window=16_000, counter=COUNTER)
+
+    assert outlook_of(heard(talk), DEFAULT, how).fill == pytest.approx(share)
+
+
 def test_a_damaged_history_is_mended_in_every_view() -> None:
     history = heard([said("a"), called("x"), said("b")])
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import SettingsError
-from holdfast.core.planning.cost import PRICES, Prices, break_even_turns, prices_named, request_cost
+from holdfast.core.planning.cost import PRICES, Prices, break_even_turns, request_cost
 from holdfast.core.planning.presets import PRESETS
 from holdfast.lab.baselines import BASELINES, Asked, Spent
 from holdfast.lab.metrics.prefix import Cost, Stability, against_bills, growth, slope
@@ -64,11 +63,6 @@ def test_a_deep_fold_pays_after_few_turns_and_a_shallow_one_after_many(after: in
 def test_a_fold_that_saves_nothing_never_pays() -> None:
     assert break_even_turns(ANTHROPIC, before=100, after=100) == float("inf")
     assert break_even_turns(Prices(name="free", read=0, write=1, output=1), before=100, after=10) == float("inf")
-
-
-def test_an_unknown_price_model_is_named_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="'acme' is not known; choose one of: anthropic, gpt-5"):
-        prices_named("acme")
 
 
 async def test_sending_everything_only_ever_extends_the_prefix() -> None:

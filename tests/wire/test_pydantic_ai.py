@@ -205,8 +205,8 @@ def rewritten(native: Any, **places: str) -> Any:
 
 
 def test_other_words_take_the_place_of_those_that_were_there_and_nothing_else_moves() -> None:
-    spoken = {"kind": "text", "content": "second", "metadata": {"x": 1}}
-    speech = {"part_kind": "speech", "transcript": "so", "id": "s_1"}
+    spoken: Any = {"kind": "text", "content": "second", "metadata": {"x": 1}}
+    speech: Any = {"part_kind": "speech", "transcript": "so", "id": "s_1"}
 
     asked = rewritten(request(prompt(["first", MARK, spoken, PICTURE])), at_0="1", at_1="2")
     said = rewritten(response(answer("yes"), {**answer("no"), "id": "msg_1"}, speech), at_1="2", at_2="3")
@@ -216,8 +216,8 @@ def test_other_words_take_the_place_of_those_that_were_there_and_nothing_else_mo
 
 
 def test_what_the_model_heard_and_was_shown_is_read_by_kind_whatever_its_shape() -> None:
-    speech = {"part_kind": "speech", "audio": {"data": "A" * 120_000}}
-    retry = {"part_kind": "retry-prompt", "content": [{"loc": ["x"], "msg": "missing"}]}
+    speech: Any = {"part_kind": "speech", "audio": {"data": "A" * 120_000}}
+    retry: Any = {"part_kind": "retry-prompt", "content": [{"loc": ["x"], "msg": "missing"}]}
 
     heard = read(request(speech, prompt([{"kind": "hologram", "rays": 3}]), retry))
 

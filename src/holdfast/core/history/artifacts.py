@@ -61,10 +61,6 @@ class Artifact:
         # No bracket inside, so that everybody sees where it ends.
         return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_PLAIN)}]"
 
-    def fits(self, window: int) -> bool:
-        """Return whether it may be had whole in a window of so many tokens."""
-        return self.tokens <= RETRIEVAL_SHARE * window
-
 
 def artifacts_of(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:
     """Yield the large tool results among some messages."""

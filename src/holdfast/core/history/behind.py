@@ -67,17 +67,14 @@ def with_notes(message: Message, notes: Notes) -> Message:
 
 
 def _noted(part: Part, notes: Mapping[str, str]) -> Part:
-    note = notes.get(part.call_id) if isinstance(part, ToolResult) else None
-    if note is None or not isinstance(part, ToolResult):
+    if not isinstance(part, ToolResult) or part.call_id not in notes:
         return part
     content: list[Content] = list(part.content)
-    last = next((number for number in reversed(range(len(content))) if isinstance(content[number], Text)), None)
-    if last is None:
-        return part
-    text = content[last]
-    if isinstance(text, Text):
-        content[last] = text.rewritten(f"{text.text}\n{note}")
-    return part.with_content(tuple(content))
+    for number, text in reversed([*enumerate(content)]):
+        if isinstance(text, Text):
+            content[number] = text.rewritten(f"{text.text}\n{notes[part.call_id]}")
+            return part.with_content(tuple(content))
+    return part
 
 
 def _reading(call: ToolCall, result: ToolResult) -> Touch | None:

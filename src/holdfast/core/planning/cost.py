@@ -8,8 +8,6 @@ longer one: what was rewritten is new again. Prices here are relative to one inp
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.errors import SettingsError
-
 MILLION = 1_000_000
 
 
@@ -43,13 +41,6 @@ PRICES: Mapping[str, Prices] = {
         Prices(name="none", read=1, write=1, output=4, ttl_seconds=None),
     )
 }
-
-
-def prices_named(name: str) -> Prices:
-    """Return a price model by its name."""
-    if name not in PRICES:
-        raise SettingsError("prices", f"{name!r} is not known; choose one of: {', '.join(PRICES)}")
-    return PRICES[name]
 
 
 def request_cost(prices: Prices, *, held: int, fresh: int, output: int = 0) -> float:

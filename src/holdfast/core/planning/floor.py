@@ -6,7 +6,7 @@ the last exchange is too large, its outputs are shortened as far as it takes; af
 shrink any more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.mend import mend
@@ -126,12 +126,7 @@ class Floor:
     def _may_fit(self, fold: int, clip: int, raw: list[int], clipped: list[int]) -> bool:
         """Return whether a cut is worth composing: what mending adds or removes is not known yet."""
         length, budget = len(self._transcript), self._situation.budget
-        if budget.messages and length - fold > budget.messages:
-            return False
         if budget.bytes and self._transcript.weight - self._transcript.offset(clip) > budget.bytes:
-            return False
-        prompts = self._transcript.prompts_before(length) - self._transcript.prompts_before(fold)
-        if budget.turns and prompts > budget.turns:
             return False
         clip = max(fold, clip)
         tail = raw[length - clip] + clipped[length - fold] - clipped[length - clip]
@@ -167,27 +162,28 @@ class Floor:
 
     def _refuse(self) -> NoReturn:
         """Name the largest of what cannot shrink, in the unit that it breaks."""
-        budget, least = self._situation.budget, self._least()
+        situation, budget, least = self._situation, self._situation.budget, self._least()
         measures: tuple[tuple[str, int | None, Callable[[Message], int]], ...] = (
             ("messages", budget.messages, lambda _: 1),
             ("turns", budget.turns, lambda message: int(message.is_prompt)),
             ("bytes", budget.bytes, self._transcript.reader.json_bytes),
-            ("tokens", self._situation.usable_tokens, lambda message: sum(self._transcript.tokens_of(message))),
         )
         for unit, limit, measure in measures:
-            sizes = dict.fromkeys([SYSTEM, TOOLS, PINS, PROMPT, LAST], 0)
-            if unit == "tokens":
-                sizes[SYSTEM] = self._situation.system_tokens
-                sizes[TOOLS] = self._situation.tools_tokens
-                sizes[LAST] = REPLY_OVERHEAD
-            for entry in least:
-                name = LAST if entry.position is None else self._protection.name_of(entry.position)
-                sizes[name] += measure(entry.message)
-            needed = sum(sizes.values())
-            if unit == "tokens" or (limit is not None and needed > limit):
-                part = max(sizes, key=lambda name: sizes[name])
-                raise CannotFitError(part, needed=needed, limit=limit or 0, unit=unit, breakdown=sizes)
-        raise AssertionError
+            sizes = self._sizes(least, measure)
+            if limit is not None and sum(sizes.values()) > limit:
+                raise _cannot_fit(sizes, limit, unit)
+        sizes = self._sizes(least, lambda message: sum(self._transcript.tokens_of(message)))
+        besides = {SYSTEM: situation.system_tokens, TOOLS: situation.tools_tokens, LAST: REPLY_OVERHEAD}
+        whole = {name: size + besides.get(name, 0) for name, size in sizes.items()}
+        raise _cannot_fit(whole, situation.usable_tokens, "tokens")
+
+    def _sizes(self, entries: list[Entry], measure: Callable[[Message], int]) -> dict[str, int]:
+        """Return the size of each of what cannot shrink."""
+        sizes = dict.fromkeys([SYSTEM, TOOLS, PINS, PROMPT, LAST], 0)
+        for entry in entries:
+            name = LAST if entry.position is None else self._protection.name_of(entry.position)
+            sizes[name] += measure(entry.message)
+        return sizes
 
     def _least(self) -> list[Entry]:
         """Return what has to be sent, each message as short as it gets, and what mending adds to it."""
@@ -195,3 +191,8 @@ class Floor:
         shortest = [self._composer.squeezed(index, MIN_CLIP_CHARS) for index in positions]
         how = self._situation
         return mend(shortest, is_interrupted=how.is_interrupted, batching=how.batching).entries
+
+
+def _cannot_fit(sizes: Mapping[str, int], limit: int, unit: str) -> CannotFitError:
+    part = max(sizes, key=lambda name: sizes[name])
+    return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)

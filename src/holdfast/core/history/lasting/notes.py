@@ -23,7 +23,6 @@ _MARK = re.compile(r"<!-- holdfast (?P<facts>\{.*\}) -->")
 _SECTION = re.compile(r"(?m)^## ")
 _HEADING = re.compile(r"(?m)^(?=#{1,4}(?:[ \t]|$))")
 _COMMENT = re.compile(r"<!--")
-_TIME = re.compile(r"\((\d\d:\d\d)\)\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +53,6 @@ class Section:
     place: int | None = None
     messages: str = ""
     time_ms: int | None = None
-
-    @property
-    def time(self) -> str:
-        """When it was written, as HH:MM; empty where the title does not say so."""
-        found = _TIME.search(self.title)
-        return found[1] if found else ""
 
 
 def with_note(content: str, day: str, note: Note) -> str:

@@ -34,9 +34,6 @@ class Ledger:
     _open: dict[str, Call] = field(default_factory=dict[str, Call])
     _length: int = 0
 
-    def __len__(self) -> int:
-        return len(self._names)
-
     @property
     def files(self) -> Iterator[File]:
         """The files that were named, read or written, the latest last."""

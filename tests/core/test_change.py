@@ -1,0 +1,44 @@
+"""What is told of a change of context: in words, in its order, and whether it still stands."""
+
+import pytest
+
+from holdfast import MalformedInputError
+from holdfast.core.history import events as log
+from holdfast.core.planning.change import brought_back, receipts_of
+from holdfast.testing.chat import answered, said
+from holdfast.testing.told import ToldHistory
+from holdfast.wire.formats import format_named
+
+TALK = [log.MessageAppended(format="openai-chat", native=native) for native in (said("a"), answered("b"), said("c"))]
+FOLD = log.CompactionCompleted(success=True, stop=2, replacement=("So far.",))
+
+
+def test_what_was_taken_back_and_stands_again_can_be_taken_back_again() -> None:
+    before = receipts_of([*TALK, FOLD, log.ContextCleared(), log.ChangeUndone()])
+    after = receipts_of([*TALK, FOLD, log.ContextCleared(), log.ChangeUndone(), log.ChangeRedone()])
+
+    assert [(one.undo_steps, one.is_undone) for one in before] == [(1, False), (0, True)]
+    assert [(one.undo_steps, one.is_undone) for one in after] == [(2, False), (1, False)]
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (log.OutputsOffloaded(line=2, max_chars=1_000), "tool outputs before #2 are shown as previews of 1,000 char"),
+        (log.TurnsReducedToText(line=2), "of the turns before #2 only the words are shown"),
+        (log.ContextCleared(), "the conversation begins anew"),
+        (log.Rewound(to=1), "the conversation goes on from before #1"),
+    ],
+)
+def test_each_kind_of_change_is_told_in_a_line(event: log.Event, told: str) -> None:
+    (receipt,) = receipts_of([*TALK, event])
+
+    assert told in str(receipt).splitlines()[0]
+
+
+@pytest.mark.parametrize("positions", [(), "0", (2,), (True,), (0, -1)])
+def test_only_what_the_last_compaction_holds_can_be_brought_back(positions: tuple[int, ...]) -> None:
+    context = ToldHistory.replay([*TALK, FOLD], format_named).context()
+
+    with pytest.raises(MalformedInputError, match="positions: give positions between 0 and 1"):
+        brought_back(context, positions)
