@@ -1,6 +1,6 @@
 """Work in several processes: all of it is heard of, whatever becomes of it."""
 
-import os
+import signal
 
 from holdfast.lab.cores import DIED, Cores
 
@@ -17,8 +17,8 @@ async def test_what_fails_is_told_and_the_rest_is_done() -> None:
 
 async def test_processes_that_die_are_told_of_and_not_waited_for() -> None:
     heard: list[tuple[int, object]] = []
-    cores = Cores[int, object](os._exit, lambda problem: problem, workers=2)
+    cores = Cores[int, object](signal.raise_signal, lambda problem: problem, workers=2)
 
-    await cores.run([0, 0, 0], [0, 1, 2], lambda number, result: heard.append((number, result)))
+    await cores.run([signal.SIGKILL] * 3, [0, 1, 2], lambda number, result: heard.append((number, result)))
 
     assert sorted(heard, key=lambda pair: pair[0]) == [(0, DIED), (1, DIED), (2, DIED)]
