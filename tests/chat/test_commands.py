@@ -13,9 +13,12 @@ from holdfast import Session
 from holdfast.chat.commands.every import COMMANDS, carry_out
 from holdfast.chat.happenings import Happening, Notice, Table
 from holdfast.chat.loop import converse
+from holdfast.chat.losses import MOST_LISTED
 from holdfast.chat.terminal import Terminal
 from holdfast.core.history.events import MAIN
+from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.session.checkpoints import EMPTY
+from holdfast.session.compactor import Draft
 from holdfast.stores.memory import MemoryStore
 from tests.chat.room import Room, entered, said, told, user_part
 
@@ -213,6 +216,40 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
     assert "freed), by rule" in done
     assert room.was_busy == ["Compacting conversation history", ""]
     assert "undo with /undo" in receipts
+
+
+async def test_a_preview_lists_the_facts_that_would_not_be_in_view_any_more(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "2000", "summarization_model": "none"})
+    for number in range(60):
+        words = f"We decided to use module_{number}_with_a_long_name_that_nobody_says_again."
+        await chat.session.record([{"kind": "request", "parts": [user_part(words)]}], format="pydantic-ai")
+
+    preview, draft = await told(chat, room, "/preview"), await told(chat, room, "/preview draft")
+    wrong = await told(chat, room, "/preview all")
+
+    would = await chat.session.preview(budget=chat.budget)
+    assert "\n\nNot in view any more, but one /show away:\n- " in preview
+    assert all(f"\n- {fact}" in preview for fact in would.left_out[:MOST_LISTED])
+    assert preview.endswith(f"\n- and {len(would.left_out) - MOST_LISTED} more")
+    assert draft == preview, "nobody is there to write one"
+    assert "takes nothing or `draft`" in wrong
+
+
+async def test_a_person_who_is_to_approve_a_summary_sees_what_it_loses(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, "yes", "no")
+    step = FoldSpan(start=0, stop=9, by="summary", count=9)
+    lossy = Summary("All went well.", put_back=("Decided: “tides first” [#3]",), left_out=("lunar_table [#4]",))
+    approve = chat._company()["approve"]
+
+    answers = [await approve(Draft(step, lossy, 900)), await approve(Draft(step, Summary("All is here."), 900))]
+
+    assert answers == [True, False]
+    assert room.happened == [
+        Notice(
+            "The summary had lost, and was given back:\n- Decided: “tides first” [#3]\n\n"
+            "Not in view any more, but one /show away:\n- lunar_table [#4]"
+        )
+    ]
 
 
 async def test_an_empty_context_is_told_without_roles(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from holdfast.chat.answerer import Answerer
 from holdfast.chat.folder import Folder
 from holdfast.chat.happenings import Notice, Outcome, Screen, TurnEnded
 from holdfast.chat.inbox import FORMAT, welcomed
+from holdfast.chat.losses import losses_told
 from holdfast.chat.prompts import attached, is_too_large, reference, sound
 from holdfast.core.history.artifacts import without_references
 from holdfast.core.history.events import MAIN
@@ -303,7 +304,9 @@ class Chat:
         return reference(name, found.text)
 
     async def _approved(self, draft: Draft) -> bool | str:
-        """Ask whether a summary may count; it may be edited."""
+        """Show what a summary loses and ask whether it may count; it may be edited."""
+        if lost := losses_told(draft.summary.put_back, draft.summary.left_out):
+            self.screen.show(Notice(lost))
         what = f"This summary is to stand for {draft.replaced_tokens:,} tokens. Edit it, or leave it as it is"
         edited = await self.screen.edited(what, draft.summary.text)
         return False if edited is None else edited if edited != draft.summary.text else True

@@ -13,12 +13,13 @@ from typing import TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
-from holdfast.core.planning.completion import completed, given_up, started, step_of
+from holdfast.core.planning.completion import completed, given_up, started, step_of, summary_of, written
 from holdfast.core.planning.cost import Prices
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
+from holdfast.core.planning.summary.material import Hide
 from holdfast.errors import (
     CompactionFailedError,
     HoldfastError,
@@ -58,6 +59,7 @@ class Draft:
 
     step: FoldSpan
     summary: Summary
+    """With the facts that were put back into it, and those that it leaves out."""
     replaced_tokens: int
 
 
@@ -138,13 +140,13 @@ class Compactor:
     async def tidy(self) -> None:
         """End what has been abandoned, and what was overtaken by another change of context."""
         history = self._keeper.history
-        run, written = history.facts.running, history.facts.written
+        run, done = history.facts.running, history.facts.written
         if run is None:
             return
-        if written is not None and run.basis != history.changes:
+        if done is not None and run.basis != history.changes:
             why = "the context has changed meanwhile; the summary is kept for the next fold"
             await self._give_up(run, why)
-        elif written is None and self._is_abandoned(run):
+        elif done is None and self._is_abandoned(run):
             await self._give_up(run, "whoever began it did not finish it")
 
     async def set_aside(self, *, other_than: str | None = None) -> None:
@@ -173,8 +175,12 @@ class Compactor:
     def job(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> Job:
         """Return all that a summary of a span is made of, as it stands now."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        hide = redacted if self.how.redact else str
-        return job_of(step, outlook, self._policy, focus, hide=hide, sent=sent)
+        return job_of(step, outlook, self._policy, focus, hide=self.hide, sent=sent)
+
+    @property
+    def hide(self) -> Hide:
+        """What takes out of a text what a summariser may not see."""
+        return redacted if self.how.redact else str
 
     async def draft(self, job: Job) -> Summary:
         """Return a summary that was written and judged, and that nobody but who asked knows of."""
@@ -222,20 +228,12 @@ class Compactor:
         """Put the summary that was written in place; None where there is none, or it does not fit any more."""
         await self.tidy()
         facts, rule = self._keeper.history.facts, self._policy.fold
-        run, written = facts.running, facts.written
-        if run is None or written is None or rule is None or run.scope != situation.scope:
+        run, done = facts.running, facts.written
+        if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
-        summary = Summary(
-            written.text,
-            by_model=written.by_model,
-            usage=written.usage,
-            duration_ms=written.duration_ms,
-            score=written.score,
-            dollars=written.dollars,
-            request_id=written.request_id,
-        )
+        step, summary = step_of(run), summary_of(done)
         event = await self._keeper.decided(
-            lambda: completed(step_of(run), rule, outlook_of(self._keeper.history, self._policy, situation), summary)
+            lambda: completed(step, rule, outlook_of(self._keeper.history, self._policy, situation), summary)
         )
         event = await self.companions.checkpointed(event)
         await self.record(event)
@@ -310,18 +308,7 @@ class Compactor:
             if approved is None:
                 return given_up(event, "it was not approved", is_cancelled=True)
             summary = approved
-        return log.SummaryWritten(
-            start=event.start,
-            stop=event.stop,
-            text=summary.text,
-            by_model=summary.by_model,
-            usage=summary.usage,
-            duration_ms=summary.duration_ms,
-            score=summary.score,
-            dollars=summary.dollars,
-            request_id=summary.request_id,
-            scope=event.scope,
-        )
+        return written(event, summary)
 
     async def _approved(self, draft: Draft) -> Summary | None:
         """Return a summary as somebody approved it; only a yes and a text are approval."""
@@ -331,7 +318,7 @@ class Compactor:
                 verdict = await self.how.approve(draft)
         if isinstance(verdict, str) and verdict.strip():
             # Nobody has judged what was edited.
-            return replace(draft.summary, text=verdict, score=None)
+            return replace(draft.summary, text=verdict, score=None, put_back=(), left_out=())
         return draft.summary if verdict is True else None
 
     async def _end(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:

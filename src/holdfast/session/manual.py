@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from holdfast.core.history import events as log
 from holdfast.core.planning.completion import completed
+from holdfast.core.planning.losses import losses
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.reference import digest_of
@@ -87,7 +88,7 @@ class ManualCompaction:
         """Return what a compaction by rule would do; by who holds the turn."""
         self._refuse_short()
         situation = replace(self._preparer.situation(self._preparer.as_last(wanted)), has_summariser=False)
-        return self._folded(self._step(situation), situation)
+        return self._compared(self._folded(self._step(situation), situation), situation)
 
     async def draft(self, wanted: Wanted, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
@@ -96,7 +97,7 @@ class ManualCompaction:
             await self._keeper.take_in()
             step, situation = self._planned(wanted, "manual")
             if step.by != "summary" or not situation.has_summariser:
-                return self._folded(step, situation)
+                return self._compared(self._folded(step, situation), situation)
             job = self._compactor.job(step, situation, focus, sent=self._preparer.last(wanted.scope))
             basis = self._keeper.history.changes
         summary = await self._compactor.draft(job)
@@ -104,7 +105,7 @@ class ManualCompaction:
             await self._keeper.take_in()
             if self._keeper.history.changes != basis:
                 raise CompactionFailedError("the context has changed meanwhile")
-            return await self._keeper.decided(lambda: self._folded(step, self._preparer.situation(wanted), summary))
+            return await self._keeper.decided(lambda: self._drafted(step, self._preparer.situation(wanted), summary))
 
     def _step(self, situation: Situation) -> FoldSpan:
         rule, history = self._policy.fold, self._keeper.history
@@ -135,6 +136,16 @@ class ManualCompaction:
             # Where a rule asks for a summary and nobody can write one, a digest is the summary.
             summary = Summary(digest_of(outlook, step))
         return completed(step, rule, outlook, summary)
+
+    def _drafted(self, step: FoldSpan, situation: Situation, summary: Summary) -> log.CompactionCompleted:
+        return self._compared(self._folded(step, situation, summary), situation)
+
+    def _compared(self, fold: log.CompactionCompleted, situation: Situation) -> log.CompactionCompleted:
+        """Return a fold that lists what it would lose sight of; one that was judged does so already."""
+        if not fold.success or fold.score is not None:
+            return fold
+        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        return replace(fold, left_out=losses(fold, outlook, self._compactor.hide))
 
     def _refuse_short(self) -> None:
         if (said := len(self._keeper.history)) < self._policy.manual_min_messages:

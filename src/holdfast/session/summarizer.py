@@ -7,9 +7,9 @@ like a key is taken out of it, and out of what comes back, unless somebody wants
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
@@ -21,7 +21,7 @@ from holdfast.core.planning.summary.asking import asked, fixed_tokens
 from holdfast.core.planning.summary.checking import verdict
 from holdfast.core.planning.summary.cleaning import cleaned
 from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, Hide, newest, pieces
-from holdfast.core.planning.summary.survival import Fact, facts_of
+from holdfast.core.planning.summary.survival import Fact, facts_of, facts_without, lines_of
 from holdfast.counters.models import dollars_of, model_named
 from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import Answer, Ask, Writer
@@ -103,7 +103,7 @@ def job_of(
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
         max_tokens=rule.allowance(outlook, step) if rule else MAX_OUTPUT_TOKENS,
-        facts=tuple(_told(facts_of(history.ledger(scope, step.stop)), hide)) if rule else None,
+        facts=tuple(facts_without(facts_of(history.ledger(scope, step.stop)), hide)) if rule else None,
         beside=tuple(map(hide, rule.beside(outlook, step))) if rule else (),
         hide=hide,
         sent=sent if policy.reuses_prefix and sent and sent.changes == history.changes else None,
@@ -113,34 +113,17 @@ def job_of(
 async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
     """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` where it may not count."""
     began = time.monotonic()
-    found = await _behind_the_request(job, writer, patience)
-    if found.text is None:
-        answer, spent = await _shrinking(job, writer, patience)
-        found = _Found(*_judged(job, answer), answer.model, _sum(spent, found.usage), answer.request_id)
+    found, spent = await _behind_the_request(job, writer, patience)
+    if found is None:
+        answer, more = await _shrinking(job, writer, patience)
+        found, spent = _judged(job, answer), _sum(more, spent)
     duration_ms = int((time.monotonic() - began) * 1000)
-    return Summary(
-        found.text or "",
-        by_model=found.model,
-        usage=found.usage,
-        duration_ms=duration_ms,
-        score=found.score,
-        dollars=dollars_of(found.usage, found.model),
-        request_id=found.request_id,
-    )
+    dollars = dollars_of(spent, found.by_model or writer.name)
+    return replace(found, usage=spent, duration_ms=duration_ms, dollars=dollars)
 
 
-class _Found(NamedTuple):
-    """A summary that was judged; no text where there is none."""
-
-    text: str | None
-    score: float | None
-    model: str
-    usage: log.Usage
-    request_id: str | None = None
-
-
-async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> _Found:
-    """Return the summary as the conversation's own model writes it behind the last request.
+async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> tuple[Summary | None, log.Usage]:
+    """Return the summary as the conversation's own model writes it behind the last request, and what was spent.
 
     There is none where it cannot be asked so, says that it is too long, or writes what does not do as a summary.
     """
@@ -149,11 +132,11 @@ async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> _
         if ask is not None:
             answer = await _answered(job, writer, ask, patience)
             spent = answer.usage or spent
-            return _Found(*_judged(job, answer), answer.model, spent, answer.request_id)
+            return _judged(job, answer), spent
     except (ModelOverflowError, ModelRefusedError, CompactionFailedError) as error:
         if isinstance(error, ModelRefusedError) and error.is_passing:
             raise
-    return _Found(None, None, writer.name, spent)
+    return None, spent
 
 
 def _question(job: Job, writer: Writer) -> Ask | None:
@@ -257,12 +240,12 @@ def _around(job: Job) -> _Around:
     )
 
 
-def _judged(job: Job, answer: Answer) -> tuple[str, float | None]:
-    """Return the text that counts and its score, or refuse it by name."""
+def _judged(job: Job, answer: Answer) -> Summary:
+    """Return the summary that counts, with its score and what it leaves out, or refuse it by name."""
     if job.facts is None:
         if answer.is_cut_off:
             raise CompactionFailedError("the summary was cut off")
-        return answer.text.strip(), None
+        return Summary(answer.text.strip(), by_model=answer.model, request_id=answer.request_id)
     found = verdict(
         answer.text,
         is_cut_off=answer.is_cut_off,
@@ -275,7 +258,14 @@ def _judged(job: Job, answer: Answer) -> tuple[str, float | None]:
     )
     if not found.is_accepted:
         raise CompactionFailedError(f"the summary is not good enough: {', '.join(found.problems)}")
-    return found.whole, found.final_score
+    return Summary(
+        found.whole,
+        by_model=answer.model,
+        score=found.final_score,
+        request_id=answer.request_id,
+        put_back=lines_of(found.given_back),
+        left_out=lines_of(found.lost),
+    )
 
 
 def _sum(one: log.Usage, other: log.Usage | None) -> log.Usage:
@@ -314,14 +304,6 @@ def _tail(outlook: Outlook, step: FoldSpan, hide: Hide) -> str:
     context = outlook.shown.context
     behind = list(context.between(step.stop, context.length))
     return newest(behind, outlook.situation.counter, TAIL_TOKENS, MAX_PIECE_BYTES, hide)
-
-
-def _told(facts: Iterable[Fact], hide: Hide) -> Iterator[Fact]:
-    """Yield what must survive as a summariser can know it; a name that is a secret is no loss."""
-    for fact in facts:
-        told = replace(fact, text=hide(fact.text), shown_by=tuple(map(hide, fact.shown_by)))
-        if fact.kind != "name" or told == fact:
-            yield told
 
 
 def _clipped(text: str, tokens: int, counter: Counter) -> str:

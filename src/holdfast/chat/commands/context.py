@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Iterable
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
+from holdfast.chat.losses import losses_told
 from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.history.recall.references import is_reference, references_in
 from holdfast.core.planning.change import ChangeReceipt
@@ -40,15 +41,22 @@ async def restore(chat: Chat, ref: str) -> None:
     chat.screen.show(Notice(f"{many(len(places), 'message')} brought back; /undo takes that back"))
 
 
-@GROUP.register()
-async def preview(chat: Chat, _: str) -> None:
-    """Show what a compaction would do now, and do nothing."""
-    would = await chat.session.preview(budget=chat.budget)
+@GROUP.register("[draft]", completes=lambda _: ("draft",))
+async def preview(chat: Chat, what: str) -> None:
+    """Show what a compaction would do now and which facts it would lose sight of, and do nothing.
+
+    By rule, which is free; with `draft`, the model writes the summary that would count, which is not.
+    """
+    if what not in {"", "draft"}:
+        raise SettingsError("/preview", f"takes nothing or `draft`, not {what!r}")
+    would = await chat.session.preview(draft=bool(what), budget=chat.budget)
     if not would.success:
         chat.screen.show(Notice(f"nothing to compact: {would.error}"))
         return
     text = "\n\n".join(would.replacement)
-    chat.screen.show(Told(f"{_told(would, 'would be ')}\n\nIn their place would stand:\n\n{_quoted(text)}"))
+    stands = f"In their place would stand:\n\n{_quoted(text)}"
+    told = (_told(would, "would be "), stands, losses_told(would.put_back, would.left_out))
+    chat.screen.show(Told("\n\n".join(part for part in told if part)))
 
 
 @GROUP.register()

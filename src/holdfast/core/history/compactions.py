@@ -89,6 +89,10 @@ class SummaryWritten:
     """What writing it cost, where the prices of the model are known."""
     request_id: str | None = None
     """What the provider calls the call."""
+    put_back: tuple[str, ...] = ()
+    """What the model's text had lost and the check gave back to it, a fact each."""
+    left_out: tuple[str, ...] = ()
+    """What must not be forgotten and stands neither in it nor beside it; each names its message, one recall away."""
     scope: str = MAIN
 
 
@@ -141,6 +145,10 @@ class CompactionCompleted:
     """Whether the compaction that was started has ended with it; a fold without a model can come in between."""
     count: int = 0
     """How many messages the texts stand for, as the policy counts them; 0 in old logs."""
+    put_back: tuple[str, ...] = ()
+    """What the model's text had lost and the check gave back to it, a fact each."""
+    left_out: tuple[str, ...] = ()
+    """What must not be forgotten and stands neither in it nor beside it; each names its message, one recall away."""
     scope: str = MAIN
 
     @property

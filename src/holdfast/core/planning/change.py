@@ -116,6 +116,16 @@ class ChangeReceipt:
         return self.fold.score if self.fold else None
 
     @property
+    def put_back(self) -> tuple[str, ...]:
+        """The facts that the model's text had lost, and that the check gave back to it."""
+        return self.fold.put_back if self.fold else ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The facts that stand neither in the summary nor beside it, each with its message."""
+        return self.fold.left_out if self.fold else ()
+
+    @property
     def reason(self) -> str:
         """Why it was made, or why not."""
         match self.event:
@@ -174,7 +184,9 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
     if receipt.prefix_lost:
         yield f"cache     {receipt.prefix_lost:,} tokens of the prefix lost, {receipt.rewritten:,} sent as new"
     if receipt.score is not None:
-        yield f"survival  {receipt.score:.0%} of what must not be forgotten"
+        apart = ((len(receipt.put_back), "put back"), (len(receipt.left_out), "one recall away"))
+        told = "".join(f", {count:,} {what}" for count, what in apart if count)
+        yield f"survival  {receipt.score:.0%} of what must not be forgotten{told}"
     yield from _spent(receipt)
     if receipt.reason:
         yield f"because   {receipt.reason}"
@@ -243,6 +255,8 @@ def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCo
         reason="messages were brought back",
         checkpoint_number=None,
         checkpoint_path=None,
+        put_back=(),
+        left_out=(),
         usage=None,
         duration_ms=None,
     )

@@ -72,6 +72,39 @@ def step_of(event: log.CompactionStarted) -> FoldSpan:
     )
 
 
+def written(run: log.CompactionStarted, summary: Summary) -> log.SummaryWritten:
+    """Return the event that the summary which was begun is there."""
+    return log.SummaryWritten(
+        start=run.start,
+        stop=run.stop,
+        text=summary.text,
+        by_model=summary.by_model,
+        usage=summary.usage,
+        duration_ms=summary.duration_ms,
+        score=summary.score,
+        dollars=summary.dollars,
+        request_id=summary.request_id,
+        put_back=summary.put_back,
+        left_out=summary.left_out,
+        scope=run.scope,
+    )
+
+
+def summary_of(event: log.SummaryWritten) -> Summary:
+    """Return the summary that an event tells of."""
+    return Summary(
+        event.text,
+        by_model=event.by_model,
+        usage=event.usage,
+        duration_ms=event.duration_ms,
+        score=event.score,
+        dollars=event.dollars,
+        request_id=event.request_id,
+        put_back=event.put_back,
+        left_out=event.left_out,
+    )
+
+
 def completed(
     step: FoldSpan, rule: FoldRule, outlook: Outlook, summary: Summary | None = None
 ) -> log.CompactionCompleted:
@@ -100,6 +133,8 @@ def completed(
         score=summary.score if summary else None,
         dollars=summary.dollars if summary else None,
         request_id=summary.request_id if summary else None,
+        put_back=summary.put_back if summary else (),
+        left_out=summary.left_out if summary else (),
         ends_run=step.by == "summary",
         count=step.count,
         scope=outlook.situation.scope,

@@ -91,7 +91,7 @@ def beside(outlook: Outlook, step: FoldSpan, allowance: Allowance) -> list[str]:
     positions = sorted({*step.kept, *(pin for pin in outlook.situation.pins if step.start <= pin < step.stop)})
     staying = [outlook.history.entries[position] for position in positions]
     others = [text for text in (kept.answers, kept.state) if text]
-    return [kept.words, kept.ledger, *others, *_texts(staying), *_tail(outlook, step)]
+    return [kept.words, kept.ledger, *others, *texts_of(staying), *_tail(outlook, step)]
 
 
 def quoted_in(texts: Iterable[str], outlook: Outlook) -> tuple[int, ...]:
@@ -185,10 +185,11 @@ def digest_of(outlook: Outlook, step: FoldSpan, allowance: int = 2_000) -> str:
 
 def _tail(outlook: Outlook, step: FoldSpan) -> Iterator[str]:
     """Yield the texts that stay in view behind the fold."""
-    return _texts(outlook.shown.context.between(step.stop, outlook.shown.context.length))
+    return texts_of(outlook.shown.context.between(step.stop, outlook.shown.context.length))
 
 
-def _texts(entries: Iterable[Entry]) -> Iterator[str]:
+def texts_of(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield all that can be read in messages: what was said, what tools answered, and what they were asked."""
     for entry in entries:
         message = entry.message
         yield message.text

@@ -74,6 +74,10 @@ class Summary:
     """What writing it cost, where the prices of the model are known."""
     request_id: str | None = None
     """What the provider calls the call."""
+    put_back: tuple[str, ...] = ()
+    """What the model's text had lost and the check gave back to it, a fact each."""
+    left_out: tuple[str, ...] = ()
+    """What must not be forgotten and stands neither in it nor beside it; each names its message, one recall away."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,18 @@ class Verdict:
     """What of it goes with the summary, line by line."""
     tokens: int
     """What the summary costs with what was put back."""
+    lost: tuple[Fact, ...] = ()
+    """What is missing still, because it had no room: it is one recall away."""
 
     @property
     def is_accepted(self) -> bool:
         """Whether it may count."""
         return not self.problems
+
+    @property
+    def given_back(self) -> tuple[Fact, ...]:
+        """What was missing, and is not any more."""
+        return tuple(fact for fact in self.missing if fact not in self.lost)
 
     @property
     def whole(self) -> str:
@@ -96,7 +103,8 @@ def verdict(
         ("tells nothing", len(facts) >= MANY_FACTS and not any(map(own.shows, facts))),
     )
     problems: tuple[Problem, ...] = (*(problem for problem, is_so in found if is_so), *nature_of(summary))
-    return Verdict(summary, problems, survival(facts, missing), tuple(missing), final_score, lines, tokens)
+    score = survival(facts, missing)
+    return Verdict(summary, problems, score, tuple(missing), final_score, lines, tokens, tuple(lost))
 
 
 def _put_back(missing: Sequence[Fact], allowance: int, counter: Counter) -> list[Fact]:

@@ -8,8 +8,8 @@ words in the same sense: "never" for "do not" will do, "do" will not.
 
 import re
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -107,6 +107,23 @@ def facts_of(ledger: Ledger) -> list[Fact]:
         "name": (Fact("name", item.text, item.last) for item in ledger.ranked(MOST["name"])),
     }
     return [fact for kind, facts in found.items() for fact in islice(facts, MOST[kind])]
+
+
+def facts_without(facts: Iterable[Fact], hide: Callable[[str], str]) -> Iterator[Fact]:
+    """Yield what must survive as one can know it who may not see everything; a name that is a secret is no loss."""
+    for fact in facts:
+        told = replace(fact, text=hide(fact.text), shown_by=tuple(map(hide, fact.shown_by)))
+        if fact.kind != "name" or told == fact:
+            yield told
+
+
+def lines_of(facts: Iterable[Fact]) -> tuple[str, ...]:
+    """Return facts as a person reads them, a line each; a name that another line says is not said again."""
+    lines: list[str] = []
+    for fact in facts:
+        if fact.kind != "name" or not any(stands_in(fact.text, line) for line in lines):
+            lines.append(" ".join(str(fact).split()))
+    return tuple(lines)
 
 
 def survival(facts: Sequence[Fact], missing: Sequence[Fact]) -> float:

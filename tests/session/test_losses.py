@@ -1,0 +1,107 @@
+"""The facts that a fold would lose sight of are listed beside its draft, each with the message it came from."""
+
+from typing import Any
+
+from holdfast import Session
+from holdfast.core.history import events as log
+from holdfast.session.compactor import Compaction, Draft
+from holdfast.session.recall import Recall
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.models import ScriptedModel
+
+PART = "src/components/step_{:02}/a_generated_part_of_the_whole_with_a_name_that_is_long_enough_to_be_left_out.py"
+BRIEF = f"The assistant wrote {PART.format(0)}. [#1-2]"
+
+
+async def worked(**settings: Any) -> Session:
+    """Return a session in which more was done than a small summary can hold."""
+    session = await Session.open("l1", store=MemoryStore(), model="gpt-5", **settings)
+    await session.record([said("Write the parts. Never touch src/lexer.py.")])
+    for number in range(30):
+        await session.record(_wrote(number))
+        if number == 20:  # early enough to be folded
+            ran = called("t", name="run", arguments={"cmd": "pytest"})
+            await session.record([ran, returned("t", "E  HalfError: x")])
+    await session.record([said("So?"), answered("All are written.")])
+    return session
+
+
+def _wrote(number: int) -> list[Json]:
+    arguments = {"path": PART.format(number), "content": "x = 1\n" * 40}
+    return [called(f"w{number}", name="write_file", arguments=arguments), returned(f"w{number}", "ok")]
+
+
+def written(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"Written: {PART.format(number)} [#{2 * number + 2}]" for number in numbers)
+
+
+async def test_a_draft_lists_what_was_put_back_and_what_is_one_recall_away() -> None:
+    session = await worked(summariser=ScriptedModel([BRIEF]))
+
+    draft = await session.preview(draft=True, budget=2_000)
+
+    assert draft.put_back[0] == "Went wrong, unresolved: pytest: E HalfError: x [#44]"
+    assert all(line.split(" [#")[0].removeprefix("Written: ") in draft.replacement[0] for line in draft.put_back[1:])
+    assert draft.left_out == written(*range(len(draft.left_out), 0, -1))
+    assert not any(PART.format(number) in draft.replacement[0] for number in range(1, len(draft.left_out) + 1))
+    assert PART.format(1) in str(await session.recall_for(Recall(refs="#3-#4")))
+    assert draft.score is not None
+    assert draft.score < 1
+
+
+async def test_a_preview_by_rule_lists_what_would_not_be_in_view_any_more() -> None:
+    session = await worked()
+
+    would = await session.preview(budget=2_000)
+
+    assert would.put_back == ()
+    assert would.left_out[-2:] == written(1, 0)
+    assert not any(line.startswith("The user asked") for line in would.left_out), "a rule of the user's stays"
+    assert (await session.preview(budget=100_000)).left_out == ()
+
+
+async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_receipt_counts_it() -> None:
+    drafts: list[Draft] = []
+
+    async def agree(draft: Draft) -> bool:
+        drafts.append(draft)
+        return True
+
+    session = await worked(compaction=Compaction(automatic=ScriptedModel([BRIEF]), approve=agree))
+
+    fold = await session.compact(budget=2_000)
+
+    (receipt,) = await session.receipts()
+    assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (fold.put_back, fold.left_out)
+    assert (receipt.put_back, receipt.left_out) == (fold.put_back, fold.left_out)
+    assert f", {len(fold.put_back)} put back, {len(fold.left_out)} one recall away" in str(receipt)
+    (noted,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
+    assert (noted.put_back, noted.left_out) == (fold.put_back, fold.left_out)
+
+
+async def test_nobody_says_what_a_summary_leaves_out_that_was_edited_or_brought_back_from() -> None:
+    async def edit(_: Draft) -> str:
+        return "Written by hand."
+
+    session = await worked(compaction=Compaction(automatic=ScriptedModel([BRIEF]), approve=edit))
+
+    edited = await session.compact(budget=2_000)
+    await session.bring_back([1, 2])
+
+    assert (edited.score, edited.put_back, edited.left_out) == (None, (), ())
+    assert [(one.put_back, one.left_out) for one in await session.receipts()] == [((), ())] * 2
+
+
+async def test_what_looks_like_a_key_is_not_listed() -> None:
+    session = await Session.open("l2", store=MemoryStore(), model="gpt-5")
+    await session.record([said("Look."), called("a", name="run", arguments={"cmd": "deploy"})])
+    await session.record([returned("a", "Error: the key sk-abcdefghijklmnop was refused")])
+    for number in range(40):
+        await session.record(_wrote(number))
+    await session.record([said("So?"), answered("Done.")])
+
+    would = await session.preview(budget=1_000)
+
+    assert would.left_out
+    assert "abcdefghijklmnop" not in "\n".join(would.left_out)
