@@ -10,12 +10,14 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from holdfast import Session
+from holdfast.chat.commands.context import _cost
 from holdfast.chat.commands.every import COMMANDS, carry_out
 from holdfast.chat.happenings import Happening, Notice, Table
 from holdfast.chat.loop import converse
 from holdfast.chat.losses import MOST_LISTED
 from holdfast.chat.terminal import Terminal
 from holdfast.core.history.events import MAIN
+from holdfast.core.planning.forecast import Forecast
 from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.session.checkpoints import EMPTY
 from holdfast.session.compactor import Draft
@@ -202,6 +204,37 @@ async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path:
     assert "turns at this pace" in shown
 
 
+@pytest.mark.parametrize(
+    ("forecast", "told_of_it"),
+    [
+        (Forecast(before=900, after=90), "it will cost: up to 90 tokens sent as new"),
+        (
+            Forecast(before=900, after=90, rewrite_dollars=0.02),
+            "it will cost up to $0.02: up to 90 tokens sent as new ($0.02)",
+        ),
+        (
+            Forecast(
+                before=9_000,
+                after=90,
+                read=8_000,
+                is_cached=True,
+                written=70,
+                summary_dollars=0.001,
+                rewrite_dollars=0.02,
+            ),
+            "it will cost up to $0.02: a summary of 8,000 tokens read from the cache and up to 70 written ($0.001), "
+            "up to 90 tokens sent as new ($0.02)",
+        ),
+        (
+            Forecast(before=9_000, after=90, read=8_000, written=70, rewrite_dollars=0.02),
+            "it will cost: a summary of 8,000 tokens read and up to 70 written, up to 90 tokens sent as new ($0.02)",
+        ),
+    ],
+)
+def test_what_the_next_fold_will_cost_is_told_as_far_as_prices_are_known(forecast: Forecast, told_of_it: str) -> None:
+    assert _cost(forecast) == told_of_it
+
+
 @pytest.mark.seed("C-4")
 async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
@@ -286,6 +319,7 @@ async def test_the_next_fold_is_told_in_the_tokens_that_the_context_is_told_in(t
     held = (await chat.session.contents(budget=chat.budget)).total
     assert f"- {held:,} of 6,144 tokens; nothing to compact yet\n" in context
     assert f" tokens; there are {held:,}, in about " in context
+    assert re.search(r"\n- it will cost up to \$[\d.]+: a summary of [\d,]+ tokens read", context)
     assert preview.startswith("nothing to compact")
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.planning.contents import Contents
+from holdfast.core.planning.forecast import Forecast
 from holdfast.core.planning.steps import Line
 
 
@@ -31,6 +32,7 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
         prompts=1,
         line=Line(held=15, limit=15_200, unit="tokens"),
         turns_left=1265,
+        forecast=Forecast(before=15_197, after=6_358, rewrite_dollars=6_358 * 1.25 / 1_000_000),
     )
 
 

@@ -15,11 +15,13 @@ from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.completion import completed, given_up, started, step_of, summary_of, written
 from holdfast.core.planning.cost import Prices
+from holdfast.core.planning.forecast import SummaryBy
 from holdfast.core.planning.plan import outlook_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import FoldSpan, Summary
 from holdfast.core.planning.summary.material import Hide
+from holdfast.counters.models import model_named, prices_of
 from holdfast.errors import (
     CompactionFailedError,
     HoldfastError,
@@ -29,7 +31,7 @@ from holdfast.errors import (
     SettingsError,
     StoreError,
 )
-from holdfast.models.base import Closes, Writer
+from holdfast.models.base import Closes, Writer, reuses_prefix
 from holdfast.models.open import writer_for
 from holdfast.redaction import redacted
 from holdfast.session.companions import Companions, With
@@ -211,12 +213,27 @@ class Compactor:
 
     def writer(self, trigger: log.Trigger) -> Writer:
         """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
-        cheap, primary, author = self.how.automatic, self.how.manual, self._policy.author
-        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in ASKED_FOR)
-        named = (primary or cheap) if is_primary else (cheap or primary)
+        named = self._named(trigger)
         if named is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
         return self._own(named) if isinstance(named, str) else named
+
+    def _named(self, trigger: log.Trigger) -> str | Writer | None:
+        cheap, primary, author = self.how.automatic, self.how.manual, self._policy.author
+        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in ASKED_FOR)
+        return (primary or cheap) if is_primary else (cheap or primary)
+
+    def summary_by(self, model: str | None, format: str | None) -> SummaryBy | None:  # noqa: A002 - as users say
+        """Return who would write the next summary for a model's conversation in a format; None where nobody would."""
+        named = self._named("threshold")
+        if named is None:
+            return None
+        name = named if isinstance(named, str) else named.name
+        prices = prices_of(known) if (known := model_named(name)) else None
+        if name != model:
+            return SummaryBy(prices)
+        can_ask_behind = not isinstance(named, str) and reuses_prefix(named, format or "")
+        return SummaryBy(self.how.prices or prices, is_behind=can_ask_behind and self._policy.reuses_prefix)
 
     def _own(self, name: str) -> Writer:
         """Return a named writer: made once and kept, as one may have a server of its own to start."""

@@ -265,13 +265,14 @@ class Session(Delegator):
 
     @fetching
     async def contents(self, *, budget: int | Budget | None = None) -> Contents:
-        """Return what the conversation is made of now, what could be freed, and how near the next fold is."""
+        """Return what the conversation is made of now, what could be freed, when the next fold is due, at what cost."""
         async with self._keeper.turn:
             await self._keeper.take_in()
             calibration = await self._meter.calibration(self.model)
             situation = self._preparer.situation(Wanted(budget=budget, model=self.model))
             situation = replace(situation, calibration=calibration)
-            return contents_of(outlook_of(self.history, self.policy, situation), self.policy)
+            by = self._compactor.summary_by(self.model, self.history.format)
+            return contents_of(outlook_of(self.history, self.policy, situation), self.policy, by)
 
     async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
         """Go by another policy, and with other writers and companions, from now on; what was folded stays as it is."""

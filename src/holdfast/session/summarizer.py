@@ -16,7 +16,7 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.rules.deep import FoldDeep
-from holdfast.core.planning.steps import FoldSpan, Outlook, Summary
+from holdfast.core.planning.steps import MAX_SUMMARY_TOKENS, FoldSpan, Outlook, Summary
 from holdfast.core.planning.summary.asking import asked, fixed_tokens
 from holdfast.core.planning.summary.checking import verdict
 from holdfast.core.planning.summary.cleaning import cleaned
@@ -32,7 +32,7 @@ UNKNOWN_WINDOW = 32_000
 """What is sent at a time to a writer whose window nobody knows."""
 MAX_PIECE_BYTES = 400_000
 MIN_ROOM_TOKENS = 600
-MIN_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS, MIN_WORDS = 256, 4_000, 50
+MIN_OUTPUT_TOKENS, MIN_WORDS = 256, 50
 MAX_CHARS_PER_TOKEN = 12
 """An answer with more characters than this for each token it may have is no answer."""
 TAIL_TOKENS, SYSTEM_TOKENS = 1_500, 1_000
@@ -102,7 +102,7 @@ def job_of(
         system_context=_clipped(hide(history.facts.beside(scope).system), SYSTEM_TOKENS, outlook.situation.counter),
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
-        max_tokens=rule.allowance(outlook, step) if rule else MAX_OUTPUT_TOKENS,
+        max_tokens=rule.allowance(outlook, step) if rule else MAX_SUMMARY_TOKENS,
         facts=tuple(facts_without(facts_of(history.ledger(scope, step.stop)), hide)) if rule else None,
         beside=tuple(map(hide, rule.beside(outlook, step))) if rule else (),
         hide=hide,
@@ -167,7 +167,7 @@ def _window(writer: Writer) -> int | None:
 
 
 def _max_output(job: Job, window: int) -> int:
-    return min(MAX_OUTPUT_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * job.max_tokens), max(64, window // 4))
+    return min(MAX_SUMMARY_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * job.max_tokens), max(64, window // 4))
 
 
 def _max_words(job: Job, max_output: int) -> int:

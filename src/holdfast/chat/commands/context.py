@@ -10,6 +10,8 @@ from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.history.recall.references import is_reference, references_in
 from holdfast.core.planning.change import ChangeReceipt
 from holdfast.core.planning.contents import Contents
+from holdfast.core.planning.cost import money
+from holdfast.core.planning.forecast import Forecast
 from holdfast.core.planning.rules.window import FoldMiddle
 from holdfast.errors import NothingToCompactError, SettingsError
 from holdfast.plural import many
@@ -94,7 +96,7 @@ async def history(chat: Chat, _: str) -> None:
 
 @GROUP.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
 async def context(chat: Chat, what: str) -> None:
-    """Show where the window went: each part, what could be freed, and when the next fold is due.
+    """Show where the window went: each part, what could be freed, when the next fold is due, and what it will cost.
 
     With `clear`, empty the context, as /clear does.
     """
@@ -192,11 +194,29 @@ def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
         when = "" if contents.turns_left is None else f", in about {many(contents.turns_left, 'turn')} at this pace"
         line = contents.line
         yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
+    if contents.forecast is not None:
+        yield _cost(contents.forecast)
     if folds := len(chat.session.history.version.of(MAIN).folds):
         did = "it" if folds == 1 else "they"
         yield f"{many(folds, 'fold')} in place; /receipts shows what {did} did"
     if chat.status.cost is not None:
         yield f"${chat.status.cost:.4f} since the program began"
+
+
+def _cost(forecast: Forecast) -> str:
+    """Return what the next fold will cost, in tokens and as far as prices are known."""
+    parts: list[str] = []
+    if forecast.written:
+        cached = " from the cache" if forecast.is_cached else ""
+        summary = f"a summary of {forecast.read:,} tokens read{cached} and up to {forecast.written:,} written"
+        parts.append(summary + _dollars(forecast.summary_dollars))
+    parts.append(f"up to {forecast.after:,} tokens sent as new" + _dollars(forecast.rewrite_dollars))
+    whole = "" if forecast.dollars is None else f" up to {money(forecast.dollars)}"
+    return f"it will cost{whole}: {', '.join(parts)}"
+
+
+def _dollars(dollars: float | None) -> str:
+    return "" if dollars is None else f" ({money(dollars)})"
 
 
 def _position(chat: Chat, number: str, command: str) -> int:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
+from holdfast.core.planning.cost import money
 from holdfast.core.planning.receipt import Spans, listed, spans_without
 from holdfast.errors import MalformedInputError, NothingToCompactError
 
@@ -14,7 +15,6 @@ Change: TypeAlias = (
     log.CompactionCompleted | log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound
 )
 """What changes how a conversation stands, and can be taken back."""
-CENT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +199,10 @@ def _spent(receipt: ChangeReceipt) -> Iterator[str]:
         cached = f" ({usage.cache_read_tokens:,} from the cache)" if usage.cache_read_tokens else ""
         yield f"spent     {whole:,} tokens in{cached}, {usage.output_tokens:,} out"
     costs = ((receipt.summary_dollars, "for the summary"), (receipt.rewrite_dollars, "for what is sent as new"))
-    if told := ", ".join(f"{_money(dollars)} {what}" for dollars, what in costs if dollars):
+    if told := ", ".join(f"{money(dollars)} {what}" for dollars, what in costs if dollars):
         yield f"cost      {told}"
     if receipt.seconds is not None:
         yield f"took      {receipt.seconds:.1f} s"
-
-
-def _money(dollars: float) -> str:
-    return f"${dollars:.2f}" if dollars >= CENT else f"${dollars:.6f}".rstrip("0")
 
 
 def receipts_of(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[ChangeReceipt]:

@@ -1,4 +1,4 @@
-"""What a conversation is made of now, what of it could be freed, and how near the next fold is.
+"""What a conversation is made of now, what of it could be freed, how near the next fold is and what it will cost.
 
 Read-only, for people: the same numbers that a plan is made of, in an order in which one can see where a window went.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger.rendering import FRAME
+from holdfast.core.planning.forecast import Forecast, SummaryBy, forecast_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.steps import Line, Outlook
 
@@ -40,6 +41,8 @@ class Contents:
     """Where the policy acts next; in tokens, those of all that would be sent."""
     turns_left: int | None = None
     """About how many turns it takes to get there, at the pace so far; None where nobody can say."""
+    forecast: Forecast | None = None
+    """What is paid for what is done there; None where nothing will be."""
 
     @property
     def total(self) -> int:
@@ -52,8 +55,8 @@ class Contents:
         return max(0, self.budget - self.total)
 
 
-def contents_of(outlook: Outlook, policy: Policy) -> Contents:
-    """Return what would be sent if nothing were done about it."""
+def contents_of(outlook: Outlook, policy: Policy, by: SummaryBy | None = None) -> Contents:
+    """Return what would be sent if nothing were done about it; `by` is who would write the next summary."""
     situation, shown = outlook.situation, outlook.shown
     sizes: Tally[str] = Tally(turns=REPLY_OVERHEAD)
     for index, (entry, size) in enumerate(zip(shown.entries, shown.sizes(), strict=True)):
@@ -82,6 +85,7 @@ def contents_of(outlook: Outlook, policy: Policy) -> Contents:
         characters=sum(_characters(entry) for entry in shown.entries),
         prompts=prompts,
         turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),
+        forecast=forecast_of(outlook, policy, line, by),
     )
     if line is not None and line.unit == "tokens":
         # A rule counts messages alone, or as our counter does: a reader compares with all that would be sent.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MILLION = 1_000_000
+CENT = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +60,8 @@ def break_even_turns(
     saved = prices.read * (before - after)
     spent = (prices.write - prices.read) * after + summary_input * before + prices.output * summary_output
     return spent / saved if saved > 0 else float("inf")
+
+
+def money(dollars: float) -> str:
+    """Return dollars as people write them; less than a cent to the last figure that counts."""
+    return f"${dollars:.2f}" if dollars >= CENT or not dollars else f"${dollars:.6f}".rstrip("0")

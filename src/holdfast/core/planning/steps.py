@@ -16,6 +16,8 @@ from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
 
+MAX_SUMMARY_TOKENS = 4_000
+"""What a model may write where the policy names no size."""
 By: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
 """What takes the place of a span: a model's summary, one made by rule, a word that there was something, nothing."""
 
@@ -81,6 +83,20 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaves:
+    """What a fold is expected to leave of the messages, in tokens: a forecast is made of it."""
+
+    stays: int
+    """As it was said."""
+    written: int
+    """For the rest, at most."""
+    quoted: int = 0
+    """Beside that, of what was said."""
+    by_model: bool = False
+    """Whether a model writes what stands for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """What a rule looks at: everything that happened, what stands of it, and the circumstances."""
 
@@ -127,6 +143,12 @@ class Outlook:
     def token_fill(self) -> float:
         """How much of their room the messages take."""
         return self.shown.tokens / max(1, self.situation.room)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """What the newest prompt costs."""
+        newest = self.shown.newest_prompt
+        return 0 if newest is None else self.shown.sizes()[newest]
 
     @property
     def fixed_tokens(self) -> int:

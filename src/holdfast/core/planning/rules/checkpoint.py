@@ -14,13 +14,26 @@ from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
 from holdfast.core.planning.settings import check_settings
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
+from holdfast.core.planning.steps import (
+    MAX_SUMMARY_TOKENS,
+    NOTHING,
+    AwaitSummary,
+    FoldSpan,
+    Leaves,
+    Line,
+    Outlook,
+    Proposal,
+    Summary,
+    fold_of_all,
+)
 from holdfast.core.planning.triggers import Move, Pending, TwoLines
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 HEAD_SHARE = 0.2
 """Of the reminder: what comes from the user's first messages; the rest is from the newest."""
 CLIPPED = "...<truncated>..."
+CHARS_PER_TOKEN = 4
+"""About as many characters of what a person says are a token."""
 LEAST_CHARS = 200
 """What is shorter is not worth shortening."""
 INTRO = "Some of the conversation history has been summarized to free up context."
@@ -66,6 +79,18 @@ class FoldToCheckpoint:
     def line(self, outlook: Outlook) -> Line:
         """Return how near the line is at which a summary is begun."""
         return Line(outlook.tokens, int(self.lines.background * outlook.window), "tokens")
+
+    def leaves(self, outlook: Outlook, tokens: int) -> Leaves | None:
+        """Return what a fold is expected to leave: the prompt, a summary and what the user had said."""
+        del tokens
+        said = sum(
+            size
+            for entry, size in zip(outlook.shown.entries, outlook.shown.sizes(), strict=True)
+            if entry.message.is_prompt
+        )
+        quoted = min(said, REMINDER_CHARS // CHARS_PER_TOKEN)
+        has_summariser = outlook.situation.has_summariser
+        return Leaves(outlook.prompt_tokens, MAX_SUMMARY_TOKENS, quoted, by_model=True) if has_summariser else None
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of everything so far."""

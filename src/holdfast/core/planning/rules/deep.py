@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import next_cut, unit_around
+from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import PRICES, break_even_turns
 from holdfast.core.planning.protection import reasoning_exchange
 from holdfast.core.planning.reference import Allowance, beside, reference
 from holdfast.core.planning.settings import check_settings, ratio, share, whole
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, Summary
+from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Leaves, Line, Outlook, Proposal, Summary
 from holdfast.core.planning.talk import scale, talk_share
 from holdfast.errors import SettingsError
 
@@ -101,6 +102,15 @@ class FoldDeep:
         reach = self.soft_share if outlook.situation.has_summariser else self.hard_share
         return Line(outlook.shown.tokens, int(reach * max(0, outlook.situation.room)), "tokens")
 
+    def leaves(self, outlook: Outlook, tokens: int) -> Leaves:
+        """Return what a fold is expected to leave that is made when the messages take so many tokens."""
+        room = max(0, outlook.situation.room)
+        stays = int(self.tail_share * room)
+        folded = max(0, tokens - stays)
+        summary = min(self._summary_share(room), folded // 2)
+        talk = min(self._talk(outlook.shown.entries, room), self._spare(folded, room) - summary)
+        return Leaves(stays, summary, max(0, int(talk)), by_model=outlook.situation.has_summariser)
+
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold that the hard line would make, as if what there is filled the room."""
         step = self._span(outlook, min(outlook.situation.room, outlook.shown.tokens), least=1)
@@ -117,21 +127,30 @@ class FoldDeep:
 
     def allowance(self, outlook: Outlook, step: FoldSpan) -> int:
         """Return what a summary may take: its share, and never more than half of what it stands for."""
-        folded, room = outlook.shown.tokens - self._left(outlook, step), outlook.situation.room
+        folded = outlook.shown.tokens - self._left(outlook, step)
+        return min(self._summary_share(outlook.situation.room), folded // 2)
+
+    def _summary_share(self, room: int) -> int:
         # A share of a small window holds no sentence: there it may be more, as long as the window is not full of it.
         share = max(int(room * self.summary_share), min(LEAST_SUMMARY_TOKENS, int(room * MOST_SUMMARY_SHARE)))
-        return min(self.summary_max_tokens, share, folded // 2)
+        return min(self.summary_max_tokens, share)
 
     def _allowed(self, outlook: Outlook, step: FoldSpan) -> Allowance:
         """Return what may stand for a span: more where it is talk, of which a ledger holds nothing."""
         tokens, held = self.allowance(outlook, step), outlook.shown.tokens
         room, folded = min(outlook.situation.room, held), held - self._left(outlook, step)
         said = [entry for entry in outlook.shown.entries if (entry.position or 0) < step.stop]
-        most = min(self.talk_max_tokens, int(room * self.talk_share)) * scale(talk_share(said))
-        # Whatever is quoted, a fold frees something; and nothing is quoted twice.
-        spare = min(int(folded * MOST_QUOTED), folded - int(self.min_gain_share * room) - 1) - tokens
-        spare = min(spare, _said_once(outlook, step))
-        return Allowance(tokens, max(0, min(int(most), spare)))
+        # Nothing is quoted twice.
+        spare = min(self._spare(folded, room) - tokens, _said_once(outlook, step))
+        return Allowance(tokens, max(0, min(int(self._talk(said, room)), spare)))
+
+    def _talk(self, said: Sequence[Entry], room: int) -> float:
+        """Return what turns may take that stay whole."""
+        return min(self.talk_max_tokens, int(room * self.talk_share)) * scale(talk_share(said))
+
+    def _spare(self, folded: int, room: int) -> int:
+        """Return what may be quoted of what is folded: whatever it is, a fold frees something."""
+        return min(int(folded * MOST_QUOTED), folded - int(self.min_gain_share * room) - 1)
 
     def _least_gain(self, outlook: Outlook) -> float:
         """Return how many tokens a fold has to free: any, where it is not tokens that there are too many of."""

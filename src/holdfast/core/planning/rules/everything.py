@@ -17,7 +17,17 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history.artifacts import LARGE_TOKENS, Artifact, artifacts_of
 from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, share, whole
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
+from holdfast.core.planning.steps import (
+    MAX_SUMMARY_TOKENS,
+    NOTHING,
+    FoldSpan,
+    Leaves,
+    Line,
+    Outlook,
+    Proposal,
+    Summary,
+    fold_of_all,
+)
 from holdfast.core.planning.triggers import mid_run_fraction
 
 MAX_ARTIFACTS = 12
@@ -62,6 +72,12 @@ class FoldEverything:
     def line(self, outlook: Outlook) -> Line:
         """Return how near the next compression is."""
         return Line(outlook.tokens, int(self.fraction * outlook.window), "tokens")
+
+    def leaves(self, outlook: Outlook, tokens: int) -> Leaves | None:
+        """Return what a compression is expected to leave: the prompt and a summary."""
+        del tokens
+        has_summariser = outlook.situation.has_summariser
+        return Leaves(outlook.prompt_tokens, MAX_SUMMARY_TOKENS, by_model=True) if has_summariser else None
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of everything."""

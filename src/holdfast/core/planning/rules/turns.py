@@ -14,7 +14,18 @@ from holdfast.core.conversation.messages import Message, Text
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.words import in_words, turns_in_words
 from holdfast.core.planning.settings import check_settings, whole
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Line, Outlook, Proposal, ReduceToText, Summary
+from holdfast.core.planning.steps import (
+    MAX_SUMMARY_TOKENS,
+    NOTHING,
+    AwaitSummary,
+    FoldSpan,
+    Leaves,
+    Line,
+    Outlook,
+    Proposal,
+    ReduceToText,
+    Summary,
+)
 
 FEW_TURNS = 5
 KEPT_TURNS = 2
@@ -164,6 +175,11 @@ class HalveTurns:
         if not current or step.line <= outlook.shown.context.standing.text_line:
             return self._summary(outlook)
         return Proposal(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
+
+    def leaves(self, outlook: Outlook, tokens: int) -> Leaves:
+        """Return what a trim is expected to leave: the newer half, and a summary that comes into it later."""
+        has_summariser = outlook.situation.has_summariser
+        return Leaves(tokens - tokens // 2, MAX_SUMMARY_TOKENS if has_summariser else 0, by_model=has_summariser)
 
     def line(self, outlook: Outlook) -> Line:
         """Return which of its two limits is nearer."""

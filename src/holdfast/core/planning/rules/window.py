@@ -13,7 +13,17 @@ from holdfast.core.conversation.messages import Text
 from holdfast.core.conversation.view import Entry
 from holdfast.core.planning.protection import exchanges_of
 from holdfast.core.planning.settings import check_settings, whole
-from holdfast.core.planning.steps import NOTHING, FoldSpan, Line, Outlook, Proposal, Summary, fold_of_all
+from holdfast.core.planning.steps import (
+    MAX_SUMMARY_TOKENS,
+    NOTHING,
+    FoldSpan,
+    Leaves,
+    Line,
+    Outlook,
+    Proposal,
+    Summary,
+    fold_of_all,
+)
 
 MIN_TAIL = 4
 
@@ -101,6 +111,15 @@ class FoldMiddle:
     def line(self, outlook: Outlook) -> Line | None:
         """Return how many messages there may be; None where the window is switched off."""
         return Line(len(exchanges(outlook.entries)), self.max_messages, "messages") if self.max_messages else None
+
+    def leaves(self, outlook: Outlook, tokens: int) -> Leaves | None:
+        """Return what a fold is expected to leave: its share of messages, and a summary or a marker."""
+        if not self.max_messages:
+            return None
+        stays = min(tokens, tokens * max(MIN_TAIL, self.max_messages // 2) // self.max_messages)
+        marker = outlook.situation.counter.count(static_marker(self.max_messages))
+        has_summariser = outlook.situation.has_summariser
+        return Leaves(stays, MAX_SUMMARY_TOKENS if has_summariser else marker, by_model=has_summariser)
 
     def manual(self, outlook: Outlook) -> FoldSpan | None:
         """Return the fold of everything: two messages take its place."""
