@@ -20,9 +20,9 @@ from holdfast.session.verify import requests_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, said, told
 
-TURNS = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
+ASKED = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
+TURNS, N_CTX = (ASKED, 2_048) if ASKED else (8, 1_024)
 """`make test-model` asks for 200 in a window of 2,048 tokens; the suite for the fewest that fill a smaller one."""
-TURNS, N_CTX = (TURNS, 2_048) if TURNS else (8, 1_024)
 MAX_ANSWER = 8
 MOST_REFUSALS = 3
 LEAST_CACHED = 0.6
