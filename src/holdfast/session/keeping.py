@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.history.plain import packed, unpacked
 from holdfast.core.history.records import SCHEMA
 from holdfast.errors import (
     MalformedInputError,
@@ -30,7 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.session.indexing import indexed
 from holdfast.session.log import Log, checked_record
-from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut, steps_of
+from holdfast.session.snapshot import Shortcut, opened_shortcut, packed_shortcut
 from holdfast.stores.base import Indexed, Snapshot, Store, StoredRecord
 from holdfast.wire.formats import format_named
 
@@ -126,7 +127,7 @@ class Keeper:
             snapshot = None
         if snapshot and (shortcut := opened_shortcut(snapshot.data)):
             self.history = History.resumed(shortcut.state, format_named)
-            self._places = shortcut.places
+            self._places = unpacked(shortcut.places)
             self.asked_ms, self.began_ms = shortcut.asked_ms, shortcut.began_ms
             self.damage = list(shortcut.damage)
             self.log.length = self._shortcut_at = snapshot.length
@@ -325,7 +326,7 @@ class Keeper:
         """Keep a shortcut to how everything stands; a cache, so that nothing is lost where that cannot be done."""
         shortcut = Shortcut(
             state=self.history.state(),
-            steps=steps_of(self._places),
+            places=packed(self._places),
             asked_ms=self.asked_ms,
             began_ms=self.began_ms,
             damage=tuple(self.damage),

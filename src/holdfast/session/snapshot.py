@@ -4,19 +4,15 @@ Holds how everything stands and where each message is, and none of the messages.
 Holdfast wrote it, a byte is not what it was) makes it no shortcut, and the log is read from its beginning.
 """
 
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
-from operator import sub
 
 from holdfast.core.history.plain import as_json, from_json
 from holdfast.core.history.records import SCHEMA
 from holdfast.core.history.state import State
 from holdfast.session.request import engine_version
 
-MAKE = 7
+MAKE = 8
 """Changes whenever a snapshot of before would be read wrongly."""
 
 
@@ -25,22 +21,12 @@ class Shortcut:
     """What a session needs to go on."""
 
     state: State
-    steps: tuple[int, ...]
-    """How many records further each message stands than the one before it."""
+    places: str
+    """Where in the log each message is, packed."""
     asked_ms: int | None
     began_ms: int | None
     damage: tuple[str, ...]
     newest_schema: int
-
-    @property
-    def places(self) -> "array[int]":
-        """Where in the log each message is."""
-        return array("q", accumulate(self.steps))
-
-
-def steps_of(places: Sequence[int]) -> tuple[int, ...]:
-    """Return places as the steps between them."""
-    return tuple(map(sub, places, [0, *places]))
 
 
 def packed_shortcut(shortcut: Shortcut) -> bytes:

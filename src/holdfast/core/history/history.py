@@ -24,6 +24,7 @@ from holdfast.core.history.context import Context
 from holdfast.core.history.facts import Facts
 from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.past import Past
+from holdfast.core.history.plain import packed, unpacked
 from holdfast.core.history.projection import Projection
 from holdfast.core.history.scope import HEIR, MainSees, Scopes, labelled
 from holdfast.core.history.standing import Standing, Version
@@ -359,7 +360,7 @@ class History:
             format=self.format,
             said_in=tuple((scope, len(list(run))) for scope, run in groupby(self.said_in)),
             systems=tuple(self.systems),
-            prompts=tuple(self.prompts),
+            prompts=packed(self.prompts),
             answers=self.answers.kept(),
             versions=tuple(self._versions[first:]),
             current=self._current - first,
@@ -384,7 +385,7 @@ class History:
         history.said_in = [scope for scope, count in state.said_in for _ in range(count)]
         history.counts = dict(Counts(history.said_in))
         history.format = state.format
-        history.systems, history.prompts = list(state.systems), array("q", state.prompts)
+        history.systems, history.prompts = list(state.systems), unpacked(state.prompts)
         history.answers = Answers.of(state.answers)
         history._versions, history._current = list(state.versions), state.current
         history.changes = state.changes

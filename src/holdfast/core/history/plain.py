@@ -5,10 +5,13 @@ the same make as the one who wrote it.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import accumulate
+from operator import sub
 from types import UnionType
 from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -40,6 +43,16 @@ def from_json(kind: type[T], text: str | bytes) -> T:
         return cast("T", _reader(kind)(json.loads(text)))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"this is no {kind}") from error
+
+
+def packed(positions: Sequence[int]) -> str:
+    """Return many positions as one text, the steps between them: JSON makes a small text of each number of a list."""
+    return " ".join(map(str, map(sub, positions, [0, *positions])))
+
+
+def unpacked(text: str) -> "array[int]":
+    """Return the positions that `packed` wrote; a ValueError where they are none."""
+    return array("q", accumulate(map(int, text.split())))
 
 
 @cache

@@ -73,7 +73,8 @@ class State:
     said_in: tuple[tuple[str, int], ...]
     """Scopes in the order of the messages, each with how many messages in a row are of it."""
     systems: tuple[int, ...]
-    prompts: tuple[int, ...]
+    prompts: str
+    """Positions, packed."""
     answers: KeptAnswers
     """What is recall's own."""
     versions: tuple[Version, ...]
