@@ -167,6 +167,7 @@ def test_a_session_of_the_store_is_played_too(
         (["--policy", "default+what"], "--policy: 'what' is not known; write default+summary"),
         (["--policy", "my.toml"], "--policy: my.toml cannot be read: No such file"),
         (["--budget", "many"], "--budget: 'many' is no list of tokens above 3,000"),
+        (["--budget", "9" * 5_000], "is no list of tokens above 3,000"),
         (["--prices", "acme"], "--prices: 'acme' is not known; choose from anthropic"),
         (["--prices", "prices.toml"], "--prices: prices.toml: [mine] needs output"),
     ],

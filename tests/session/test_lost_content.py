@@ -9,6 +9,8 @@ from holdfast.errors import MissingBlobError, StoreUnavailableError
 from holdfast.session.blobs import LOST
 from holdfast.session.compactor import Compaction
 from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.scrub import TOMBSTONE, scrub
+from holdfast.session.transfer import bring_in, outgoing
 from holdfast.stores.base import Hit
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, called, returned, said
@@ -87,3 +89,28 @@ async def test_a_store_that_fails_is_told_to_the_model_that_asks() -> None:
         answer = await session.recall_tool().call({"query": "top"})
 
     assert answer == "[Recall: memory: it does not answer; try again later]"
+
+
+async def test_a_session_that_has_lost_a_message_goes_out_with_a_notice_in_its_place() -> None:
+    store, gone = MemoryStore(), list[int]()
+    await lost(store)
+
+    records = [stored.record async for stored in outgoing(store, "s1", gone)]
+    arrived = await bring_in(store, "s2", [(place, 1, record) for place, record in enumerate(records)])
+
+    async with Session.open("s2", store=store) as session:
+        shown = await session.shown()
+    assert (gone, arrived.messages, arrived.refused) == ([2], 5, [])
+    assert [entry.message.text for entry in shown] == ["top", "", LOST, "done", "next"]
+
+
+async def test_a_secret_is_taken_out_of_a_session_that_has_lost_a_message() -> None:
+    store = MemoryStore()
+    await lost(store)
+
+    scrubbed = await scrub(store, "s1", "done", time_ms=1)
+
+    async with Session.open("s1", store=store) as session:
+        shown = await session.shown()
+    assert (scrubbed.count, scrubbed.positions) == (1, (3,))
+    assert [entry.message.text for entry in shown] == ["top", "", LOST, TOMBSTONE, "next"]

@@ -1,5 +1,7 @@
 """Recall says what it could not do: a wrong scope, session, line or order is named, and is never silence."""
 
+from functools import partial
+
 import pytest
 
 from holdfast import Session
@@ -46,7 +48,8 @@ async def test_a_scope_that_nobody_works_under_is_refused_by_name() -> None:
 
         with pytest.raises(UnknownScopeError, match=r"'nosuch' is no agent's here; give 'main' or one of") as refused:
             await session.recall_for("key", scope="nosuch")
-        for asked in (session.prepare, session.shown, session.artifacts):
+        retry = partial(session.retry, "too long", status=400)
+        for asked in (session.prepare, session.shown, session.artifacts, session.compact, retry):
             with pytest.raises(UnknownScopeError):
                 await asked(scope="nosuch")
         theirs = await session.recall_for("found", scope=scout.scope)

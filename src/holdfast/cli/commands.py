@@ -148,18 +148,20 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     """
     session = await session_named(store, args.id)
     info = (await _infos(store, session))[0]
-    progress, records = Progress("records"), list[StoredRecord]()
-    async for stored in outgoing(store, session):
+    progress, records, gone = Progress("records"), list[StoredRecord](), list[int]()
+    async for stored in outgoing(store, session, gone):
         records.append(stored)
         progress(len(records))
     progress.done()
+    for position in gone:
+        warn(f"record {position}: the store has lost this message; a notice stands in its place")
     lines = export_lines(session, info.name, records)
     if args.output is None:
         sys.stdout.writelines(lines)
-        return 0
+        return int(bool(gone))
     write_private(args.output, lines)
     say(args, f"wrote {len(records):,} records to {args.output}", {"records": len(records), "file": str(args.output)})
-    return 0
+    return int(bool(gone))
 
 
 async def import_file(args: argparse.Namespace, store: Store) -> int:

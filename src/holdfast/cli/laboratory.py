@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BUDGETS, BUDGET, POLICIES, PRICES = "16000,50000", "16000", "default", "anthropic"
 BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
-SECONDS = 60.0
+SECONDS, MOST_DIGITS = 60.0, 12
 LINE_SECONDS = 5.0
 """How often it is said how far a run is, where there is no terminal."""
 STOPPED = 128
@@ -199,7 +199,7 @@ def _names(text: str) -> list[str]:
 
 
 def _budgets(text: str, static: int) -> list[int]:
-    numbers = [int(number) for number in _names(text) if number.isdecimal()]
+    numbers = [int(number) for number in _names(text) if number.isdecimal() and len(number) <= MOST_DIGITS]
     if len(numbers) != len(_names(text)) or not numbers or min(numbers) <= static:
-        raise SettingsError("--budget", f"{text!r} is no list of tokens above {static:,}; give such as {BUDGETS}")
+        raise SettingsError("--budget", f"{text!r:.60} is no list of tokens above {static:,}; give such as {BUDGETS}")
     return numbers

@@ -41,7 +41,7 @@ class Folder(Recalling):
 
         Waits for the summary, and raises by name why there is none; then nothing has changed.
         """
-        wanted = Wanted(budget=budget, model=self.model, scope=scope_named(scope))
+        wanted = Wanted(budget=budget, model=self.model, scope=await self._keeper.scope(scope_named(scope)))
         return await self._manual.compact(wanted, trigger, words("focus", focus))
 
     def compact_tool(self, *, scope: str = log.MAIN) -> ModelTool:

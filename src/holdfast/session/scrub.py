@@ -14,8 +14,8 @@ from typing import cast
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import from_record, to_record
-from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
-from holdfast.session.blobs import blob_of, packed_record, whole_record
+from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
+from holdfast.session.blobs import blob_of, lost_message, packed_record, whole_record
 from holdfast.session.indexing import words_of_message
 from holdfast.session.log import PAGE
 from holdfast.stores.base import Indexed, Record, Store
@@ -139,7 +139,10 @@ async def _copies(store: Store, session: str, words: Sequence[str]) -> list[_Cop
     copies: list[_Copy] = []
     while page := await store.read(session, start=len(copies), limit=PAGE):
         for stored in page:
-            whole = await whole_record(store, stored.record)
+            try:
+                whole = await whole_record(store, stored.record)
+            except (MissingBlobError, MalformedInputError):
+                whole = lost_message(stored.record)  # nothing can stand in what is gone
             data, count = without(whole.get("data"), words)
             copies.append(_Copy(stored.record, {**whole, "data": data} if count else whole, count))
     return copies

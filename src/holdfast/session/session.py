@@ -239,7 +239,8 @@ class Session(Delegator):
         `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as
         a rate limit, is raised as the error it is; so is one that no smaller request can help.
         """
-        return await self._ladder.climb(error, None if status is None else count("status", status), scope_named(scope))
+        named, told = await self._keeper.scope(scope_named(scope)), None if status is None else count("status", status)
+        return await self._ladder.climb(error, told, named)
 
     # Who else is at work.
 

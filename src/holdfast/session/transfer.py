@@ -14,7 +14,7 @@ from typing import cast
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import SCHEMA, from_record, to_record
-from holdfast.errors import HoldfastError, MalformedInputError, SettingsError
+from holdfast.errors import HoldfastError, MalformedInputError, MissingBlobError, SettingsError
 from holdfast.session.blobs import blob_of, is_known_message, lost_message, packed_record, whole_record
 from holdfast.session.indexing import indexed
 from holdfast.session.log import PAGE
@@ -52,12 +52,21 @@ class Rescued:
     """The positions of records that could not be read at all."""
 
 
-async def outgoing(store: Store, session: str) -> AsyncIterator[StoredRecord]:
-    """Yield the records of a log with large messages inside."""
+async def outgoing(store: Store, session: str, gone: list[int] | None = None) -> AsyncIterator[StoredRecord]:
+    """Yield the records of a log with large messages inside.
+
+    A notice goes out in the place of a message whose content the store has lost; its position is added to `gone`.
+    """
     start = 0
     while page := await store.read(session, start=start, limit=PAGE):
         for stored in page:
-            yield StoredRecord(stored.position, stored.time_ms, await whole_record(store, stored.record))
+            try:
+                record = await whole_record(store, stored.record)
+            except (MissingBlobError, MalformedInputError):
+                record = lost_message(stored.record)
+                if gone is not None:
+                    gone.append(stored.position)
+            yield StoredRecord(stored.position, stored.time_ms, record)
         start += len(page)
 
 
