@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from benchmarks.torture.batches import Batch, Failure, run_batch
 from benchmarks.torture.rounds import ROUNDS
 
-EXAMPLES, FEWEST = 100, 10
+EXAMPLES, FEWEST = 100, 8
 """Cases in a batch, about a second; of slow rounds fewer, and not so few that all of them are small."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings
+from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, writers
 
 Case: TypeAlias = dict[str, Any]
 
@@ -55,5 +55,11 @@ ROUNDS: Mapping[str, Round] = {
         cancelled.STRATEGIES,
         cancelled.check,
         weight=100,
+    ),
+    "writers": Round(
+        "ten processes and ten tasks write at once: all that was acknowledged is there, once and in order",
+        writers.STRATEGIES,
+        writers.check,
+        weight=1_000,
     ),
 }
