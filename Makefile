@@ -32,6 +32,8 @@ chat: $(CHAT)  ## Talk to a model; without a key or an account it is a small one
 
 setup: $(STAMP)  ## Make .venv and install the project with its tools
 
+# What a test starts would else compile the whole package, each time, where this is set.
+test coverage: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## Lint, types and the whole test suite
 	@$(BIN)/python -m pytest -n auto
 

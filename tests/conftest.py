@@ -11,7 +11,9 @@ from holdfast.app.declarations import DECLARATIONS
 from holdfast.errors import ModelError
 from holdfast.models.embedded.weights import fetched
 
-settings.register_profile("suite", deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+# A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
+settings.register_profile("suite", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("suite"), max_examples=1_000)
 settings.load_profile("suite")
 
 # Whoever runs the suite may have settings of his own: no test sees them.

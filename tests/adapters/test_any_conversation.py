@@ -92,7 +92,7 @@ async def played(deeds: list[str], passed: Sequence[ModelMessage]) -> None:
         assert all(proof.is_same for proof in proofs)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(DEEDS, min_size=1, max_size=12), sound_request_histories())
 def test_whatever_happens_requests_are_valid_and_the_session_holds_what_the_run_holds(
     deeds: list[str], passed: list[Any]

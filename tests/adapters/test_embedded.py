@@ -15,7 +15,7 @@ from holdfast.adapters.pydantic_ai import Holdfast
 from holdfast.core.history import events as log
 from holdfast.models.embedded.server import EmbeddedServer
 
-N_CTX, MAX_ANSWER, TURNS = 640, 8, 9
+N_CTX, MAX_ANSWER, TURNS = 512, 4, 7
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 

@@ -93,7 +93,7 @@ async def test_a_baseline_sends_what_its_name_says(name: str, roles: list[str]) 
 
 
 async def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() -> None:
-    recording = recorded(generated_session(500))
+    recording = recorded(generated_session(300))
 
     sliding = await Player(recording, BASELINES["sliding"](), 12_000).play([Stability(), Validity()])
     floor = await Player(recording, BASELINES["floor"](), 12_000).play([Stability(), Validity(), Adherence()])
@@ -107,7 +107,7 @@ async def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("seconds", [None, 60.0])
 async def test_every_preset_sends_only_what_is_valid_fits_and_can_be_made_again(name: str, seconds: float) -> None:
-    figures = await sound(recorded(generated_session(400)), name, 12_000, seconds)
+    figures = await sound(recorded(generated_session(240)), name, 8_000, seconds)
 
     assert (figures["M8.invalid"], figures["M8.elsewhere"], figures["M9.over"], figures["M14.differences"]) == (0,) * 4
 

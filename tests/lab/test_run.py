@@ -42,14 +42,14 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     path = tmp_path / "sessions.jsonl"
     probes = [{"question": "What was first?", "answer": "x", "evidence": ["first"]}]
-    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generated_session(80)]
-    lines = [{"id": "one", "messages": generated_session(60)}, {"id": "two", "messages": messages, "probes": probes}]
+    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generated_session(64)]
+    lines = [{"id": "one", "messages": generated_session(48)}, {"id": "two", "messages": messages, "probes": probes}]
     path.write_text("\n".join(map(json.dumps, lines)) + "\nnot a line\n")
     return path
 
 
 def ran(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(["lab", "run", *arguments])
+    code = main(["lab", "run", "--jobs", "1", *arguments])  # a process takes longer to start than to play these
     told = capsys.readouterr()
     return code, told.out, told.err
 
@@ -83,7 +83,7 @@ def test_a_run_tells_people_programs_and_a_browser(sessions: Path, tmp_path: Pat
 
     code, out, problems = ran(
         capsys, str(sessions), "--budget", "7000", "--prices", "anthropic,none", "--json", "--html", str(html),
-        "--csv", str(table),
+        "--csv", str(table), "--jobs", "2",
     )  # fmt: skip
 
     rows = json.loads(out)

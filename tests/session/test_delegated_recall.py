@@ -46,7 +46,7 @@ async def grown(session: Session, steps: Any) -> list[Child | None]:
 
 
 @pytest.mark.seed("B-19", "B-21")
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(STEPS)
 async def test_nothing_of_an_unrelated_delegation_is_found_by_recall(steps: Any) -> None:
     async with Session.open("c1", model="gpt-5") as session:
