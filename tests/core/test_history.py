@@ -414,3 +414,8 @@ def test_a_snapshot_does_not_change_and_nothing_said_is_ever_lost(events: list[l
 
     assert snapshot.shown() == before
     assert told.entries[: len(said_so_far)] == said_so_far
+
+
+def test_a_history_that_nothing_has_changed_has_no_fold_to_take_back() -> None:
+    assert not history(*TALK).is_last_change_a_fold
+    assert history(*TALK, DONE).is_last_change_a_fold

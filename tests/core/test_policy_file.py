@@ -86,3 +86,8 @@ def test_what_is_wrong_with_a_document_is_named(text: str, setting: str, problem
 def test_a_policy_made_in_code_is_checked_too() -> None:
     with pytest.raises(SettingsError, match=r"policy\.unknown_window: must be a whole number from 1,000"):
         Policy(unknown_window=5)
+
+
+def test_what_is_no_text_is_no_policy() -> None:
+    with pytest.raises(SettingsError, match="policy: must be TOML text, not bytes"):
+        read_policy(b"")  # pyright: ignore[reportArgumentType]

@@ -181,3 +181,10 @@ def test_bounds_are_those_of_a_few_lines() -> None:
     long = [Entry(id=f"{number:04x}", text="word " * 70, sources=("s1 #1",)) for number in range(60)]
 
     assert Board(tuple(long)).bounded(COUNTER).tokens(COUNTER) <= MAX_TOKENS
+
+
+@pytest.mark.parametrize("noted", ["{", "[1]", "7"])
+def test_a_line_whose_note_says_nothing_is_a_line_of_a_person_and_stays(noted: str) -> None:
+    content = f"# Board\n\n- Use tabs. <!-- {noted} -->\n"
+
+    assert (parsed(content).entries, str(parsed(content))) == ((), content)

@@ -97,3 +97,9 @@ def test_a_later_note_of_a_day_still_says_who_spoke() -> None:
         "The user asked:\n- one",
         "The user asked:\n- two",
     ]
+
+
+def test_a_section_whose_mark_cannot_be_read_is_a_persons() -> None:
+    content = f"# {DAY}\n\n## Mine (14:03)\n<!-- holdfast {{x}} -->\n\nthe keys are red\n"
+
+    assert sections_of(content, DAY) == [Section(DAY, "Mine (14:03)", "<!-- holdfast {x} -->\n\nthe keys are red")]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.core.conversation.messages import Message, Text, user
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger import Ledger
-from holdfast.core.history.ledger.wishes import MOST_WISHES, Wish
+from holdfast.core.history.ledger.wishes import MOST_IN_A_MESSAGE, MOST_WISHES, Wish
 from holdfast.testing.chat import answered, called, returned, said
 
 LedgerOf = Callable[..., Ledger]
@@ -185,3 +185,11 @@ def test_wishes_are_bounded_and_what_no_longer_holds_goes_first(ledger: LedgerOf
 
     assert len(kept) == MOST_WISHES
     assert "Use npm." not in {wish.text for wish in kept}
+
+
+def test_of_a_message_full_of_rules_the_first_are_kept(ledger: LedgerOf) -> None:
+    rules = [f"Never touch the table orders_{number}." for number in range(MOST_IN_A_MESSAGE + 5)]
+
+    kept = ledger(said("\n".join(rules))).wishes
+
+    assert [wish.text for wish in kept] == rules[:MOST_IN_A_MESSAGE]

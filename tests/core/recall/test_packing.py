@@ -2,7 +2,7 @@
 
 from holdfast.core.conversation.messages import Message, Text, ToolCall, ToolResult, user
 from holdfast.core.history.ledger.names import Item
-from holdfast.core.history.recall.answer import Excerpt
+from holdfast.core.history.recall.answer import Excerpt, Recalled
 from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.names import names_for
 from holdfast.core.history.recall.packing import Found, Packer, answered_places, packed_places, packed_search
@@ -79,3 +79,9 @@ def test_names_that_go_with_a_question_come_first_and_none_that_stand_there_anyw
     told = names_for(["where is the tide reckoned?"], items, 60, COUNTER, beside="see src/moon.py")
 
     assert told.splitlines()[-1] == "src/tide.py src/wind.py"
+
+
+def test_names_are_told_behind_the_excerpts() -> None:
+    assert str(Recalled(names="Names: src/tide.py", notes=("one is gone",))).splitlines()[1:] == [
+        "Names: src/tide.py", "[one is gone]",
+    ]  # fmt: skip

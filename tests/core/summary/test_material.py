@@ -12,6 +12,7 @@ from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.messages import (
     Media,
     Message,
+    Opaque,
     Text,
     Thinking,
     ToolCall,
@@ -244,3 +245,11 @@ def spoken(messages: list[Message]) -> list[str]:
 def unquoted(text: str) -> str:
     """Return a text without what marks of quotation and borders between messages are made of."""
     return re.sub(r"[|\n ]", "", text)
+
+
+def test_a_block_without_words_is_named_unless_it_is_sealed() -> None:
+    parts = (Opaque("hologram", "", "model"), Opaque("encrypted_content", "", "model"), Text("so", "model"))
+
+    (piece,) = pieces([Entry(Message("assistant", parts), 4)], COUNTER, 1_000, 10_000)
+
+    assert re.findall(HEADING, piece) == ["[#4 block hologram]", "[#4 assistant]"]
