@@ -196,6 +196,8 @@ def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
         yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
     if contents.forecast is not None:
         yield _cost(contents.forecast)
+    if contents.stuck:
+        yield contents.stuck
     if folds := len(chat.session.history.version.of(MAIN).folds):
         did = "it" if folds == 1 else "they"
         yield f"{many(folds, 'fold')} in place; /receipts shows what {did} did"

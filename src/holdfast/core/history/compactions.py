@@ -145,6 +145,8 @@ class CompactionCompleted:
     """Whether the compaction that was started has ended with it; a fold without a model can come in between."""
     count: int = 0
     """How many messages the texts stand for, as the policy counts them; 0 in old logs."""
+    marks: tuple[str, ...] = ()
+    """Hashes of what had been done by then: by them a later fold sees whether anything new was done since."""
     put_back: tuple[str, ...] = ()
     """What the model's text had lost and the check gave back to it, a fact each."""
     left_out: tuple[str, ...] = ()

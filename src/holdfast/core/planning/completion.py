@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import ClassVar, Protocol
 
 from holdfast.core.history import events as log
+from holdfast.core.planning.breaker import marks_of
 from holdfast.core.planning.effect import effect_of, seen_after, with_effect
 from holdfast.core.planning.reference import quoted_in
 from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Outlook, Proposal, ReduceToText, Summary
@@ -15,6 +16,8 @@ class FoldRule(Protocol):
 
     offers_recall: ClassVar[bool]
     """Whether what takes its place ends with a line on how to look it up, for an agent that can."""
+    notices_loops: ClassVar[bool]
+    """Whether it does not fold again where nothing was done since the last time."""
 
     def propose(self, outlook: Outlook) -> Proposal:
         """Return what is to be done now and later, and why."""
@@ -133,6 +136,7 @@ def completed(
         score=summary.score if summary else None,
         dollars=summary.dollars if summary else None,
         request_id=summary.request_id if summary else None,
+        marks=marks_of(outlook) if rule.notices_loops else (),
         put_back=summary.put_back if summary else (),
         left_out=summary.left_out if summary else (),
         ends_run=step.by == "summary",

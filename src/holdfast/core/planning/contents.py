@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger.rendering import FRAME
+from holdfast.core.planning.breaker import stuck
 from holdfast.core.planning.forecast import Forecast, SummaryBy, forecast_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.steps import Line, Outlook
@@ -43,6 +44,8 @@ class Contents:
     """About how many turns it takes to get there, at the pace so far; None where nobody can say."""
     forecast: Forecast | None = None
     """What is paid for what is done there; None where nothing will be."""
+    stuck: str = ""
+    """Why nothing will be folded there because the agent got nowhere since the last time; empty where it did."""
 
     @property
     def total(self) -> int:
@@ -86,6 +89,7 @@ def contents_of(outlook: Outlook, policy: Policy, by: SummaryBy | None = None) -
         prompts=prompts,
         turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),
         forecast=forecast_of(outlook, policy, line, by),
+        stuck=stuck(outlook) if policy.fold and policy.fold.notices_loops else "",
     )
     if line is not None and line.unit == "tokens":
         # A rule counts messages alone, or as our counter does: a reader compares with all that would be sent.

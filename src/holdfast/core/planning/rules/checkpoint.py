@@ -13,6 +13,7 @@ from typing import ClassVar
 from holdfast.core.conversation.clip import clip_text
 from holdfast.core.conversation.cuts import unit_around
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
+from holdfast.core.planning.breaker import floor_told
 from holdfast.core.planning.settings import check_settings
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -46,6 +47,7 @@ class FoldToCheckpoint:
 
     RULE: ClassVar[str] = "checkpoint"
     offers_recall: ClassVar[bool] = True
+    notices_loops: ClassVar[bool] = False
 
     lines: TwoLines = field(default_factory=TwoLines)
 
@@ -60,7 +62,7 @@ class FoldToCheckpoint:
         limit = outlook.window
         if outlook.fixed_tokens >= self.lines.background * limit:
             told = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
-            return Proposal(reasons=(told,))
+            return Proposal(reasons=(f"{told} ({floor_told(outlook)})",))
         pending = Pending.RUNNING if outlook.is_summarising else Pending.NONE
         move = self.lines.move(
             utilisation=outlook.tokens / limit,

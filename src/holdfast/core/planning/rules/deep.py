@@ -13,6 +13,7 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import next_cut, unit_around
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import MAIN
+from holdfast.core.planning.breaker import floor_told, stuck
 from holdfast.core.planning.cost import PRICES, break_even_turns
 from holdfast.core.planning.protection import reasoning_exchange
 from holdfast.core.planning.reference import Allowance, beside, reference
@@ -38,6 +39,7 @@ class FoldDeep:
 
     RULE: ClassVar[str] = "deep"
     offers_recall: ClassVar[bool] = True
+    notices_loops: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share())
     """From here on a summary is asked for, and a fold is made once it pays."""
@@ -85,11 +87,13 @@ class FoldDeep:
             return NOTHING
         if why is not None and outlook.fixed_tokens - outlook.situation.static_tokens > self.soft_share * room:
             told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
-            return Proposal(reasons=(told,)) if outlook.fill <= 1 else NOTHING
+            return Proposal(reasons=(f"{told} ({floor_told(outlook)})",)) if outlook.fill <= 1 else NOTHING
         after = self._left(outlook, step) + sum(self._allowed(outlook, step))
         if held - after < self._least_gain(outlook):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
             return Proposal(reasons=(told,)) if why else NOTHING
+        if not outlook.situation.refusals and (told := stuck(outlook)):
+            return Proposal(reasons=(told,))
         if why is not None:
             return Proposal(now=(step,), reasons=(f"{why}; {_price(outlook, after)}",))
         if outlook.is_summarising:

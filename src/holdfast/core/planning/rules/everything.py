@@ -47,6 +47,7 @@ class FoldEverything:
 
     RULE: ClassVar[str] = "everything"
     offers_recall: ClassVar[bool] = True
+    notices_loops: ClassVar[bool] = False
 
     fraction: float = field(default=0.5, metadata=share())
     """Of the window: where the conversation is compressed."""

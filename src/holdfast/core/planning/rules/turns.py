@@ -72,6 +72,7 @@ class Emergency:
     """What is left after a provider's refusal, before the context is cleared: little of little."""
 
     offers_recall: ClassVar[bool] = False
+    notices_loops: ClassVar[bool] = False
 
     max_chars: int = field(default=10_000, metadata=whole(64, 10**9))
     """Of each tool result and each user text; the newest prompt is exempt."""
@@ -148,6 +149,7 @@ class HalveTurns:
 
     RULE: ClassVar[str] = "halve-turns"
     offers_recall: ClassVar[bool] = False
+    notices_loops: ClassVar[bool] = False
 
     max_turns: int = field(default=20, metadata=whole(1, 10**9))
     max_tokens: int = field(default=50_000, metadata=whole(64, 10**12))

@@ -83,6 +83,7 @@ class FoldMiddle:
 
     RULE: ClassVar[str] = "middle"
     offers_recall: ClassVar[bool] = False
+    notices_loops: ClassVar[bool] = False
 
     max_messages: int = field(default=40, metadata=whole(0, 10**9))
     """More requests and responses than this are too many; 0 switches it off."""
