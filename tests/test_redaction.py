@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.redaction import redacted
+from holdfast.redaction import Redactor, redacted, taken_out
 
 BODY = "MIIEpAIBAAKCAQEAx7vT2m0PqJ8cQwYfK1nZ0a9sD3eR5tY7uI9oP1aS3dF5gH7j"
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}=\n-----END RSA PRIVATE KEY-----"
@@ -83,3 +83,28 @@ def test_a_long_text_takes_no_time(text: str) -> None:
     redacted(text * (1 if len(text) > 100 else 5_000))
 
     assert time.process_time() - began < 2
+
+
+def test_what_was_taken_out_is_counted_by_kind() -> None:
+    text = (
+        f"sk-proj-abcdef123456 and ghp_0123456789abcdef; Bearer abc.def-ghi= password=hunter2! {PEM} pg://me:pw@host/"
+    )
+
+    assert taken_out(text)[1] == {
+        "private key": 1,
+        "key": 2,
+        "bearer token": 1,
+        "named secret": 1,
+        "password in a URL": 1,
+    }
+    assert [taken_out(one) for one in NO_SECRETS] == [(one, {}) for one in NO_SECRETS]
+
+
+def test_a_redactor_counts_each_text_once_and_keeps_no_secret() -> None:
+    redactor = Redactor()
+
+    shown = [redactor(text) for text in ("sk-abcdef123456", "sk-abcdef123456", "again sk-abcdef123456", "nothing")]
+
+    assert shown == ["sk-[redacted]", "sk-[redacted]", "again sk-[redacted]", "nothing"]
+    assert redactor.taken == (("key", 2),)
+    assert "abcdef123456" not in repr(vars(redactor))

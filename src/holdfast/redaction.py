@@ -6,6 +6,10 @@ that no frame and no heading can vanish with what it takes.
 """
 
 import re
+from collections import Counter
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["key", "bearer token", "named secret", "private key", "password in a URL"]
 
 REDACTED = "[redacted]"
 # A word begins here, also behind a line break or a tab as JSON writes them.
@@ -48,9 +52,39 @@ _PEM = re.compile(
 
 def redacted(text: str) -> str:
     """Return a text without what looks like a key or a password; the beginning that tells its kind stays."""
+    return taken_out(text)[0]
+
+
+def taken_out(text: str) -> tuple[str, dict[Kind, int]]:
+    """Return a text without what looks like a key or a password, and how many of each kind were taken out of it."""
+    counts: dict[Kind, int] = {}
     if "-----BEGIN " in text:
-        text = _PEM.sub(rf"\1{REDACTED}", text)
-    text = _KEY.sub(lambda match: f"{next(filter(None, match.groups()))}{REDACTED}", text)
-    text = _BEARER.sub(rf"\1{REDACTED}", text)
-    text = _TOLD.sub(rf"\1{REDACTED}", _ASSIGNED.sub(rf"\1{REDACTED}", text))
-    return _PASSWORD_IN_URL.sub(rf"\1{REDACTED}@", text)
+        text, counts["private key"] = _PEM.subn(rf"\1{REDACTED}", text)
+    text, counts["key"] = _KEY.subn(lambda match: f"{next(filter(None, match.groups()))}{REDACTED}", text)
+    text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED}", text)
+    text, assigned = _ASSIGNED.subn(rf"\1{REDACTED}", text)
+    text, told = _TOLD.subn(rf"\1{REDACTED}", text)
+    text, in_urls = _PASSWORD_IN_URL.subn(rf"\1{REDACTED}@", text)
+    counts["named secret"], counts["password in a URL"] = assigned + told, in_urls
+    return text, {kind: count for kind, count in counts.items() if count}
+
+
+class Redactor:
+    """Takes keys and passwords out of texts, and counts them by kind, each text once; never keeps one."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[Kind] = Counter()
+        self._seen: set[int] = set()
+
+    def __call__(self, text: str) -> str:
+        """Return a text without them."""
+        without, counts = taken_out(text)
+        if counts and hash(text) not in self._seen:
+            self._seen.add(hash(text))
+            self._taken.update(counts)
+        return without
+
+    @property
+    def taken(self) -> tuple[tuple[str, int], ...]:
+        """How many of each kind were taken out so far."""
+        return tuple(sorted(self._taken.items()))

@@ -6,6 +6,8 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
+from holdfast.core.history.records import from_record, to_record
+from holdfast.core.planning.change import ChangeReceipt
 from holdfast.models.base import Ask
 from holdfast.session.compactor import Compaction
 from holdfast.stores.memory import MemoryStore
@@ -53,3 +55,35 @@ async def test_a_key_is_shown_where_somebody_wants_that() -> None:
 
     (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
     assert (KEY in model.asks[0].text, KEY in fold.summary_content) == (True, True)
+
+
+@pytest.mark.parametrize("window", [32_000, 2_000], ids=["one piece", "many pieces"])
+async def test_the_receipt_says_how_many_keys_were_kept_from_the_summariser_and_never_which(window: int) -> None:
+    model = ScriptedModel(iter(lambda: "Intent: never print it [#0]. Done: it works [#2].", None), window=window)
+
+    session = await compacted(model)
+
+    (receipt,) = await session.receipts()
+    # Plan, focus and system text; the first prompt, the result, four answers, and the last one, which stays behind.
+    assert receipt.redacted == (("key", 10),)
+    assert "redacted  10 keys kept from the summariser" in str(receipt)
+    (written,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
+    assert (written.redacted, KEY in repr(written), KEY in str(receipt)) == ((("key", 10),), False, False)
+
+
+async def test_where_nothing_was_taken_out_the_receipt_says_nothing_of_it() -> None:
+    shown = await compacted(ScriptedModel([f"Intent: never print {KEY} [#0]. Done: it works [#2]."]), redact=False)
+
+    (receipt,) = await shown.receipts()
+    assert receipt.redacted == ()
+    assert "redacted" not in str(receipt)
+
+
+def test_secrets_of_every_kind_are_told_in_words() -> None:
+    counts = (("bearer token", 1), ("key", 1_200), ("password in a URL", 1))
+    fold = log.CompactionCompleted(success=True, stop=1, by_model="m", redacted=counts)
+
+    assert from_record(to_record(fold)) == fold
+    assert "redacted  1 bearer token, 1,200 keys, 1 password in URLs kept from the summariser" in str(
+        ChangeReceipt(fold)
+    )

@@ -177,7 +177,7 @@ class Compactor:
     def job(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> Job:
         """Return all that a summary of a span is made of, as it stands now."""
         outlook = outlook_of(self._keeper.history, self._policy, situation)
-        return job_of(step, outlook, self._policy, focus, hide=self.hide, sent=sent)
+        return job_of(step, outlook, self._policy, focus, redacts=self.how.redact, sent=sent)
 
     @property
     def hide(self) -> Hide:

@@ -51,6 +51,8 @@ class Question:
     counter: Counter
     max_bytes: int
     hide: Hide
+    tell: Hide
+    """Hides as well, and counts what it takes out of what is shown."""
 
     def behind(self, sent: Sent, writer: Writer, window: int) -> Ask | None:
         """Return the ask that a writer can be given behind a request, or None where it has to be given the data."""
@@ -63,7 +65,7 @@ class Question:
             return None
         asked = asked_behind(
             range(self.entries[0].position or 0, (self.entries[-1].position or 0) + 1),
-            positions(self._whole(sent), self.counter, POSITIONS_TOKENS, self.hide),
+            positions(self._whole(sent), self.counter, POSITIONS_TOKENS, self.tell),
             missing=missing,
             previous=self.previous,
             plan=self.plan,
@@ -86,7 +88,7 @@ class Question:
             return ""
         if room < MIN_PIECE_TOKENS or len(missing) == len(self.entries):
             return None
-        parts = pieces(missing, self.counter, room, self.max_bytes, self.hide)
+        parts = pieces(missing, self.counter, room, self.max_bytes, self.tell)
         return "".join(parts) if len(parts) <= 1 else None
 
     def _has_secret(self, prefix: Prefix) -> bool:

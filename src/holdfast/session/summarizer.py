@@ -26,6 +26,7 @@ from holdfast.counters.models import dollars_of, model_named
 from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import Answer, Ask, Writer
 from holdfast.models.patience import ATTEMPTS, TIMEOUT_SECONDS, patiently
+from holdfast.redaction import Redactor, redacted
 from holdfast.session.prefix import Question, Sent
 
 UNKNOWN_WINDOW = 32_000
@@ -77,14 +78,29 @@ class Job:
     beside: tuple[str, ...] = ()
     hide: Hide = str
     """Takes out what a summariser may not see, nor write."""
+    redactor: Redactor | None = None
+    """Does so for what it is shown, and counts; None where nobody asks how many there were."""
     sent: Sent | None = None
     """The last request, where the policy lets a summary be asked for behind it."""
 
+    @property
+    def tell(self) -> Hide:
+        """What a text goes through that the summariser is shown."""
+        return self.redactor or self.hide
+
 
 def job_of(
-    step: FoldSpan, outlook: Outlook, policy: Policy, focus: str = "", *, hide: Hide = str, sent: Sent | None = None
+    step: FoldSpan,
+    outlook: Outlook,
+    policy: Policy,
+    focus: str = "",
+    *,
+    redacts: bool = False,
+    sent: Sent | None = None,
 ) -> Job:
     """Return the job of summarising a span as it stands; `sent` is the last request."""
+    redactor, hide = (Redactor(), redacted) if redacts else (None, str)
+    tell: Hide = redactor or str
     history, context, scope = outlook.history, outlook.shown.context, outlook.situation.scope
     facts, before = history.facts_for(scope), history.facts.summary_within(step.start, step.stop, scope)
     first = max(before.stop if before else step.start, context.standing.cleared_at)
@@ -93,19 +109,20 @@ def job_of(
     return Job(
         step=step,
         entries=tuple(context.between(first, step.stop)),
-        previous=hide(before.text if before else _earlier(outlook, step)),
-        plan=hide(facts.plan),
-        todos=hide(facts.todos),
-        skills=tuple(map(hide, facts.skills)),
-        focus=hide(focus),
-        tail=_tail(outlook, step, hide),
-        system_context=_clipped(hide(history.facts.beside(scope).system), SYSTEM_TOKENS, outlook.situation.counter),
+        previous=tell(before.text if before else _earlier(outlook, step)),
+        plan=tell(facts.plan),
+        todos=tell(facts.todos),
+        skills=tuple(map(tell, facts.skills)),
+        focus=tell(focus),
+        tail=_tail(outlook, step, tell),
+        system_context=_clipped(tell(history.facts.beside(scope).system), SYSTEM_TOKENS, outlook.situation.counter),
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.shown.tokens - _behind(outlook, step)),
         max_tokens=rule.allowance(outlook, step) if rule else MAX_SUMMARY_TOKENS,
         facts=tuple(facts_without(facts_of(history.ledger(scope, step.stop)), hide)) if rule else None,
         beside=tuple(map(hide, rule.beside(outlook, step))) if rule else (),
         hide=hide,
+        redactor=redactor,
         sent=sent if policy.reuses_prefix and sent and sent.changes == history.changes else None,
     )
 
@@ -119,7 +136,8 @@ async def summarised(job: Job, writer: Writer, patience: Patience) -> Summary:
         found, spent = _judged(job, answer), _sum(more, spent)
     duration_ms = int((time.monotonic() - began) * 1000)
     dollars = dollars_of(spent, found.by_model or writer.name)
-    return replace(found, usage=spent, duration_ms=duration_ms, dollars=dollars)
+    taken = job.redactor.taken if job.redactor else ()
+    return replace(found, usage=spent, duration_ms=duration_ms, dollars=dollars, redacted=taken)
 
 
 async def _behind_the_request(job: Job, writer: Writer, patience: Patience) -> tuple[Summary | None, log.Usage]:
@@ -156,6 +174,7 @@ def _question(job: Job, writer: Writer) -> Ask | None:
         counter=job.counter,
         max_bytes=MAX_PIECE_BYTES,
         hide=job.hide,
+        tell=job.tell,
     )
     return question.behind(job.sent, writer, window)
 
@@ -206,7 +225,7 @@ async def _rolled(job: Job, writer: Writer, patience: Patience, window: int) -> 
         # A small model is shown less around the messages, and all of the messages.
         around = _Around(focus=job.focus)
         room = window - max_output - fixed_tokens(job.counter, previous_tokens=max_output, **around)
-    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES, job.hide) or [""]
+    parts = pieces(job.entries, job.counter, max(MIN_PIECE_TOKENS, room), MAX_PIECE_BYTES, job.tell) or [""]
     previous, spent = job.previous, log.Usage()
     answer = Answer(text="", model=writer.name)
     for number, part in enumerate(parts, start=1):

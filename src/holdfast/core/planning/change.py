@@ -10,6 +10,7 @@ from holdfast.core.history.context import Context
 from holdfast.core.planning.cost import money
 from holdfast.core.planning.receipt import Spans, listed, spans_without
 from holdfast.errors import MalformedInputError, NothingToCompactError
+from holdfast.plural import many
 
 Change: TypeAlias = (
     log.CompactionCompleted | log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound
@@ -126,6 +127,11 @@ class ChangeReceipt:
         return self.fold.left_out if self.fold else ()
 
     @property
+    def redacted(self) -> tuple[tuple[str, int], ...]:
+        """How many keys and passwords were kept from the summariser, by kind."""
+        return self.fold.redacted if self.fold else ()
+
+    @property
     def reason(self) -> str:
         """Why it was made, or why not."""
         match self.event:
@@ -187,9 +193,15 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
         apart = ((len(receipt.put_back), "put back"), (len(receipt.left_out), "one recall away"))
         told = "".join(f", {count:,} {what}" for count, what in apart if count)
         yield f"survival  {receipt.score:.0%} of what must not be forgotten{told}"
+    if receipt.redacted:
+        yield f"redacted  {', '.join(_secrets(*one) for one in receipt.redacted)} kept from the summariser"
     yield from _spent(receipt)
     if receipt.reason:
         yield f"because   {receipt.reason}"
+
+
+def _secrets(kind: str, count: int) -> str:
+    return many(count, kind) if not kind.endswith("URL") else f"{many(count, 'password')} in URLs"
 
 
 def _spent(receipt: ChangeReceipt) -> Iterator[str]:
@@ -253,6 +265,7 @@ def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCo
         checkpoint_path=None,
         put_back=(),
         left_out=(),
+        redacted=(),
         usage=None,
         duration_ms=None,
     )

@@ -89,6 +89,7 @@ def written(run: log.CompactionStarted, summary: Summary) -> log.SummaryWritten:
         request_id=summary.request_id,
         put_back=summary.put_back,
         left_out=summary.left_out,
+        redacted=summary.redacted,
         scope=run.scope,
     )
 
@@ -105,6 +106,7 @@ def summary_of(event: log.SummaryWritten) -> Summary:
         request_id=event.request_id,
         put_back=event.put_back,
         left_out=event.left_out,
+        redacted=event.redacted,
     )
 
 
@@ -139,6 +141,7 @@ def completed(
         marks=marks_of(outlook) if rule.notices_loops else (),
         put_back=summary.put_back if summary else (),
         left_out=summary.left_out if summary else (),
+        redacted=summary.redacted if summary else (),
         ends_run=step.by == "summary",
         count=step.count,
         scope=outlook.situation.scope,

@@ -80,6 +80,8 @@ class Summary:
     """What the model's text had lost and the check gave back to it, a fact each."""
     left_out: tuple[str, ...] = ()
     """What must not be forgotten and stands neither in it nor beside it; each names its message, one recall away."""
+    redacted: tuple[tuple[str, int], ...] = ()
+    """How many keys and passwords were kept from the summariser, by kind; never one of them."""
 
 
 @dataclass(frozen=True, slots=True)
