@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app.declarations import DECLARATIONS
+from holdfast.app.policies import LINKS
+
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
 FLOORS = (
@@ -148,3 +151,19 @@ def test_files_and_functions_are_small(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_every_module_says_what_idea_lives_in_it(path: Path) -> None:
     assert ast.get_docstring(tree_of(path))
+
+
+def test_every_setting_and_every_field_of_a_policy_is_read_somewhere() -> None:
+    nodes = [node for path in MODULES for node in ast.walk(tree_of(path))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    fields = {
+        field.target.id
+        for path in [PACKAGE / "core/planning/policy.py", *(PACKAGE / "core/planning/rules").glob("*.py")]
+        for kind in tree_of(path).body
+        if isinstance(kind, ast.ClassDef)
+        for field in kind.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id != "RULE"
+    }
+
+    assert {*DECLARATIONS} - read - {*LINKS} == set()
+    assert fields - read == set()

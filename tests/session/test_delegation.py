@@ -435,3 +435,30 @@ async def test_each_agent_has_a_system_text_and_tools_of_its_own(session: Sessio
     ]
     rebuilt = list(requests_of(events))
     assert [(one.system, one.is_same) for one in rebuilt] == [("Be brief.", True), ("Be long.", True)] * 3
+
+
+async def test_a_delegate_says_who_sent_it_what_for_and_how_it_stands(session: Session) -> None:
+    async with session.delegate("tester", task="run the tests") as child:
+        before = (child.parent, child.task, child.state)
+        await child.answer("all green")
+
+    assert (before, child.state) == (("main", "run the tests", "running"), "answered")
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_a_delegate_whose_request_was_refused_sends_a_smaller_one_and_may_fold_by_itself(
+    session: Session,
+    is_refused: bool,  # noqa: FBT001
+) -> None:
+    async with session.delegate("tester", task="run the tests") as child:
+        for number in range(12):
+            await worked(child, f"t{number}", "3 failed " * 60)
+        first = await child.prepare(16_000)
+
+        if is_refused:
+            smaller = await child.retry("prompt is too long: 2000 tokens > 1000 maximum", status=400)
+        else:
+            await child.compact()
+            smaller = await child.prepare(16_000)
+
+    assert smaller.tokens.total < min(1_000, first.tokens.total)

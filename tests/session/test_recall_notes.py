@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from holdfast import Session
+from holdfast.core.history.ledger.names import HEADING
 from holdfast.errors import MalformedInputError, UnknownScopeError
 from holdfast.session.recall import Recall
 from holdfast.stores.memory import MemoryStore
@@ -111,3 +112,17 @@ async def test_several_questions_in_a_list_are_refused_with_what_would_do() -> N
     async with Session.open("s", store=MemoryStore()) as session:
         with pytest.raises(MalformedInputError, match=r"pass Recall\(query=\(…\)\)"):
             await session.recall_for(["a", "b"])  # pyright: ignore[reportArgumentType]
+
+
+async def test_the_names_that_go_with_a_question_and_left_the_view_are_told_behind_what_was_found() -> None:
+    async with Session.open("n", store=MemoryStore(), model="gpt-5") as session:
+        await session.record([said("go through all of them")])
+        for number in range(150):
+            names = "\n".join(f"src/harbour_{number}/tide_{number}_{place}.py" for place in range(12))
+            await session.record([called(f"c{number}", arguments={"n": number}), returned(f"c{number}", names)])
+        await session.record([answered("seen"), said("go on")])
+        await session.compact()
+
+        told = await session.recall_tool().call({"query": "harbour_7", "max_tokens": 600})
+
+    assert told.splitlines()[-3] == HEADING

@@ -168,3 +168,12 @@ def test_an_export_is_its_owners_alone_and_a_failure_leaves_no_half_file(tmp_pat
         write_private(tmp_path / "nowhere" / "x", ["one\n"])
     with pytest.raises(StoreUnavailableError):
         load_file(tmp_path / "nothing.jsonl")
+
+
+def test_a_file_in_the_wide_letters_of_another_system_is_read_and_that_is_said() -> None:
+    line = json.dumps({"id": "s1", "messages": [{"role": "user", "content": "moin"}, {"content": "no role"}]})
+
+    found = loaded((line + "\n").encode("utf-16"))
+
+    assert found.notes == ["it was written in UTF-16"]
+    assert [loss.reason for loss in found.losses] == ["1 of its messages have no role"]
