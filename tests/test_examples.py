@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.app.sources import load
-from holdfast.cli.saying import parser
+from holdfast.cli.saying import ADDING, parser
+from tests.test_seed_names import is_there
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -55,6 +56,23 @@ def test_every_command_line_of_a_document_can_be_said(path: Path) -> None:
             assert arguments[0] in targets
         else:
             parser().parse_args(arguments)
+
+
+SPAN = re.compile(r"`([^`\n]+)`")
+NAME = re.compile(r"\bholdfast(?:\.\w+)+")
+TARGET = re.compile(r"\bmake ([a-z-]+)")
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *ROOT.glob("*.md")], ids=lambda path: path.name)
+def test_what_a_document_names_in_passing_is_there(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    spans = SPAN.findall(path.read_text())
+    names = [name for span in spans for name in NAME.findall(span) if not name.endswith((".toml", ".db"))]
+    commands = [span.split()[1] for span in spans if span.startswith("holdfast ")]
+
+    assert [name for name in names if not is_there(name)] == []
+    assert [word for word in commands if word not in ADDING and not word.startswith("-")] == []
+    assert {target for span in spans for target in TARGET.findall(span)} - targets == set()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
