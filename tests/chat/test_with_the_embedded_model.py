@@ -2,8 +2,15 @@
 
 from pathlib import Path
 
+from holdfast import Session
+from holdfast.app.settings import Settings
+from holdfast.app.sources import load
+from holdfast.chat.answerer import Answerer
+from holdfast.chat.folder import Folder
 from holdfast.models.embedded.weights import cache_folder
+from holdfast.stores.memory import MemoryStore
 from tests.chat.conftest import Sit
+from tests.chat.room import Room
 
 CTRL_D = "\x04"
 
@@ -25,3 +32,25 @@ def test_a_conversation_in_a_small_window_folds_and_goes_on(weights: Path, sit: 
 
     assert person.leaves() == 0
     assert "Nothing is lost" not in person.text
+
+
+async def test_a_server_of_another_window_does_not_outlive_the_settings_that_wanted_it(
+    weights: Path, tmp_path: Path
+) -> None:
+    assert weights.exists()
+
+    def wanting(n_ctx: int) -> Settings:
+        flags = {"model": "embedded", "summarization_model": "embedded", "n_ctx": str(n_ctx)}
+        return load(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
+
+    answerer = Answerer(Room())
+    async with Session.open("s", store=MemoryStore()) as session:
+        await answerer.ready(wanting(512), session, Folder(tmp_path))
+        first = answerer._server
+        assert first is not None
+        was_running = first.is_running
+
+        answerer.writer(wanting(1_024))
+        await answerer.close()
+
+    assert (was_running, first.is_running) == (True, False)

@@ -43,6 +43,8 @@ class Answerer:
         self._screen = screen
         self._mind: Mind | None = None
         self._server: EmbeddedServer | None = None
+        self._former: list[EmbeddedServer] = []
+        """Servers of other settings, to be stopped."""
         self._turn = asyncio.Lock()
 
     def forget(self) -> None:
@@ -53,8 +55,7 @@ class Answerer:
         """Return who answers."""
         async with self._turn:
             if self._mind is None:
-                if self._server is not None and (settings.model, settings.n_ctx) != (EMBEDDED, self._server.n_ctx):
-                    await self._server.stop()
+                await self._stop_others(settings)
                 server = await self._served(settings) if settings.model == EMBEDDED else None
                 self._mind = await asyncio.to_thread(self._made, settings, session, folder, server)
             return self._mind
@@ -85,13 +86,23 @@ class Answerer:
 
     async def close(self) -> None:
         """Stop what was started."""
-        if self._server is not None:
-            await self._server.stop()
+        for server in (*self._former, self._server):
+            if server is not None:
+                await server.stop()
+
+    async def _stop_others(self, settings: Settings) -> None:
+        """Stop the servers that these settings do not want."""
+        if self._server is not None and (settings.model, settings.n_ctx) != (EMBEDDED, self._server.n_ctx):
+            self._former.append(self._server)
+        while self._former:
+            await self._former.pop().stop()
 
     def _embedded(self, settings: Settings) -> "EmbeddedServer":
         from holdfast.models.embedded.server import EmbeddedServer  # noqa: PLC0415 - as above
 
         if self._server is None or self._server.n_ctx != settings.n_ctx:
+            if self._server is not None:
+                self._former.append(self._server)
             self._server = EmbeddedServer(n_ctx=settings.n_ctx, progress=self._fetching)
         return self._server
 
