@@ -24,7 +24,7 @@ HALF_LIFE = 150
 """After how many messages a use counts for half."""
 NUMBER_SHARE = 0.3
 """Numbers are everywhere and seldom needed again."""
-MOST_KEPT, MOST_HELD = 20_000, 30_000
+MOST_KEPT, MOST_HELD = 6_000, 9_000
 """Past the second, all but the best of the first are forgotten."""
 LEAST_COST_TOKENS = 2
 """Few names are a single token: an allowance has no use for more candidates than it has room for."""
