@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, writers
+from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, summarisers, writers
 
 Case: TypeAlias = dict[str, Any]
 
@@ -61,5 +61,11 @@ ROUNDS: Mapping[str, Round] = {
         writers.STRATEGIES,
         writers.check,
         weight=1_000,
+    ),
+    "summarisers": Round(
+        "summarisers that hang, lie, inflate, echo, call tools or fail: sound requests, and nobody waits for ever",
+        summarisers.STRATEGIES,
+        summarisers.check,
+        weight=50,
     ),
 }

@@ -186,6 +186,21 @@ async def test_cancelling_reaches_the_wait_between_two_calls(clock: SimulatedClo
     assert len(model.asks) == 1
 
 
+class GivesUp:
+    """A writer whose own library cancels the call."""
+
+    name, window = "m", None
+
+    async def write(self, ask: Ask) -> Answer:
+        del ask
+        raise asyncio.CancelledError
+
+
+async def test_a_call_that_is_cancelled_from_within_is_a_failure_and_stops_nobody_else(clock: SimulatedClock) -> None:
+    with pytest.raises(ModelRefusedError, match="given up from within"):
+        await clock.run(patiently(GivesUp(), ASK, sleep=clock.sleep))
+
+
 async def test_what_a_writer_of_somebody_else_raises_becomes_ours(clock: SimulatedClock) -> None:
     model = ScriptedModel([ConnectionResetError("gone"), ValueError("odd")])
 

@@ -179,6 +179,37 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
         assert not any(fold.by_model for fold in await ended(session) if fold.success)
 
 
+@pytest.mark.parametrize("policy", ["co-cli", "inkeep", "copilot", "cowagent", "default"])
+async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> None:
+    session = await opened(policy=policy, summariser=endless(f"{SUMMARY} \ud83d"))
+    for number in range(20):
+        await talked(session, 1, start=number)
+        await session.record([said("next?")])
+        assert (await session.prepare(BUDGET)).tokens.total <= BUDGET
+        await settled(session)
+
+    summaries = [event.text for event in await session.events() if isinstance(event, log.SummaryWritten)]
+    assert [text for text in summaries if "\ud83d" in text] == []
+    assert summaries
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("cowagent", 2_000), ("default", 4_000)])
+async def test_a_summariser_that_never_helps_is_left_alone_though_folds_by_rule_go_well(
+    policy: str, budget: int
+) -> None:
+    model = FailingModel("empty")
+    session = await opened(policy=policy, compaction=Compaction(automatic=model, patience=Patience(attempts=1)))
+    for number in range(60):
+        await talked(session, 1, start=number)
+        await session.record([said("next?")])
+        await session.prepare(budget)
+        await settled(session)
+
+    assert len([fold for fold in await ended(session) if fold.success]) > 10
+    # Three times, and then once for every twenty messages of the hundred and eighty.
+    assert len(model.asks) <= 3 + 180 // 20
+
+
 @pytest.mark.seed("A-23")
 async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
     session = await opened(policy="co-cli", compaction=Compaction(automatic=FailingModel("refusing")))

@@ -86,7 +86,9 @@ async def _within(seconds: float, writer: Writer, ask: Ask, sleep: Sleep) -> Ans
     timer = asyncio.ensure_future(sleep(seconds))
     try:
         await asyncio.wait({call, timer}, return_when=asyncio.FIRST_COMPLETED)
-        if call.done():
+        # Nobody here has stopped it then: what it is made of has, as some libraries do with a lost connection.
+        is_given_up = call.cancelled()
+        if call.done() and not is_given_up:
             return call.result()
     except HoldfastError:
         raise
@@ -96,6 +98,8 @@ async def _within(seconds: float, writer: Writer, ask: Ask, sleep: Sleep) -> Ans
         timer.cancel()
         await asyncio.wait({timer})
         await _part_from(call)
+    if is_given_up:
+        raise ModelRefusedError(writer.name, "the call was given up from within", remedy="ask again later")
     raise ModelUnreachableError(writer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")
 
 

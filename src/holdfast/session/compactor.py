@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.completion import completed, given_up, started, step_of, summary_of, written
@@ -335,7 +336,7 @@ class Compactor:
                 verdict = await self.how.approve(draft)
         if isinstance(verdict, str) and verdict.strip():
             # Nobody has judged what was edited.
-            return replace(draft.summary, text=verdict, score=None, put_back=(), left_out=())
+            return replace(draft.summary, text=cleaned_text(verdict), score=None, put_back=(), left_out=())
         return draft.summary if verdict is True else None
 
     async def _end(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:

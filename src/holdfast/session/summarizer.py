@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from holdfast.core.conversation.json_values import cleaned_text
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
@@ -200,7 +201,7 @@ async def _answered(job: Job, writer: Writer, ask: Ask, patience: Patience) -> A
         raise CompactionFailedError("the summary is far longer than was asked for")
     if not cleaned(answer.text, range(job.step.stop)):
         raise CompactionFailedError("the summary is empty")
-    return replace(answer, text=job.hide(answer.text))
+    return replace(answer, text=job.hide(cleaned_text(answer.text)))
 
 
 async def _shrinking(job: Job, writer: Writer, patience: Patience) -> tuple[Answer, log.Usage]:

@@ -43,7 +43,7 @@ class Facts:
     folded_from: int | None = None
     """What the context had cost before the last fold, until a provider's count has shown whether it helped."""
     failures: int = 0
-    """Compactions that failed in a row."""
+    """Compactions that failed in a row; after a model's failures a fold by rule is none that went well."""
     failed_stop: int = -1
     """Where the span of the last of them ended; what failed there is not tried again."""
     failed_by: str = ""
@@ -106,8 +106,10 @@ class Facts:
         """Return what is true after a fold, or after one that came to nothing."""
         known = replace(self, running=None, written=None) if event.ends_run else self
         if event.success:
-            before = event.pre_compaction_tokens or None
-            return replace(known, failures=0, failed_stop=-1, failed_at=length, folded_from=before)
+            known = replace(known, failed_stop=-1, folded_from=event.pre_compaction_tokens or None)
+            # A fold by rule shows nothing about who failed to write summaries.
+            is_by_rule = not event.ends_run and self.failed_by == "summary"
+            return known if is_by_rule else replace(known, failures=0, failed_at=length)
         if event.is_cancelled:
             return known
         by = "summary" if event.ends_run and self.running else ""
