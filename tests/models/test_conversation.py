@@ -21,9 +21,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import answered, said, told
 
 ASKED = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
-TURNS, N_CTX = (ASKED, 2_048) if ASKED else (8, 1_024)
-"""`make test-model` asks for 200 in a window of 2,048 tokens; the suite for the fewest that fill a smaller one."""
-MAX_ANSWER = 8
+"""`make test-model` asks for 200 in a window of 2,048 tokens; the suite has as many as fill a smaller one once."""
+TURNS, N_CTX, MAX_ANSWER = (ASKED, 2_048, 16) if ASKED else (8, 1_024, 8)
 MOST_REFUSALS = 3
 LEAST_CACHED = 0.6
 SHIPS = ("Aurora", "Bounty", "Cutty Sark", "Discovery", "Endeavour", "Fram", "Gjoa")
