@@ -1,5 +1,6 @@
 """Counts say where they came from, and learn from what providers report."""
 
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -49,6 +50,55 @@ def test_calibration_moves_in_steps_and_upwards_first() -> None:
     assert first == Calibration(1.2, 1)
     assert second == Calibration(1.2, 2)
     assert third == Calibration(1.05, 3)
+
+
+def test_a_calibration_measures_how_far_off_it_is() -> None:
+    reports = (1_183, 1_190, 1_188, 1_194, 1_152, 1_200, 1_200)
+
+    learned = list(
+        accumulate(reports, lambda known, one: known.learn(counted=1_000, reported=one), initial=Calibration())
+    )
+
+    assert [one.spread for one in learned] == [None, 0.0142, 0.0128, 0.0115, 0.0103, 0.04, 0.036, 0.0324]
+    assert [one.error for one in learned] == [0.05, 0.05, 0.05, 0.0115, 0.0103, 0.04, 0.036, 0.0324]
+    assert Calibration(1.2, 9).error == Calibration.STEP, "what was learned before anybody measured it"
+
+
+def test_a_report_that_is_far_off_shows_in_the_error_and_fades() -> None:
+    settled = Calibration(1.0, 9, 0.01)
+
+    far = settled.learn(counted=1_000, reported=1_500)
+    later = far
+    for _ in range(40):
+        later = later.learn(counted=1_000, reported=1_150)
+
+    assert (far, far.spread) == (Calibration(1.15, 10), 0.5)
+    assert later.error < 0.01
+
+
+@pytest.mark.parametrize(
+    ("model", "calibration", "error", "shown"),
+    [
+        ("gpt-5", Calibration(), 0.06, "21 ± 6 %"),
+        ("claude-sonnet-4-5", Calibration(), 0.15, "24 ± 15 %"),
+        ("claude-sonnet-4-5", Calibration(1.0, 8, 0.021), 0.021, "24 ± 3 %"),
+        ("gpt-5", Calibration(1.0, 1, 0.001), 0.05, "21 ± 5 %"),
+    ],
+)
+def test_a_count_knows_how_far_off_it_may_be(model: str, calibration: Calibration, error: float, shown: str) -> None:
+    tokens = govern(MESSAGES[1:], budget=1_000, model=model, calibration=calibration).tokens
+
+    assert (tokens.error, tokens.told) == (error, shown)
+    reported = tokens.as_reported(41_200)
+    assert (reported.error, reported.told) == (0.0, "41,200")
+
+
+def test_nobody_says_how_far_off_a_guess_is() -> None:
+    situation = Situation(budget=Budget(10_000), counter=counter_for("gpt-5"))
+
+    guess = situation.as_billed(system=0, conversation=41_200, is_counted=False)
+
+    assert (guess.provenance, guess.error, guess.told) == ("estimated", None, "about 41,200")
 
 
 @pytest.mark.parametrize(("counted", "reported"), [(0, 5), (5, 0), (10, 1_000), (1_000, 10), (-1, 5)])

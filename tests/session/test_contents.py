@@ -6,6 +6,7 @@ from holdfast import Session
 from holdfast.core.planning.contents import Contents
 from holdfast.core.planning.forecast import Forecast
 from holdfast.core.planning.steps import Line
+from holdfast.stores.memory import MemoryStore
 
 
 async def talked(session: Session, turns: int) -> None:
@@ -64,3 +65,18 @@ async def test_every_preset_says_how_near_its_next_fold_is(policy: str, unit: st
     assert line is not None
     assert line.unit == unit
     assert 0 < line.held < line.limit
+
+
+async def test_how_far_off_the_numbers_may_be_is_learned_from_what_is_billed_and_kept_for_the_model() -> None:
+    store, errors = MemoryStore(), list[float | None]()
+    for number in range(4):
+        async with Session.open(f"s{number}", model="claude-sonnet-4-5", store=store) as session:
+            await talked(session, 2)
+            await session.record([{"role": "user", "content": "so?"}])
+            errors.append((await session.contents(budget=16_000)).error)
+            request = await session.prepare(16_000)
+            answer = {"role": "assistant", "content": "so."}
+            await session.record([answer], usage={"input_tokens": request.tokens.counted * 98 // 100})
+
+    assert errors[:3] == [0.15, 0.05, 0.05], "the first reports say no less than a step"
+    assert 0 < (errors[3] or 0) < 0.03

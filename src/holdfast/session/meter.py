@@ -23,10 +23,11 @@ class Meter:
         key = _key(model)
         if key not in self._known:
             fact = await self._store.get_fact(key) or {}
-            factor, samples = fact.get("factor"), fact.get("samples")
+            factor, samples, spread = fact.get("factor"), fact.get("samples"), fact.get("spread")
             self._known[key] = Calibration()
             if isinstance(factor, int | float) and isinstance(samples, int):
-                self._known[key] = Calibration(factor, samples)
+                measured = float(spread) if isinstance(spread, int | float) else None
+                self._known[key] = Calibration(factor, samples, measured)
         return self._known[key]
 
     async def limit(self, model: str | None) -> int | None:
@@ -59,7 +60,7 @@ class Meter:
         after = before.learn(counted=counted, reported=reported)
         if after != before:
             self._known[key] = after
-            await self._store.put_fact(key, {"factor": after.factor, "samples": after.samples})
+            await self._store.put_fact(key, {"factor": after.factor, "samples": after.samples, "spread": after.spread})
 
 
 def _key(model: str | None) -> str:

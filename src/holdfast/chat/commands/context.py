@@ -6,6 +6,7 @@ from holdfast.chat.chat import Chat
 from holdfast.chat.commands.registry import Commands, whole_number
 from holdfast.chat.happenings import Notice, Table, Told
 from holdfast.chat.losses import losses_told
+from holdfast.core.conversation.tokens import with_error
 from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.history.recall.references import is_reference, references_in
 from holdfast.core.planning.change import ChangeReceipt
@@ -189,7 +190,7 @@ def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
     by_whom = f" ({roles})" if roles else ""
     yield f"{many(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
-    yield f"{contents.total:,} of {contents.budget:,} tokens; {could_free}"
+    yield f"{with_error(contents.total, contents.error)} of {contents.budget:,} tokens; {could_free}"
     if contents.line is not None:
         when = "" if contents.turns_left is None else f", in about {many(contents.turns_left, 'turn')} at this pace"
         line = contents.line

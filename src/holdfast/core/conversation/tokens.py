@@ -7,7 +7,7 @@ follow, the arithmetic, and the correction.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.conversation.batching import is_by_name
@@ -24,6 +24,11 @@ CHARS_PER_ID_TOKEN = 2
 """Call ids are random letters: two of them make a token, a little more than it really is."""
 REPLY_OVERHEAD = 3
 """Every request ends with the opening of the answer."""
+ERROR_COUNTED = 0.06
+"""How far off a count with the model's own vocabulary is: ids and what frames a message are a formula, and what was
+billed for recorded sessions was that much less."""
+ERROR_ESTIMATED = 0.15
+"""How far off the worst text is where the vocabulary is not the model's own; the tests of the counters hold it."""
 
 
 @runtime_checkable
@@ -58,10 +63,18 @@ class TokenCount:
     counter: str = ""
     counted: int = 0
     """The total as our counter counted it, before any calibration: what a calibration learns from."""
+    error: float | None = field(default=None, compare=False)
+    """How far off it may be, as a share of the total, measured by earlier reports where there are any; None where
+    nobody can say."""
+
+    @property
+    def told(self) -> str:
+        """The number as people write it, with how far off it may be."""
+        return with_error(self.total, self.error)
 
     def as_reported(self, input_tokens: int) -> "TokenCount":
         """Return the count with the provider's own total; the parts stay as we counted them."""
-        return replace(self, total=input_tokens, provenance="reported")
+        return replace(self, total=input_tokens, provenance="reported", error=0.0)
 
     def __str__(self) -> str:
         return f"{self.total:,} tokens ({self.provenance})"
@@ -77,6 +90,8 @@ class Calibration:
 
     factor: float = 1.0
     samples: int = 0
+    spread: float | None = field(default=None, compare=False)
+    """How far off the corrected counts were, as a share: the newest reports, and older ones that fade."""
 
     STEP: ClassVar[float] = 0.05
     STRIDE: ClassVar[float] = 0.1
@@ -84,10 +99,18 @@ class Calibration:
     SETTLED: ClassVar[int] = 3
     MOST: ClassVar[float] = 4
     """Reports further off than this, either way, are somebody's mistake."""
+    FADE: ClassVar[float] = 0.9
+    """What is left of an earlier deviation after each report."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.factor, int | float) and 1 / self.MOST <= self.factor <= self.MOST):
             raise SettingsError("calibration.factor", f"must lie between 0.25 and 4, not {self.factor!r}")
+
+    @property
+    def error(self) -> float:
+        """How far off the next count may be, as a share; a few reports say no less than a step of the factor."""
+        spread = self.STEP if self.spread is None else self.spread
+        return spread if self.samples >= self.SETTLED else max(spread, self.STEP)
 
     def learn(self, *, counted: int, reported: int) -> "Calibration":
         """Return the calibration after one more report; reports that make no sense are ignored.
@@ -98,12 +121,25 @@ class Calibration:
             return self
         observed = reported / counted
         if self.samples and abs(observed - self.factor) < self.STEP:
-            return replace(self, samples=self.samples + 1)
+            return self._learned(self.factor, observed)
+        towards = observed
         if self.samples >= self.SETTLED:
-            observed = min(max(observed, self.factor - self.STRIDE), self.factor + self.STRIDE)
+            towards = min(max(observed, self.factor - self.STRIDE), self.factor + self.STRIDE)
         # Rounded up: an under-count costs a refused request, an over-count a little room.
-        stepped = min(self.MOST, -(-round(observed, 6) // self.STEP) * self.STEP)
-        return Calibration(round(stepped, 2), self.samples + 1)
+        stepped = min(self.MOST, -(-round(towards, 6) // self.STEP) * self.STEP)
+        return self._learned(round(stepped, 2), observed)
+
+    def _learned(self, factor: float, observed: float) -> "Calibration":
+        """Return the calibration with another factor, and with how far off the one that was in force has been."""
+        deviation = abs(observed / (self.factor if self.samples else factor) - 1)
+        return Calibration(factor, self.samples + 1, round(max(deviation, self.FADE * (self.spread or 0.0)), 4))
+
+
+def with_error(total: int, error: float | None) -> str:
+    """Return a number of tokens with how far off it may be, in whole per cent, rounded up."""
+    if error is None:
+        return f"about {total:,}"
+    return f"{total:,} ± {-int(-round(error * 100, 6) // 1)} %" if error else f"{total:,}"
 
 
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:

@@ -5,9 +5,9 @@ Read-only, for people: the same numbers that a plan is made of, in an order in w
 
 from collections import Counter as Tally
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD
+from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger.rendering import FRAME
 from holdfast.core.planning.breaker import stuck
@@ -30,6 +30,8 @@ class Contents:
     """What stands for folded messages, the ledger taken off."""
     turns: int = 0
     """What was said and still stands, and the beginning of an answer, which a request counts too."""
+    error: float = field(default=0.0, compare=False)
+    """How far off all of these may be, as a share: measured by what the provider billed where it did."""
     reclaimable: int = 0
     """What a compaction could free if nothing stood for it; `preview` says what one would free."""
     messages: int = 0
@@ -82,6 +84,7 @@ def contents_of(outlook: Outlook, policy: Policy, by: SummaryBy | None = None) -
         ledger=billed(sizes["ledger"]),
         summary=billed(sizes["summary"]),
         turns=billed(sizes["turns"]),
+        error=ERROR_ESTIMATED if shown.media and not situation.calibration.samples else situation.error,
         reclaimable=billed(sizes["free"]),
         messages=len(shown),
         roles=Tally(entry.message.speaker for entry in shown.entries),

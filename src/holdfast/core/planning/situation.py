@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.batching import EACH, Batching
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, Calibration, Counter, Provenance, TokenCount
+from holdfast.core.conversation.tokens import (
+    ERROR_COUNTED,
+    ERROR_ESTIMATED,
+    REPLY_OVERHEAD,
+    Calibration,
+    Counter,
+    Provenance,
+    TokenCount,
+)
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.cost import Prices
 from holdfast.errors import SettingsError
@@ -20,7 +28,7 @@ DEFAULT_WINDOW = 128_000
 """For a model nobody knows: what most have had since 2024."""
 OUTPUT_SHARE = 0.25
 """The most of a window that is set aside for an answer whose limit nobody set."""
-MARGIN_ESTIMATED = 0.15
+MARGIN_ESTIMATED = ERROR_ESTIMATED
 """What stays free where the vocabulary is not the model's own: the worst text is that far off."""
 MARGIN_CALIBRATED = 0.05
 """What stays free where the provider's own counts have corrected ours."""
@@ -156,7 +164,18 @@ class Situation:
         provenance: Provenance = "calibrated" if self.calibration.samples else self.counter.provenance
         if not is_counted or (media and provenance == "counted"):
             provenance = "estimated"
-        return TokenCount(sum(parts), provenance, *parts, counter=self.counter.name, counted=sum(counted))
+        error = self._error(provenance) if is_counted else None
+        return TokenCount(sum(parts), provenance, *parts, counter=self.counter.name, counted=sum(counted), error=error)
+
+    @property
+    def error(self) -> float:
+        """How far off a count may be, as a share of it."""
+        return self._error("calibrated" if self.calibration.samples else self.counter.provenance)
+
+    def _error(self, provenance: Provenance) -> float:
+        if provenance == "calibrated":
+            return self.calibration.error
+        return ERROR_COUNTED if provenance == "counted" else ERROR_ESTIMATED
 
     @property
     def static_tokens(self) -> int:
