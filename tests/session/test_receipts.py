@@ -69,7 +69,7 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
         "survival  100% of what must not be forgotten",
         "spent     10,000 tokens in (9,000 from the cache), 100 out",
         f"cost      $0.003375 for the summary, ${receipt.rewrite_dollars:.4g} for what is sent as new",
-        "took      0.0 s",
+        f"took      {receipt.seconds:.1f} s",
         "undo with session.undo()",
     ]
 
