@@ -376,3 +376,24 @@ def test_a_session_is_restored_with_the_words_of_its_newest_turns() -> None:
     assert sent(recent_as_text(entries, 20)) == [
         said("q2"), answered("a2"), said("q3"), answered("a3"), said("q4"), answered("a4"),
     ]  # fmt: skip
+
+
+def test_of_several_texts_the_later_ones_go_and_what_has_no_words_stays() -> None:
+    image = {"type": "image_url", "image_url": {"url": "u"}}
+    texts = [{"type": "text", "text": "x" * 30}, image, {"type": "text", "text": "y" * 30}]
+    output: Json = {"role": "tool", "tool_call_id": "a", "content": texts}
+
+    (cut,) = [
+        one
+        for one in sent(KeepHeads(max_chars=20).apply(view(said("go"), called("a"), output, *dialogue(4))))
+        if one["role"] == "tool"
+    ]
+
+    assert [block["type"] for block in cut["content"]] == ["text", "image_url"]
+    assert cut["content"][0]["text"].startswith("x" * 20)
+
+
+def test_a_head_that_was_cut_before_still_says_how_long_the_whole_was() -> None:
+    once = keep_head("x" * 50, 20)
+
+    assert keep_head(once, 20) == once

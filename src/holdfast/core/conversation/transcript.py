@@ -152,19 +152,16 @@ class Transcript:
         return count
 
     def continued(self, natives: list[object]) -> "Transcript | None":
-        """Return this transcript grown to `natives`, or None if they do not begin as it does."""
-        known, length = len(self._natives), self._length
+        """Return this transcript grown to `natives`, or None if they do not begin as it does.
+
+        Where another continuation has grown the arrays another way, they do not either.
+        """
+        known = self._natives if len(natives) >= len(self._natives) else self._natives[: len(natives)]
         try:
-            if len(natives) >= known and natives[:known] == self._natives:
-                return self._sharing(natives) if self._are_same(natives) else None
-            if len(natives) < length or natives[:length] != self._natives[:length]:
-                return None
-            is_prefix = natives == self._natives[: len(natives)]
+            is_begun = len(natives) >= self._length and natives[: len(known)] == known
         except RecursionError:
             return None
-        if not self._are_same(natives):
-            return None
-        return self._sharing(natives) if is_prefix else self._branching(natives)
+        return self._sharing(natives) if is_begun and self._are_same(natives) else None
 
     def _are_same(self, natives: list[object]) -> bool:
         """Return whether the messages that were read are the same objects; equal ones may differ (1 and True)."""
@@ -183,18 +180,6 @@ class Transcript:
         grown._length = len(natives)
         added = (self.weight_of(index) for index in range(self._length, len(natives)))
         grown._heaviest = max(self._heaviest, max(added, default=0))
-        return grown
-
-    def _branching(self, natives: list[object]) -> "Transcript":
-        """Return a transcript on copies: another continuation has already grown the arrays another way."""
-        length = self._length
-        grown = Transcript((), self.reader, self.counter)
-        grown._natives, grown._offsets = self._natives[:length], self._offsets[: length + 1]
-        grown._prompts = self._prompts[: self.prompts_before(length)]
-        grown._systems = self.systems_before(length)
-        grown._entries = {index: item for index, item in self._entries.items() if index < length}
-        grown._length, grown._heaviest = length, self._heaviest
-        grown._grow(natives[length:])
         return grown
 
     def is_as_weighed(self, positions: Sequence[int]) -> bool:

@@ -1,0 +1,20 @@
+"""A word beside a result that says nothing new, where there are words to put it behind."""
+
+from holdfast.core.conversation.messages import Media, Message, Text, ToolResult
+from holdfast.core.history.behind import with_notes
+
+
+def test_a_note_stands_behind_the_last_words_of_its_result_and_nowhere_else() -> None:
+    shown = ToolResult("a", (Text("def f(): ...", "tool"), Media("image", "tool")))
+    silent, other = ToolResult("b", (Media("image", "tool"),)), ToolResult("c", (Text("ok", "tool"),))
+    message = Message("user", (shown, silent, other, Text("so?", "user")))
+
+    noted = with_notes(message, (("a", "[Unchanged]"), ("b", "[Unchanged]")))
+
+    assert noted.parts == (
+        ToolResult("a", (Text("def f(): ...\n[Unchanged]", "tool"), Media("image", "tool"))),
+        silent,
+        other,
+        Text("so?", "user"),
+    )
+    assert with_notes(message, ()) is message
