@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, summarisers, writers
+from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarisers, writers
 
 Case: TypeAlias = dict[str, Any]
 
@@ -66,6 +66,12 @@ ROUNDS: Mapping[str, Round] = {
         "summarisers that hang, lie, inflate, echo, call tools or fail: sound requests, and nobody waits for ever",
         summarisers.STRATEGIES,
         summarisers.check,
+        weight=50,
+    ),
+    "providers": Round(
+        "providers that refuse, truncate, cut, never end and fall silent: it recovers, or says what to do",
+        providers.STRATEGIES,
+        providers.check,
         weight=50,
     ),
 }

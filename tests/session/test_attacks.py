@@ -140,7 +140,12 @@ async def test_two_who_send_the_same_list_at_once_record_it_once(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "told", ["This model's maximum context length is 0 tokens", "prompt is too long: 9 > 5 maximum"]
+    "told",
+    [
+        "This model's maximum context length is 0 tokens",
+        "prompt is too long: 9 > 5 maximum",
+        "prompt token count of 9 exceeds the limit of 2000000000000",
+    ],
 )
 async def test_an_absurd_limit_is_not_learned(told: str) -> None:
     store = MemoryStore()

@@ -136,3 +136,30 @@ async def test_an_answer_brings_the_ladder_back_to_its_foot() -> None:
     assert rungs[-1] is None
     with pytest.raises(ModelOverflowError):
         await session.retry(SILENT, status=400)
+
+
+async def test_a_server_that_cuts_prompts_without_a_word_gets_what_it_can_read_and_not_ever_more() -> None:
+    session, window = await Session.open("c1", model="gpt-5"), 2_000
+    sent: list[int] = []
+    for number in range(40):
+        await session.record([said(f"question {number} " + "word " * 150)])
+        request = await session.prepare(8_000)
+        sent.append(request.tokens.counted)
+        bill = {"input_tokens": min(request.tokens.counted, window)}
+        await session.record([answered("word " * 150)], usage=bill)
+
+    first_cut = next(number for number, tokens in enumerate(sent) if tokens > window)
+    assert [tokens for tokens in sent[first_cut + 4 :] if tokens > window] == []
+
+
+async def test_a_bill_that_is_far_lower_again_and_again_is_believed_where_it_grows_with_what_is_sent() -> None:
+    session = await Session.open("c1", model="gpt-5")
+    for number in range(10):
+        await session.record([said(f"question {number} " + "word " * 400)])
+        request = await session.prepare(100_000)
+        share = 1 if number == 0 else 0.7
+        await session.record([answered("word " * 400)], usage={"input_tokens": int(request.tokens.counted * share)})
+
+    await session.record([said("and now?")])
+    request = await session.prepare(100_000)
+    assert request.tokens.total < request.tokens.counted * 0.8

@@ -3,9 +3,14 @@
 from holdfast.core.conversation.tokens import Calibration
 from holdfast.core.history.events import Usage
 from holdfast.stores.base import Store
+from holdfast.wire.overflow import is_silently_truncated
 
-LEAST_WINDOW = 512
-"""What is smaller is no window: a number that a message happened to mention."""
+LEAST_WINDOW, MOST_WINDOW = 512, 1_000_000_000
+"""What is smaller or larger is no window: a number that a message happened to mention."""
+
+CALIBRATION = "calibration:"
+GROWN, AS_MUCH = 1.05, 1.02
+"""What is sent has grown by this at least, and what is billed by this at most, where a server cuts what it is sent."""
 
 
 class Meter:
@@ -17,6 +22,8 @@ class Meter:
         self._limits: dict[str, int | None] = {}
         self._last: tuple[str, int] | None = None
         """The model and our own count of the last request."""
+        self._suspected: dict[str, tuple[int, int]] = {}
+        """Of models whose last bill was for far less than was sent, what was sent and billed."""
 
     async def calibration(self, model: str | None) -> Calibration:
         """Return what is known of a model's counts."""
@@ -35,12 +42,12 @@ class Meter:
         key = f"limit:{model or 'unknown'}"
         if key not in self._limits:
             tokens = (await self._store.get_fact(key) or {}).get("tokens")
-            self._limits[key] = tokens if isinstance(tokens, int) and tokens >= LEAST_WINDOW else None
+            self._limits[key] = tokens if isinstance(tokens, int) and is_window(tokens) else None
         return self._limits[key]
 
     async def learn_limit(self, model: str | None, tokens: int) -> None:
         """Remember the window that a provider has named."""
-        if tokens < LEAST_WINDOW:
+        if not is_window(tokens):
             return
         key = f"limit:{model or 'unknown'}"
         self._limits[key] = tokens
@@ -57,11 +64,35 @@ class Meter:
             return
         (key, counted), self._last = self._last, None
         before = self._known.get(key, Calibration())
+        if before.samples and await self._is_suspect(key, round(counted * before.factor), reported):
+            return
         after = before.learn(counted=counted, reported=reported)
         if after != before:
             self._known[key] = after
             await self._store.put_fact(key, {"factor": after.factor, "samples": after.samples, "spread": after.spread})
 
+    async def _is_suspect(self, key: str, counted: int, reported: int) -> bool:
+        """Return whether a bill may be for a prompt that was cut without a word: it then says nothing about counting.
+
+        Once nobody knows. Where more is sent and no more is billed, what is billed is the window; else it is believed.
+        """
+        if not is_silently_truncated(counted=counted, reported=reported):
+            self._suspected.pop(key, None)
+            return False
+        before = self._suspected.get(key)
+        self._suspected[key] = counted, reported
+        if before is None:
+            return True
+        is_cut = counted > before[0] * GROWN and reported <= before[1] * AS_MUCH
+        if is_cut:
+            await self.learn_limit(key.removeprefix(CALIBRATION), reported)
+        return is_cut
+
+
+def is_window(tokens: int) -> bool:
+    """Return whether a number that a provider has named can be what its model takes in."""
+    return LEAST_WINDOW <= tokens <= MOST_WINDOW
+
 
 def _key(model: str | None) -> str:
-    return f"calibration:{model or 'unknown'}"
+    return f"{CALIBRATION}{model or 'unknown'}"

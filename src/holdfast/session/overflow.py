@@ -13,7 +13,7 @@ from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.refusals import refused, translated
 from holdfast.session.circumstances import Wanted
-from holdfast.session.meter import LEAST_WINDOW, Meter
+from holdfast.session.meter import Meter, is_window
 from holdfast.session.preparer import Preparer
 from holdfast.session.request import PreparedRequest
 
@@ -100,7 +100,7 @@ def _problem(model: str, error: object, status: int | None) -> HoldfastError:
 
 def _limit(wanted: Wanted, told: int | None) -> int:
     """Return what may be sent: what the provider says, else what was meant to be sent."""
-    if told is not None and told >= LEAST_WINDOW:
+    if told is not None and is_window(told):
         return budget_for(None, provider_window=told).tokens
     return budget_for(wanted.model, wanted.budget).tokens
 
