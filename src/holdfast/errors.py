@@ -70,7 +70,7 @@ class MalformedInputError(HoldfastError):
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
         self.where = where
-        self.problem = problem
+        self.problem = redacted(problem)
 
 
 class EmptyConversationError(MalformedInputError):
@@ -94,7 +94,7 @@ class SettingsError(HoldfastError):
     def __init__(self, setting: str, problem: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {setting}: {problem}" if where else f"{setting}: {problem}")
         self.setting = setting
-        self.problem = problem
+        self.problem = redacted(problem)
         self.where = where
         """File and line, variable or flag."""
 
@@ -170,7 +170,7 @@ class CompactionFailedError(CompactionError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"the compaction failed and nothing has changed: {problem}")
-        self.problem = problem
+        self.problem = redacted(problem)
 
 
 class CompactionCancelledError(CompactionError):
@@ -320,7 +320,7 @@ class WorkspaceUnavailableError(HoldfastError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.path = path
-        self.problem = problem
+        self.problem = redacted(problem)
 
 
 class StoreError(HoldfastError):
@@ -363,7 +363,7 @@ class StoreUnavailableError(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(f"{store}: {problem}")
         self.store = store
-        self.problem = problem
+        self.problem = redacted(problem)
 
 
 class DamagedStoreError(StoreError):
@@ -372,4 +372,4 @@ class DamagedStoreError(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(f"{store} is damaged ({problem}); `holdfast recover {store}` saves what can be read")
         self.store = store
-        self.problem = problem
+        self.problem = redacted(problem)

@@ -60,13 +60,22 @@ def taken_out(text: str) -> tuple[str, dict[Kind, int]]:
     counts: dict[Kind, int] = {}
     if "-----BEGIN " in text:
         text, counts["private key"] = _PEM.subn(rf"\1{REDACTED}", text)
-    text, counts["key"] = _KEY.subn(lambda match: f"{next(filter(None, match.groups()))}{REDACTED}", text)
+    text, counts["key"] = _KEY.subn(_without_key, text)
     text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED}", text)
     text, assigned = _ASSIGNED.subn(rf"\1{REDACTED}", text)
     text, told = _TOLD.subn(rf"\1{REDACTED}", text)
     text, in_urls = _PASSWORD_IN_URL.subn(rf"\1{REDACTED}@", text)
     counts["named secret"], counts["password in a URL"] = assigned + told, in_urls
     return text, {kind: count for kind, count in counts.items() if count}
+
+
+def without_keys(text: str) -> str:
+    """Return a text without keys that are known by how they begin: all that a single word can tell."""
+    return _KEY.sub(_without_key, text)
+
+
+def _without_key(found: re.Match[str]) -> str:
+    return f"{next(filter(None, found.groups()))}{REDACTED}"
 
 
 class Redactor:

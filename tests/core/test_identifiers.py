@@ -58,3 +58,8 @@ def test_arguments_are_read_as_values_and_not_as_json() -> None:
 
     assert text == "one\nTwo\nThree\na/b.py\n1234"
     assert argument_text("not json") == "not json"
+
+
+@pytest.mark.parametrize("key", ["ghp_T00lTextKey4b6N1cc9LmQ", "sk-proj-Sett1ngs0Key5m3W8zz", "AKIAIOSFODNN7EXAMPLE"])
+def test_a_key_is_no_identifier_that_somebody_will_need_again(key: str) -> None:
+    assert list(identifiers(f"token {key} of src/tides.py")) == ["src/tides.py"]

@@ -29,6 +29,7 @@ from holdfast.testing.chat import answered, said, told
 
 N_CTX = 512
 STORY = "The harbour master wrote down every ship: its name, its flag, its cargo, and the hour of its arrival."
+LISTENING = "0A"
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -66,6 +67,23 @@ async def test_a_real_model_answers_over_a_real_stream(server: EmbeddedServer) -
 
     assert (writer.name, writer.window, answer.model, answer.is_cut_off) == ("embedded", N_CTX, "embedded", True)
     assert (bool(answer.text), billed(answer.usage).output_tokens) == (True, 3)
+
+
+def listeners(port: int) -> list[str]:
+    """Return the addresses at which anybody listens at a port, as the kernel writes them."""
+    tables = [Path("/proc/net") / name for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    places = [(*row[1].split(":"), row[3]) for row in rows]
+    return [address for address, at, state in places if int(at, 16) == port and state == LISTENING]
+
+
+@in_one_loop
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells who listens where")
+async def test_the_engine_listens_on_this_machine_alone(server: EmbeddedServer) -> None:
+    address = urlsplit(server.writer().base_url)
+
+    assert address.hostname == "127.0.0.1"
+    assert listeners(address.port or 0) == ["0100007F"]
 
 
 @in_one_loop

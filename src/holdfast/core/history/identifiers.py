@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from holdfast.core.conversation.json_values import Json, parsed
+from holdfast.redaction import without_keys
 
 # Scripts that are written without spaces end a run: 请看src/a.py names src/a.py.
 _RUN = r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}"
@@ -33,6 +34,8 @@ _PATTERN = (
     r"|(?P<number>\b\d{4,}\b)"
 )
 MIN_CHARS, MAX_CHARS = 4, 200
+MIN_KEY_CHARS = 11
+"""Shorter runs hold no key."""
 MAX_RUN_CHARS = 200
 """Longer runs are data, encoded or minified; the rule would also take the square of their length to read."""
 KNOWN_RUNS = 1 << 13
@@ -56,7 +59,9 @@ def distinct_identifiers(text: str) -> set[str]:
 
 @lru_cache(maxsize=KNOWN_RUNS)
 def _names(run: str) -> tuple[str, ...]:
-    found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, run))
+    # What is needed again is looked up; a key is not to stand in every request that follows.
+    shown = without_keys(run) if len(run) >= MIN_KEY_CHARS else run
+    found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, shown))
     return tuple(name for name in found if MIN_CHARS <= len(name) <= MAX_CHARS)
 
 
