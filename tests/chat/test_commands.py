@@ -490,6 +490,36 @@ async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -
     assert len(chat.session) == 0
 
 
+async def test_show_compares_two_readings_of_a_file(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path)
+    for number, text in enumerate(
+        ["one\ntwo\n", "one\n2\n", "one\n2\n", "x\n" * 9_000, "tide and moon and sea and salt\n" * 3_999]
+    ):
+        call = {
+            "part_kind": "tool-call",
+            "tool_name": "read_file",
+            "args": {"path": "a.py"},
+            "tool_call_id": f"c{number}",
+        }
+        back = {"part_kind": "tool-return", "tool_name": "read_file", "content": text, "tool_call_id": f"c{number}"}
+        native = [{"kind": "response", "parts": [call]}, {"kind": "request", "parts": [back]}]
+        await chat.session.record(native, format="pydantic-ai")
+
+    both, before = await told(chat, room, "/show diff #1 #3"), await told(chat, room, "/show diff #3")
+    same, none = await told(chat, room, "/show diff #5"), await told(chat, room, "/show diff b.py")
+    long, alone = await told(chat, room, "/show diff #5 #9"), await told(chat, room, "/show diff")
+
+    assert both == before
+    assert re.fullmatch(
+        r"\*\*what changed in a\.py from #1 \([^)]*\) to #3 \([^)]*\), .*\.\*\*\n\n(?s:```diff.*)", both
+    )
+    assert "\n one\n-two\n+2\n```" in both
+    assert re.fullmatch(r"\*\*nothing changed in a\.py from #3 .* to #5 .*\.\*\*", same)
+    assert "b.py was not read twice here" in none
+    assert re.search(r"[\d,]+ more lines of it are not shown", long)
+    assert alone == "/show diff: takes two references such as #12 #40, or one, or a file"
+
+
 async def test_recall_finds_what_was_said_long_ago_and_show_expands_it(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
     await said(chat, 12)

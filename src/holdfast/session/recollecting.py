@@ -17,6 +17,7 @@ from holdfast.core.history.recall.packing import Found, Packer, answered_places,
 from holdfast.core.history.recall.references import Reference
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import NotInMemoryError, UnknownReferenceError
+from holdfast.session.comparing import compared
 from holdfast.session.finding import READ, TOKENS_PER_MESSAGE, Finder, Findings, is_work
 from holdfast.session.keeping import Keeper
 from holdfast.session.rereading import Rereader
@@ -36,6 +37,8 @@ async def recollected(
 ) -> Recalled:
     """Return the answer to a question, within its allowance; what stands in view anyway comes last."""
     counter, room = counter_for(model), asking.max_tokens
+    if asking.diff:
+        return await _Recollection(keeper, context, asking, model, in_view, room=room).difference()
     while True:
         recollection = _Recollection(keeper, context, asking, model, in_view, room=room)
         answer = await (recollection.places() if asking.refs else recollection.search())
@@ -65,6 +68,10 @@ class _Recollection:
         self._reader = Rereader(keeper, context)
         self._finder = Finder(keeper.store, keeper.session, self._reader, keeper.history.answers, in_view)
         self._packer = Packer(counter_for(model), room)
+
+    async def difference(self) -> Recalled:
+        """Return what changed between two readings."""
+        return await compared(self._reader, self._finder, self._asking, self._packer.counter)
 
     # By reference.
 

@@ -59,6 +59,10 @@ class Rereader:
         records = await self._keeper.pick([position])
         return records[0][1].time_ms if records else 0
 
+    def calls_of(self, one: Found) -> list[ToolCall]:
+        """Return the calls whose results a message holds, once it was named."""
+        return self._calls_of(one, LOOK_BACK[-1])
+
     def _at(self, positions: Sequence[int]) -> Iterator[Found]:
         return (one for position in positions if (one := self._known.get(position)) is not None)
 

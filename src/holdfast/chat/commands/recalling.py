@@ -35,15 +35,41 @@ async def recall(chat: Chat, query: str) -> None:
     chat.screen.show(Notice(f"{others}/show #N shows a whole message"))
 
 
-@GROUP.register("REF")
+@GROUP.register("[diff] REF", completes=lambda _: ("diff ",))
 async def show(chat: Chat, ref: str) -> None:
-    """Show what a marker stands for, to the letter: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines)."""
+    """Show what a marker stands for, to the letter: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines).
+
+    With `diff`, show what changed between two readings of a file: `diff #12 #40`, `diff #40` for that and the one
+    before it, or `diff src/a.py` for its two newest.
+    """
+    first, _, rest = ref.partition(" ")
     if not ref:
         raise SettingsError("/show", "takes a reference, such as #12 or #12-#20")
+    if first == "diff":
+        await _show_difference(chat, rest.strip())
+        return
     found = await chat.session.recall_for(Recall(refs=ref, max_tokens=WHOLE_TOKENS))
     _show(chat, found)
     if found.more:
         chat.screen.show(Notice(f"there is more: /show {found.more.refs}"))
+
+
+async def _show_difference(chat: Chat, what: str) -> None:
+    """Show what changed between the readings that references, or a path, mean."""
+    if not what:
+        raise SettingsError("/show diff", "takes two references such as #12 #40, or one, or a file")
+    refs, file = (what, "") if is_reference(what) else ("", what)
+    found = await chat.session.recall_for(Recall(refs=refs, file=file, diff=True, max_tokens=WHOLE_TOKENS))
+    if found.difference:
+        heading = found.difference.heading.removeprefix("[Recall: ").removesuffix("]")
+        body = f"\n\n{_fenced(found.difference.text, 'diff')}" if found.difference.text else ""
+        chat.screen.show(Told(f"**{heading}**{body}"))
+    _show(chat, found)
+    if found.more and found.difference:
+        left = found.difference.total - found.difference.shown
+        chat.screen.show(
+            Notice(f"{left:,} more lines of it are not shown; /show compares parts: diff #12:L1-L90 #40:L1-L90")
+        )
 
 
 def _show(chat: Chat, found: Recalled) -> None:
@@ -62,9 +88,9 @@ def _heading(excerpt: Excerpt) -> str:
     return " · ".join(piece for piece in pieces if piece)
 
 
-def _fenced(text: str) -> str:
+def _fenced(text: str, language: str = "text") -> str:
     """Return a text as it is, in a fence that nothing in it ends."""
     fence = "```"
     while fence in text:
         fence += "`"
-    return f"{fence}text\n{text}\n{fence}"
+    return f"{fence}{language}\n{text}\n{fence}"

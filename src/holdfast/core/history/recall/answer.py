@@ -13,6 +13,7 @@ from hashlib import sha256
 from holdfast.core.conversation.handles import RECALL
 from holdfast.core.conversation.messages import Role
 from holdfast.core.history.recall.asking import Recall
+from holdfast.core.history.recall.differences import Difference
 
 MARK_CHARS = 6
 _HEADING_LIKE = re.compile(r"(?m)^#\d+\S* (?:system|user|assistant|tool|memory|task)\b")
@@ -67,6 +68,8 @@ class Recalled:
     excerpts: tuple[Excerpt, ...] = ()
     found: int = 0
     """How many messages were found, shown here or not."""
+    difference: Difference | None = None
+    """What changed between two readings, where that was asked for."""
     names: str = ""
     """Identifiers that are not in view and go with what is asked, likeliest first."""
     notes: tuple[str, ...] = ()
@@ -86,7 +89,11 @@ class Recalled:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield heading_of(self.excerpts, self.found, self.session)
+        if self.difference:
+            yield self.difference.heading
+            yield from filter(None, [self.difference.text])
+        else:
+            yield heading_of(self.excerpts, self.found, self.session)
         mark = mark_for(self.excerpts)
         if mark:
             yield f"[Excerpts begin at lines with the mark {mark}.]"

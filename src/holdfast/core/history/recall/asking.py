@@ -18,6 +18,8 @@ MAX_NEIGHBOURS = 20
 MAX_TEXT_CHARS = 10_000
 """Of a question or a literal text: more says no more."""
 ROLES: tuple[Role, ...] = get_args(Role)
+PAIR = 2
+"""As many things are compared."""
 SHORT_CHARS = 160
 """A question up to this length is told again as it is."""
 OURS = frozenset({"is_unseen_first", "least_share"})
@@ -59,6 +61,8 @@ class Recall:
     """How many messages of the same search were seen already."""
     before: int = 0
     """Only what was said before the message at this position; 0 for everything."""
+    diff: bool = False
+    """What changed between two readings of a file: two refs, the newer alone, or a file for its two newest."""
     is_unseen_first: bool = False
     """Whether what stands in view anyway comes last."""
     least_share: float = 0.0
@@ -84,6 +88,14 @@ class Recall:
             raise MalformedInputError("recall.lines", "give either lines or chars")
         if not (self.refs or self.last or self.is_search):
             raise MalformedInputError("recall", NOTHING_ASKED)
+        if self.diff:
+            self._check_diff()
+
+    def _check_diff(self) -> None:
+        places = self.references if self.refs else []
+        is_pair = 1 <= len(places) <= PAIR and all(place.first == place.last for place in places)
+        if not (is_pair if self.refs else self.file):
+            raise MalformedInputError("recall.diff", "takes two refs such as #12, #40, or one, or a file")
 
     @classmethod
     def of(cls, words: str, *, max_tokens: int = DEFAULT_TOKENS) -> "Recall":
@@ -178,6 +190,8 @@ def _check_text(name: str, value: object) -> None:
 
 def _meant(name: str, value: object) -> object:
     """Return what a model means by a value that is nearly of the right kind."""
+    if name == "diff":
+        return _written(value).strip().lower() not in {"false", "no", "0"}
     if name in {"last", "neighbours", "max_tokens", "skip", "before"}:
         number = _number(value)
         return max(number, MIN_TOKENS) if name == "max_tokens" and isinstance(number, int) else number

@@ -31,6 +31,10 @@ PARAMETERS: Mapping[str, object] = {
         "file": _text("a path"),
         "since": _text("date or time, such as 2026-01-31"),
         "until": _text("the same"),
+        "diff": {
+            "type": "boolean",
+            "description": "what changed between two readings of a file: two refs, one, or a file",
+        },
         "neighbours": _number("messages before and after each", 0, MAX_NEIGHBOURS),
         "max_tokens": _number("of the answer", MIN_TOKENS),
         "skip": _number("as an answer says", 0),
