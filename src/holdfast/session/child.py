@@ -15,6 +15,7 @@ from holdfast.core.conversation.messages import assistant
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.delegated import Delegation
+from holdfast.core.history.findings import Finding, findings_in
 from holdfast.core.history.history import History
 from holdfast.core.history.recall.asking import DEFAULT_TOKENS
 from holdfast.core.history.scope import MainSees
@@ -45,9 +46,14 @@ class Answer:
     """`#12` for a message, or whatever else the delegate named: a path, an address."""
     agent: str
     scope: str
+    findings: tuple[Finding, ...] = ()
+    """What it found, claim by claim, where it said so; the sources of each were checked."""
 
     def __str__(self) -> str:
-        return f"{self.text}\n\nSources: {', '.join(self.sources)}" if self.sources else self.text
+        missed = [str(finding) for finding in self.findings if finding.unverified]
+        told = [f"Sources: {', '.join(self.sources)}"] if self.sources else []
+        told += ["\n".join(["These claims name sources that the agent has not seen:", *missed])] if missed else []
+        return "\n\n".join([self.text, *told])
 
 
 class Speaker(Protocol):
@@ -120,6 +126,10 @@ class Speaker(Protocol):
 
     def check_sources(self, scope: str, sources: Sequence[str]) -> Doing[tuple[str, ...]]:
         """Return sources, each of which the delegate can have seen."""
+        ...
+
+    def check_findings(self, scope: str, findings: Sequence[Finding]) -> Doing[tuple[Finding, ...]]:
+        """Return findings, with the sources apart that the delegate cannot have had."""
         ...
 
 
@@ -234,16 +244,25 @@ class Child:
         errand = errand_of(agent, task, sees, main_sees, timeout_seconds, parent=self.scope, tells=tells)
         return Delegating(self._session, errand)
 
-    async def answer(self, text: str, *, sources: Sequence[str] = ()) -> Answer:
-        """End with an answer and what it rests on; both are recorded, and nothing more can be said here."""
+    async def answer(
+        self, text: str, *, sources: Sequence[str] = (), findings: Sequence[Finding] | None = None
+    ) -> Answer:
+        """End with an answer and what it rests on; both are recorded, and nothing more can be said here.
+
+        Findings are read off the text where it holds some as JSON and none are given.
+        """
         self._check()
         said = words("answer", text)
-        named = await self._session.check_sources(self.scope, sources)
+        claims = findings_in(said) if findings is None else findings
+        found = await self._session.check_findings(self.scope, claims)
+        of_all = dict.fromkeys(source for finding in found for source in finding.sources)
+        named = await self._session.check_sources(self.scope, sources or tuple(of_all))
         if not self._has_said(said):
             wire = format_named(self._session.history.spoken)
             await self.record([wire.encode(assistant(said))], format=wire.name)
-        await self.end(log.DelegationFinished(scope=self.scope, answer=said, sources=named))
-        self.result = Answer(said, named, self.agent, self.scope)
+        told = tuple(finding.told() for finding in found)
+        await self.end(log.DelegationFinished(scope=self.scope, answer=said, sources=named, findings=told))
+        self.result = Answer(said, named, self.agent, self.scope, found)
         return self.result
 
     async def end(self, ended: log.DelegationFinished) -> None:

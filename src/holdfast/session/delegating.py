@@ -2,14 +2,18 @@
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
 from holdfast.core.history.delegated import Delegation, delegations_of
+from holdfast.core.history.findings import Finding
+from holdfast.core.history.identifiers import argument_text
+from holdfast.core.history.ledger.names import stands_in
 from holdfast.core.history.recall.references import references_in
 from holdfast.core.history.scope import MainSees
 from holdfast.core.history.sees import Sees, choose
@@ -163,6 +167,34 @@ class Delegator(Archivist):
             if _NUMBERED.match(source) and not _is_seen(source, context):
                 raise MalformedInputError("answer.sources", f"{source:.60} is no message that {scope!r} can see")
         return tuple(sources)
+
+    @fetching
+    async def check_findings(self, scope: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Return findings whose sources were looked up in what the delegate could see, was told and was given back."""
+        if isinstance(findings, str) or not all(isinstance(finding, Finding) for finding in findings):
+            raise MalformedInputError("answer.findings", "must be a list of Finding(claim=…, sources=…, status=…)")
+        named = {source for finding in findings for source in finding.sources}
+        if not named:
+            return tuple(findings)
+        context = self.history.context(scope)
+        own = [position for position in range(context.length) if context.said_in[position] == scope]
+        context.entries.need(own)
+        texts = [text for position in own for text in _given(context.entries[position])]
+        seen = {
+            source
+            for source in named
+            if (_is_seen(source, context) if _NUMBERED.match(source) else any(stands_in(source, one) for one in texts))
+        }
+        return tuple(finding.checked(seen) for finding in findings)
+
+
+def _given(entry: Entry) -> Iterator[str]:
+    """Yield what an agent was told, asked its tools for and was given back: not its own words."""
+    message = entry.message
+    if message.role != "assistant":
+        yield message.text
+    yield from (result.text for result in message.results)
+    yield from (argument_text(call.arguments) for call in message.calls)
 
 
 def _is_seen(source: str, context: Context) -> bool:

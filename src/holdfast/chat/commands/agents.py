@@ -54,6 +54,8 @@ def _told(one: Delegation) -> Iterable[str]:
         yield f"Was told:\n\n{one.briefing}"
     if one.answer:
         yield f"Answer: {one.answer}"
+    if one.findings:
+        yield "\n".join(["Findings:", "", *(f"- {finding}" for finding in one.findings)])
     if one.sources:
         yield f"Sources: {', '.join(one.sources)}"
     if one.error:

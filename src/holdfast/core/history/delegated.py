@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.delegations import Ending, Spans
+from holdfast.core.history.findings import Finding, findings_of
 
 State: TypeAlias = Ending | Literal["running"]
 
@@ -31,6 +32,8 @@ class Delegation:
     answer: str = ""
     sources: tuple[str, ...] = ()
     error: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What it found, claim by claim, with the sources that were checked."""
     messages: int = 0
     """How much was said in it."""
     requests: int = 0
@@ -84,5 +87,11 @@ def _begun(event: log.DelegationStarted, time_ms: int) -> Delegation:
 
 def _ended(known: Delegation, event: log.DelegationFinished, time_ms: int) -> Delegation:
     return replace(
-        known, state=event.state, answer=event.answer, sources=event.sources, error=event.error, ended_ms=time_ms
+        known,
+        state=event.state,
+        answer=event.answer,
+        sources=event.sources,
+        error=event.error,
+        findings=findings_of(event.findings),
+        ended_ms=time_ms,
     )

@@ -56,3 +56,5 @@ class DelegationFinished:
     state: Ending = "answered"
     error: str = ""
     """Why there is no answer."""
+    findings: tuple[Mapping[str, object], ...] = ()
+    """What it found, claim by claim, where it said so: claim, status, sources, and sources that it cannot have had."""
