@@ -9,6 +9,8 @@ LEAST_WINDOW, MOST_WINDOW = 512, 1_000_000_000
 """What is smaller or larger is no window: a number that a message happened to mention."""
 
 CALIBRATION = "calibration:"
+LEAST_CUT = 1_024
+"""No server cuts what it is sent to less than this; a lower bill that never grows is somebody's invention."""
 GROWN, AS_MUCH = 1.05, 1.02
 """What is sent has grown by this at least, and what is billed by this at most, where a server cuts what it is sent."""
 
@@ -84,7 +86,7 @@ class Meter:
         if before is None:
             return True
         is_cut = counted > before[0] * GROWN and reported <= before[1] * AS_MUCH
-        if is_cut:
+        if is_cut and reported >= LEAST_CUT:
             await self.learn_limit(key.removeprefix(CALIBRATION), reported)
         return is_cut
 
