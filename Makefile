@@ -35,11 +35,11 @@ setup: $(STAMP)  ## Make .venv and install the project with its tools
 # What a test starts would else compile the whole package, each time, where this is set.
 test coverage: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## Lint, types and the whole test suite
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 coverage: $(STAMP)  ## The suite once more, measured: what it runs of each room, and whether that is enough; .coverage has the lines
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -n auto
+	@$(BIN)/coverage run -m pytest -n auto --dist worksteal
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage json --quiet -o - | $(BIN)/python -m scripts.covered
 

@@ -12,7 +12,7 @@ from holdfast.errors import ModelError
 from holdfast.models.embedded.weights import fetched
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
-settings.register_profile("suite", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("suite"), max_examples=1_000)
 settings.load_profile("suite")
 
