@@ -204,6 +204,15 @@ async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path:
     assert "turns at this pace" in shown
 
 
+async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path) -> None:
+    chat, room = await entered(tmp_path, flags={"max_context_tokens": "700"})
+    await said(chat, 5)
+
+    shown = await told(chat, room, "/context")
+
+    assert "next fold at 560 tokens; there are 483, likely within the next turn" in shown
+
+
 @pytest.mark.parametrize(
     ("forecast", "told_of_it"),
     [

@@ -186,15 +186,21 @@ def _parts(contents: Contents) -> Iterable[tuple[str, ...]]:
         yield name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
 
 
+def _when(turns: int | None) -> str:
+    """Return when a fold comes."""
+    if not turns:
+        return "" if turns is None else ", likely within the next turn"
+    return f", in about {many(turns, 'turn')} at this pace"
+
+
 def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
     by_whom = f" ({roles})" if roles else ""
     yield f"{many(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
     yield f"{with_error(contents.total, contents.error)} of {contents.budget:,} tokens; {could_free}"
     if contents.line is not None:
-        when = "" if contents.turns_left is None else f", in about {many(contents.turns_left, 'turn')} at this pace"
         line = contents.line
-        yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{when}"
+        yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{_when(contents.turns_left)}"
     if contents.forecast is not None:
         yield _cost(contents.forecast)
     if contents.stuck:
