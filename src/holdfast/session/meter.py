@@ -13,6 +13,8 @@ LEAST_CUT = 1_024
 """No server cuts what it is sent to less than this; a lower bill that never grows is somebody's invention."""
 GROWN, AS_MUCH = 1.05, 1.02
 """What is sent has grown by this at least, and what is billed by this at most, where a server cuts what it is sent."""
+ALIKE = 0.1
+"""How far two bills may differ from what was sent, each beside the other, for both to be of one way to count."""
 
 
 class Meter:
@@ -66,7 +68,7 @@ class Meter:
             return
         (key, counted), self._last = self._last, None
         before = self._known.get(key, Calibration())
-        if before.samples and await self._is_suspect(key, round(counted * before.factor), reported):
+        if await self._is_suspect(key, round(counted * before.factor), reported):
             return
         after = before.learn(counted=counted, reported=reported)
         if after != before:
@@ -76,7 +78,8 @@ class Meter:
     async def _is_suspect(self, key: str, counted: int, reported: int) -> bool:
         """Return whether a bill may be for a prompt that was cut without a word: it then says nothing about counting.
 
-        Once nobody knows. Where more is sent and no more is billed, what is billed is the window; else it is believed.
+        Once nobody knows. Where more is sent and no more is billed, what is billed is the window. It is believed where
+        it goes up and down with what is sent.
         """
         if not is_silently_truncated(counted=counted, reported=reported):
             self._suspected.pop(key, None)
@@ -85,10 +88,11 @@ class Meter:
         self._suspected[key] = counted, reported
         if before is None:
             return True
-        is_cut = counted > before[0] * GROWN and reported <= before[1] * AS_MUCH
-        if is_cut and reported >= LEAST_CUT:
+        is_as_much = before[1] / AS_MUCH <= reported <= before[1] * AS_MUCH
+        if is_as_much and counted > before[0] * GROWN and reported >= LEAST_CUT:
             await self.learn_limit(key.removeprefix(CALIBRATION), reported)
-        return is_cut
+        share, share_before = reported / counted, before[1] / before[0]
+        return is_as_much or abs(share - share_before) > ALIKE * share_before
 
 
 def is_window(tokens: int) -> bool:
