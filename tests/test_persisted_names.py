@@ -402,8 +402,9 @@ def recordings(*wanted: str) -> str:
     turns = [turn for n in range(4) for turn in (said(f"Question {n}?"), answered(f"Answer {n}."))]
     every = {"work": [first, *billed], "talk": [first, *turns]}
     lines = [json.dumps({"id": name, "messages": every[name], "probes": probes}) for name in wanted]
-    Path("sessions.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return "sessions.jsonl"
+    path = Path("-".join(wanted)).with_suffix(".jsonl")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
 
 
 class InThisProcess:
@@ -423,7 +424,7 @@ def lab_output() -> object:
     played = (recordings("work"), "--static", "100", "--budget", "4000")
     with patch.object(lab_running, "Cores", InThisProcess):
         run = output_of("lab", "run", *played, "--policy", "default+summary", "--baselines", "full,threshold")
-        tuned = output_of("lab", "tune", *played, "--vary", "fold.tail_share=0.1")
+        tuned = output_of("lab", "tune", *played, "--vary", "fold.tail_share=0.05")
     stopped = rows_of([lab_running.Entry("text", "text", 1, problems=["text"], missing=1)])
     return {"lab run": keys_of(*run, *stopped), "lab tune": keys_of(*tuned)}
 
@@ -443,7 +444,7 @@ def benchmark_output() -> object:
     """Return the keys of what each benchmark writes with `--json`."""
     file, folder = recordings("work", "talk"), Path.cwd()
     small = patch.multiple(appends, ROUNDS=2, APPENDS=1, FLUSHES=1), patch.multiple(size, STEPS=2)
-    with small[0], small[1], patch.multiple(opening, SIZES=(300, 300), REPEATS=1):
+    with small[0], small[1], patch.multiple(opening, SIZES=(200, 200), REPEATS=1):
         log_figures = figures_of(log, "--only", "appends,size,opening", "--no-peers", "--quick")
     needle_row = {"name": "text", "messages": [], "shown": ["text"], "found": [None]}
     found: dict[str, object] = {
@@ -451,7 +452,7 @@ def benchmark_output() -> object:
         "log": log_figures,
         "log writers": writer_figures(folder),
         "prepare": figures_of(prepare, "--sizes", "20", "--repeats", "1", "--peers", ""),
-        "recall": figures_of(recall, "--chats", file, "--work", file, "--long", file, "--messages", "60"),
+        "recall": figures_of(recall, "--chats", file, "--work", file, "--long", recordings("talk"), "--messages", "60"),
         "retention": figures_of(retention, file, "--budget", "6000", "--ledger", "200", Pool=ThreadPool, FAR=2),
         "start": figures_of(start, "--runs", "1", first_line=a_second, seconds_of=a_second),
         "validity": figures_of(validity, file, "--budgets", "8000", Pool=ThreadPool),
