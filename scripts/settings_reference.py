@@ -14,14 +14,16 @@ from holdfast.core.planning.presets import PRESETS
 
 TARGET = Path(__file__).parent.parent / "docs" / "settings.md"
 BLOCK = re.compile(r"(?<=<!-- reference -->\n).*?(?=<!-- end -->)", re.DOTALL)
+MAY = {"lower": "lower it", "any": "set it"}
 HEAD = "| setting | default | what it is | also |\n|---|---|---|---|\n"
 
 
 def reference() -> str:
-    """Return the tables, one for each group of settings, and what the presets say."""
+    """Return the tables: one for each group of settings, what untrusted projects may set, and what the presets say."""
     groups = groupby(DECLARATIONS.values(), key=lambda one: one.group)
     tables = [f"\n### {name}\n\n{HEAD}{''.join(map(row, ones))}" for name, ones in groups]
-    return "".join([*tables, "\n### What the presets say\n\n", *presets(), "\n"])
+    before = "\n### What a project may set before you trust it\n\n"
+    return "".join([*tables, before, *harmless(), "\n### What the presets say\n\n", *presets(), "\n"])
 
 
 def row(one: Declaration) -> str:
@@ -30,6 +32,14 @@ def row(one: Declaration) -> str:
     # The variable HOLDFAST_<NAME> goes without saying.
     also = ", ".join(f"`{name}`" for name in (*one.also, *one.variables[1:]))
     return f"| `{one.name}` | {default} | {one.help} | {also} |\n"
+
+
+def harmless() -> Iterator[str]:
+    """Yield the rows of what an untrusted project may do with a setting; every other setting is refused."""
+    yield "| setting | an untrusted project may |\n|---|---|\n"
+    for one in DECLARATIONS.values():
+        if one.untrusted != "refused":
+            yield f"| `{one.name}` | {MAY[one.untrusted]} |\n"
 
 
 def presets() -> Iterator[str]:

@@ -92,7 +92,7 @@ def test_a_project_that_is_not_trusted_sends_nothing_to_its_agents(tmp_path: Pat
     found = load(flags={}, cwd=project, environ={"HOLDFAST_HOME": str(home)})
 
     assert dict(found.agents) == {}
-    assert "sends conversations to elsewhere.example" in found.notes[0]
+    assert "agents is left out, because an untrusted project may not set it" in found.notes[0]
 
 
 def test_what_is_wrong_with_one_agent_leaves_the_others(tmp_path: Path) -> None:

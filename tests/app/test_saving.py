@@ -119,7 +119,7 @@ def test_the_users_file_is_for_his_eyes_only_and_the_projects_is_not(
         0o600,
     )
     assert (shared, stat.S_IMODE(shared.stat().st_mode)) == (project / "holdfast.toml", 0o644)
-    assert settings().max_steps == 40
+    assert settings(environ={"HOLDFAST_TRUST": str(project)}).max_steps == 40
     assert list(home.iterdir()) == [own]
 
 

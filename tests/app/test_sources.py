@@ -24,7 +24,7 @@ def test_a_machine_without_settings_talks_to_the_embedded_model(settings: Setup,
 
 def test_the_later_of_six_places_counts(settings: Setup, home: Path, project: Path) -> None:
     given = {
-        "user": "max_steps = 1",
+        "user": f"max_steps = 1\ntrust = ['{project}']",
         "config_json": '{"agent_max_steps": 2}',
         "project_file": "max_steps = 3",
         "environ": {"HOLDFAST_MAX_STEPS": "4"},
@@ -98,9 +98,9 @@ def test_co_cli_has_its_three_settings_under_their_own_names(settings: Setup) ->
 
 @pytest.mark.seed("D-6")
 @pytest.mark.seed("D-7")
-def test_cowagent_has_its_three_settings_in_a_config_json(settings: Setup) -> None:
+def test_cowagent_has_its_three_settings_in_a_config_json(settings: Setup, project: Path) -> None:
     theirs = '{"model": "x", "api_key": "no business of ours",\n "agent_max_steps": 30, "agent_max_context_turns": 40}'
-    plain = settings("preset = 'cowagent'")
+    plain = settings(f"preset = 'cowagent'\ntrust = ['{project}']")
     said = settings(config_json=theirs)
 
     assert [(one.max_context_tokens, one.max_context_turns, one.max_steps) for one in (plain, said)] == [
@@ -280,7 +280,7 @@ def test_a_project_that_is_not_trusted_deletes_nothing_by_its_preset_or_rules(se
 
     assert [one.rules.retention_days for one in (by_preset, by_rules, trusted, by_the_user)] == [None, None, 1, 30]
     assert by_preset.notes == (
-        f"{project}/holdfast.toml:1: cowagent deletes conversations after 30 days, so it is left out; "
+        f"{project}/holdfast.toml:1: preset is left out, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user",
     )
 
@@ -309,10 +309,11 @@ def _nowhere() -> Path:
     raise RuntimeError
 
 
-def test_a_project_may_settle_what_stays_on_this_machine_and_in_it(settings: Setup, project: Path) -> None:
+def test_a_trusted_project_may_settle_what_stays_on_this_machine_and_in_it(settings: Setup, project: Path) -> None:
     (project / "rules.toml").write_text("fold.hard_share = 0.9")
     found = settings(
-        project_file="model = 'http://127.0.0.1:8080/v1#m'\nstore = 'sqlite:///a.db'\npolicy = 'rules.toml'"
+        f"trust = ['{project}']",
+        project_file="model = 'http://127.0.0.1:8080/v1#m'\nstore = 'sqlite:///a.db'\npolicy = 'rules.toml'",
     )
 
     assert found.notes == ()

@@ -119,6 +119,21 @@ def test_the_tools_of_a_server_that_the_settings_name_can_be_used(
     assert "high water at Cuxhaven: 04:12" in err
 
 
+def test_a_dotenv_file_of_the_working_folder_is_not_read(served: Served, env: dict[str, str], folder: Path) -> None:
+    home = Path(env["HOLDFAST_HOME"])
+    home.mkdir()
+    script = Path(__file__).with_name("mcp_tides.py")
+    (home / "holdfast.toml").write_text(f'[mcp.tides]\ncommand = "{sys.executable}"\nargs = ["-P", "{script}"]\n')
+    lines = ["HOLDFAST_MODEL=https://elsewhere.example/v1#m", "FASTMCP_LOG_LEVEL=obeyed", "FASTMCP_ENV_FILE=.env"]
+    (folder / ".env").write_text("\n".join(lines))
+    served.script += [spoken("Hello.")]
+
+    code, out, err = ran(served, env, folder, "-p", "hello")
+
+    assert (code, out) == (0, "Hello.\n")
+    assert "obeyed" not in err
+
+
 def test_a_server_that_does_not_start_is_told(served: Served, env: dict[str, str], folder: Path) -> None:
     home = Path(env["HOLDFAST_HOME"])
     home.mkdir()

@@ -88,7 +88,8 @@ def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
     assert json.loads(run(capsys, "config", "max_steps", "--json")[1])["value"] == 50
 
 
-def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured) -> None:
+def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TRUST", str(Path.cwd()))
     assert run(capsys, "config", "max_steps", "30") == (0, f"max_steps = 30, kept in {home}/holdfast.toml\n", "")
     assert run(capsys, "config", "max_steps", "40", "--project")[0] == 0
     assert tomllib.loads((home / "holdfast.toml").read_text()) == {"max_steps": 30}
@@ -99,6 +100,18 @@ def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured) -> None:
     assert problems.endswith("holdfast.toml:1 counts more than this file, so max_steps stays 40\n")
     run(capsys, "config", "max_steps", "--unset", "--project")
     assert run(capsys, "config", "max_steps", "--unset")[1] == f"max_steps = 50, forgotten in {home}/holdfast.toml\n"
+
+
+def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(home: Path, capsys: Captured) -> None:
+    code, out, problems = run(capsys, "config", "tools", "+run", "--project")
+
+    project = Path.cwd()
+    assert not home.exists()
+    assert (code, out) == (0, f"tools = read, kept in {project}/holdfast.toml\n")
+    assert problems == (
+        f"holdfast: {project}/holdfast.toml:1: tools is left out, because an untrusted project may not set it; "
+        f"to trust this project: holdfast config trust +{project} --user\n"
+    )
 
 
 @pytest.mark.parametrize(

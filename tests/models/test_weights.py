@@ -70,6 +70,20 @@ async def test_weights_are_fetched_once_and_kept_for_their_user_alone(tmp_path: 
 
 
 @pytest.mark.usefixtures("index")
+async def test_nothing_of_the_working_folder_runs_while_weights_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pip.py").write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
+    monkeypatch.chdir(project)
+
+    path = await fetched(TINY, folder=Path("../cache"))
+
+    assert (path.read_bytes(), names_in(project)) == (CONTENT, ["pip.py"])
+
+
+@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("spoilt", [b"", CONTENT[:1000], b"X" + CONTENT[1:]], ids=["empty", "half", "changed"])
 async def test_a_file_that_is_not_whole_is_fetched_anew(tmp_path: Path, spoilt: bytes) -> None:
     (tmp_path / "tiny.gguf").write_bytes(spoilt)

@@ -24,6 +24,7 @@ from holdfast.app.kinds import (
     nearest,
 )
 from holdfast.app.tables import HookCommands, McpServer, McpServers, ModelFacts, ModelTables
+from holdfast.app.trust import Untrusted
 from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.situation import MAX_LIMIT, MIN_TOKENS
 from holdfast.errors import SettingsError
@@ -45,6 +46,8 @@ class Declaration:
     """Other names it has in files and commands."""
     variables: tuple[str, ...] = ()
     """Every variable of the environment that sets it; the first one counts."""
+    untrusted: Untrusted = "refused"
+    """What a project may do with it before the user trusts the project."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,8 +55,17 @@ class Declaration:
         return (self.name, *self.also)
 
 
-def _about(group: str, kind: Kind, help: str, *, also: str = "", variables: str = "") -> Mapping[str, object]:  # noqa: A002
-    return {"group": group, "kind": kind, "help": help, "also": also.split(), "variables": variables.split()}
+def _about(
+    group: str,
+    kind: Kind,
+    help: str,  # noqa: A002
+    *,
+    also: str = "",
+    variables: str = "",
+    untrusted: Untrusted = "refused",
+) -> Mapping[str, object]:
+    names = {"also": also.split(), "variables": variables.split()}
+    return {"group": group, "kind": kind, "help": help, "untrusted": untrusted, **names}
 
 
 ANSWERS, KEEPING, PLACES, TOOLS, PROGRAM = (
@@ -231,6 +243,7 @@ class Values:
             Whole(1, 10**6, "none"),
             "How many steps an agent may take in a turn; 0 is any number",
             also="agent_max_steps",
+            untrusted="lower",
         ),
     )
     mcp: Mapping[str, McpServer] = field(
@@ -245,12 +258,18 @@ class Values:
     )
     trust: tuple[Path, ...] = field(
         default=(),
-        metadata=_about(TOOLS, Folders(), "Projects whose settings may run programs and send conversations elsewhere"),
+        metadata=_about(
+            TOOLS,
+            Folders(),
+            "Projects whose settings all count: they may run programs and send conversations elsewhere",
+        ),
     )
 
     colour: str = field(
         default="auto",
-        metadata=_about(PROGRAM, Choice("auto", "always", "never"), "Whether output is coloured", also="color"),
+        metadata=_about(
+            PROGRAM, Choice("auto", "always", "never"), "Whether output is coloured", also="color", untrusted="any"
+        ),
     )
 
 
@@ -265,6 +284,7 @@ def _declaration(item: "Field[object]") -> Declaration:
         default=None if item.default is MISSING else item.default,
         also=tuple(cast("list[str]", facts["also"])),
         variables=(own, *cast("list[str]", facts["variables"])),
+        untrusted=cast("Untrusted", facts["untrusted"]),
     )
 
 

@@ -14,7 +14,7 @@ from holdfast.app.declarations import DECLARATIONS, Values, canonical, choices, 
 from holdfast.app.kinds import WrongValueError
 from holdfast.app.places import Places, shortened
 from holdfast.app.policies import LIMITS, LINKS, changed, link_of, policy_in, value_in
-from holdfast.app.trust import is_trusted, why_trust
+from holdfast.app.trust import is_trusted, refusal, trust_command
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import policy_of
 from holdfast.errors import SettingsError
@@ -22,8 +22,9 @@ from holdfast.errors import SettingsError
 __all__ = ["Given", "Row", "Settings", "Source", "canonical", "changed_to", "checked", "choices", "keys", "settled"]
 
 SourceKind: TypeAlias = Literal[
-    "default", "preset", "policy", "user", "config.json", "project", "environment", "command line", "session"
+    "default", "preset", "policy", "user", "project", "environment", "command line", "session"
 ]
+"""Who gave a value; `user` and `project` have a `holdfast.toml` and a `config.json` each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +167,10 @@ def settled(
         "boards": where.boards,
     }
     sources: dict[str, Source] = {}
-    is_safe = _is_trusted(given, where)
-    for one in given if is_safe else _harmless(given, where, told):
+    for one in given if _is_trusted(given, where) else _permitted(given, where, told):
         _take(one, values, sources)
     preset, file = cast("str", values.get("preset", "default")), cast("Path | None", values.get("policy"))
     base, origin = _base_policy(preset, file, sources, wrong)
-    if not is_safe:
-        base = _without_deletion(base, sources, where, told)
     linked = {name: values[name] for name in LINKS if name in values}
     rules = _ruled(base, linked, sources, wrong)
     for name in LINKS:
@@ -198,30 +196,21 @@ def _is_trusted(given: Sequence[Given], where: Places) -> bool:
     return is_trusted(where.project_folder, trusted)
 
 
-def _harmless(given: Sequence[Given], where: Places, notes: list[str]) -> list[Given]:
-    """Return what counts where the project is not trusted: of its settings, those that can do no harm."""
-    heeded: list[Given] = []
+def _permitted(given: Sequence[Given], where: Places, notes: list[str]) -> Sequence[Given]:
+    """Return what counts where the project is not trusted; a note tells of each setting that is left out."""
+    own = [one for one in given if one.source.kind != "project"]
+    if len(own) == len(given):
+        return given
+    present = settled(own, where)
+    permitted: list[Given] = []
     for one in given:
-        reason = why_trust(one.name, one.value, where.project_folder) if one.source.kind == "project" else None
-        if reason is None:
-            heeded.append(one)
+        is_own, rule = one.source.kind != "project", DECLARATIONS[one.name].untrusted
+        if is_own or (reason := refusal(rule, one.value, present.value(one.name))) is None:
+            permitted.append(one)
         else:
-            notes.append(_left_out(one.source, f"{one.name} {reason}", where))
-    return heeded
-
-
-def _without_deletion(base: Policy, sources: Mapping[str, Source], where: Places, notes: list[str]) -> Policy:
-    """Return a policy that deletes nothing, where it is a project that has chosen it."""
-    chosen = [sources[name] for name in ("preset", "policy") if name in sources and sources[name].kind == "project"]
-    if not chosen or base.retention_days is None:
-        return base
-    notes.append(_left_out(chosen[-1], f"{base.name} deletes conversations after {base.retention_days} days", where))
-    return replace(base, retention_days=None)
-
-
-def _left_out(source: Source, what: str, where: Places) -> str:
-    remedy = f"holdfast config trust +{shortened(where.project_folder)} --user"
-    return f"{source}: {what}, so it is left out; to trust this project: {remedy}"
+            remedy = f"to trust this project: {trust_command(where.project_folder)}"
+            notes.append(f"{one.source}: {one.name} is left out, because {reason}; {remedy}")
+    return permitted
 
 
 def _take(one: Given, values: dict[str, object], sources: dict[str, Source]) -> None:

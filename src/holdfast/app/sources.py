@@ -138,10 +138,9 @@ def _keys_in(key: str, value: object, source: Source) -> Iterator[str]:
 
 def _in_json(where: Places) -> Iterator[Found]:
     """Yield the `agent_*` keys of a `config.json`: the user's, then the project's nearest that has any."""
-    files = [where.user_folder / OTHER_FILE]
-    files += [path for path in where.found(OTHER_FILE) if AGENT in _glance(path)][:1]
-    for path in files:
-        yield from _keys_of_json(path)
+    yield from _keys_of_json(where.user_folder / OTHER_FILE, "user")
+    for path in [path for path in where.found(OTHER_FILE) if AGENT in _glance(path)][:1]:
+        yield from _keys_of_json(path, "project")
 
 
 def _glance(path: Path) -> str:
@@ -151,7 +150,7 @@ def _glance(path: Path) -> str:
         return ""
 
 
-def _keys_of_json(path: Path) -> Iterator[Found]:
+def _keys_of_json(path: Path, kind: SourceKind) -> Iterator[Found]:
     text, file = _glance(path), shortened(path)
     if AGENT not in text:
         return
@@ -164,7 +163,7 @@ def _keys_of_json(path: Path) -> Iterator[Found]:
     for key, value in cast("dict[str, object]", table).items() if isinstance(table, dict) else ():
         if not key.startswith(AGENT):
             continue
-        source = Source("config.json", file, _line_of(key, text))
+        source = Source(kind, file, _line_of(key, text))
         try:
             name = canonical(key, where=str(source))
         except SettingsError as error:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
 
 ANSWER_TOKENS = 1_024
+MCP_SETTINGS_VARIABLE = "FASTMCP_ENV_FILE"
 SYSTEM = "You are a helpful assistant. Answer in Markdown, in the language of the user."
 SUB_SYSTEM = "You work on a task that another agent gives you. Answer with what it asks for, and no more."
 TOOL_SYSTEM = " You work in the folder {folder}; look before you answer questions about it."
@@ -124,6 +125,9 @@ def _sub_agent(named: NamedAgent, model: str, toolsets: Sequence[AbstractToolset
 
 
 def _mcp(server: McpServer) -> AbstractToolset[object]:
+    # FastMCP reads its settings when it is imported, by default from `.env` in the working folder: anybody may have
+    # written that file.
+    settings_file = os.environ.setdefault(MCP_SETTINGS_VARIABLE, os.devnull)
     try:
         from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 - an extra, and slow to load
         from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - as above
@@ -131,6 +135,9 @@ def _mcp(server: McpServer) -> AbstractToolset[object]:
         raise SettingsError(
             f"mcp.{server.name}", "needs the client: pip install '.[mcp]' in Holdfast's folder"
         ) from None
+    finally:
+        if settings_file == os.devnull:
+            del os.environ[MCP_SETTINGS_VARIABLE]
     server = server.filled(os.environ)
     if server.url:
         return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(

@@ -103,7 +103,8 @@ def _changed(args: argparse.Namespace) -> int:
     source = now.source(name)
     facts = {"file": str(path), "name": name, "value": now.shown(name), "source": str(source)}
     say(args, f"{name} = {now.shown(name)}, {did} {shortened(file_for(settings, scope))}", facts)
-    if not args.unset and source.name != shortened(path):
+    counting_less = {"default", "preset", "policy", *(["user"] if scope == "project" else [])}
+    if not args.unset and source.name != shortened(path) and source.kind not in counting_less:
         warn(f"{source} counts more than this file, so {name} stays {now.shown(name)}")
     return _complained(now)
 

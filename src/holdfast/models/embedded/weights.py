@@ -101,7 +101,7 @@ async def _fetch(weights: Weights, target: Path, progress: Progress) -> None:
         loop.call_soon_threadsafe(progress, phase, min(done, weights.size), weights.size)
 
     with TemporaryDirectory(prefix=ROOM, dir=target.parent) as name:
-        room = Path(name)
+        room = Path(name).absolute()  # noqa: ASYNC240 - does not touch the disk
         await _download(weights, room, target, tell)
         await asyncio.to_thread(_unpack, weights, room, target, tell)
     tell("ready", weights.size)
@@ -115,6 +115,8 @@ async def _download(weights: Weights, room: Path, target: Path, tell: Callable[[
     environment = {**os.environ, "TMPDIR": str(room)}
     process = await asyncio.create_subprocess_exec(
         *_command(weights, room),
+        # The working folder may be anybody's: `python -m pip` would run a `pip.py` in it, and uv obeys its `uv.toml`.
+        cwd=room,
         env=environment,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
