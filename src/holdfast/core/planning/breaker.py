@@ -29,8 +29,11 @@ REMEDIES = {
     "pins": "unpin something",
     "newest prompt": "say less at once, or put it into a file",
 }
-# How long a command took is no news.
-_DURATION = re.compile(r"\b\d+(?:[.,:]\d+)*\s?(?:ms|s|secs?|seconds?)\b")
+# How long a command took is no news. Where numbers are no duration, the second alternative takes all of them at once,
+# so that a long list of numbers is read once and not again from each of its numbers.
+_DURATION = re.compile(
+    r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)",
+)
 
 
 def stuck(outlook: Outlook) -> str:
@@ -108,11 +111,15 @@ def _marks(entries: Iterable[Entry]) -> Iterator[str]:
         for result in message.results:
             call = calls.get(result.call_id)
             asked = (call.name, call.arguments) if call else ("", "")
-            yield _mark(*asked, _DURATION.sub("", result.text))
+            yield _mark(*asked, _without_durations(result.text))
         if message.role == "assistant" and message.text:
             wishes = Wishes()
             wishes.hear(message.text, "assistant", entry.position or 0)
             yield from (_mark("decided", wish.text) for wish in wishes)
+
+
+def _without_durations(text: str) -> str:
+    return _DURATION.sub(r"\1\2", text)
 
 
 def _mark(*parts: str) -> str:
