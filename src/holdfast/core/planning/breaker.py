@@ -78,6 +78,11 @@ def floor_told(outlook: Outlook) -> str:
     return f"{breakdown(outlook)}; {REMEDIES[max(fixed, key=lambda name: fixed[name])]}"
 
 
+def without_durations(text: str) -> str:
+    """Return a text without the times that something took."""
+    return _DURATION.sub(r"\1\2", text)
+
+
 def _fixed(outlook: Outlook) -> dict[str, int]:
     """Return what no fold makes smaller, by its parts."""
     shown, situation = outlook.shown, outlook.situation
@@ -111,15 +116,11 @@ def _marks(entries: Iterable[Entry]) -> Iterator[str]:
         for result in message.results:
             call = calls.get(result.call_id)
             asked = (call.name, call.arguments) if call else ("", "")
-            yield _mark(*asked, _without_durations(result.text))
+            yield _mark(*asked, without_durations(result.text))
         if message.role == "assistant" and message.text:
             wishes = Wishes()
             wishes.hear(message.text, "assistant", entry.position or 0)
             yield from (_mark("decided", wish.text) for wish in wishes)
-
-
-def _without_durations(text: str) -> str:
-    return _DURATION.sub(r"\1\2", text)
 
 
 def _mark(*parts: str) -> str:
