@@ -16,8 +16,8 @@ Key: TypeAlias = tuple[str, ...]
 MARK = "\ufeff"
 _TOKEN = re.compile(
     r"""
-    \"{3}(?:\\.|[^\\])*?\"{3,5} | '{3}.*?'{3,5}      # strings over many lines
-    | "(?:\\.|[^"\\\n])*" | '[^'\n]*' | \#[^\n]*    # strings and comments
+    \"{3}(?:\\.|[^\\])*?(?:\"{3,5}|\\?\Z) | '{3}.*?(?:'{3,5}|\Z)  # strings over many lines, open ones to the end
+    | "(?:\\.|[^"\\\n])*+"? | '[^'\n]*+'? | \#[^\n]*              # strings and comments
     | [\[\]{}\n]
     """,
     re.DOTALL | re.VERBOSE,

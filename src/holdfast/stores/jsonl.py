@@ -22,13 +22,16 @@ HEADER_SCHEMA = 1
 MAX_JOINED_LINES = 1_000
 """Over so many lines a record is looked for before its first line is given up."""
 MAX_JOINED_CHARS = 8_000_000
+MAX_READ_IN_VAIN = 16
+"""How many times the size of a file is read, at most, in search of the ends of values that have none."""
+WINDOW_CHARS, LONGEST_TOKEN = 512, 16
+"""How much of a line is read at first: it may hold many values, and each is read by itself."""
 
 Source: TypeAlias = Literal["holdfast", "openai-chat", "pydantic-ai"]
 _DECODER = json.JSONDecoder(strict=False)
 """Lets raw control characters stand inside strings."""
 _HEAD = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:')
-_CLOSING = re.compile(r'["}\]]')
-"""Without one of these a line ends neither a string nor a record."""
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 _NULS = re.compile(b"\x00+")
 
 
@@ -223,64 +226,106 @@ def _parts(line: bytes) -> list[bytes]:
     return [part for part in _NULS.split(line) if part.strip()]
 
 
+class _Attempt(NamedTuple):
+    """The next value, or why there is none."""
+
+    text: str
+    """What was read for it, from where it begins."""
+    end: int = 0
+    value: object = None
+    problem: str = ""
+    read: int = 0
+    """How many characters were read in vain."""
+    is_open: bool = False
+    """Whether more text could make a value of it."""
+
+
 def _scan(pieces: Sequence[_Piece], found: Loaded) -> Iterator[_Item]:
-    """Yield every JSON value of the pieces, and note what is none."""
-    number, rest = 0, None
+    """Yield every JSON value of the pieces, and note what is none.
+
+    What is read in vain is limited by the size of the file: a file of nothing but beginnings would be read again
+    from each of its lines otherwise.
+    """
+    left = MAX_READ_IN_VAIN * sum(len(piece.text) + 1 for piece in pieces)
+    number, at = 0, 0
     while number < len(pieces):
-        piece = rest or _Piece(pieces[number].line, pieces[number].text.lstrip())
-        used, end, after = 0, 0, ""
-        if piece.text:
-            following = pieces[number + 1 : number + 1 + MAX_JOINED_LINES]
-            used, end, value, problem = _value(piece, following)
-            if problem is None:
-                joined = "\n".join([piece.text, *(more.text for more in following[:used])])
-                yield _Item(piece.line, _size(joined[:end]), value)
-                after = joined[end:].lstrip(" \t\r\n,")
+        line, text = pieces[number]
+        at = at or len(text) - len(text.lstrip())
+        if at < len(text):
+            attempt = _value(pieces, number, at, left)
+            if attempt.problem:
+                left -= attempt.read
+                again = _restart(text, at) if left > 0 else None
+                is_torn = again is None and number == len(pieces) - 1
+                told = f"the file ends in the middle of it ({attempt.problem})"
+                reason = told if is_torn else f"not JSON: {attempt.problem}"
+                found.losses.append(Loss(line, _size(text[at:again]), reason))
+                at = len(text) if again is None else again
             else:
-                after = _given_up(piece, problem, found, is_last=number == len(pieces) - 1)
-        number += used
-        rest = _Piece(pieces[number].line, after) if after else None
-        number += not after
+                yield _Item(line, _size(attempt.text[: attempt.end]), attempt.value)
+                used = attempt.text.count("\n", 0, attempt.end)
+                number += used
+                begun = attempt.text.rfind("\n", 0, attempt.end) + 1 if used else -at
+                text = pieces[number].text
+                at = cast("re.Match[str]", _BETWEEN.match(text, attempt.end - begun)).end()
+        if at >= len(text):
+            number, at = number + 1, 0
 
 
-def _given_up(piece: _Piece, problem: str, found: Loaded, *, is_last: bool) -> str:
-    """Note that a piece is no JSON, and return what of it may be a record of its own."""
-    again = _restart(piece.text)
-    is_torn = again is None and is_last
-    reason = f"the file ends in the middle of it ({problem})" if is_torn else f"not JSON: {problem}"
-    found.losses.append(Loss(piece.line, _size(piece.text[:again]), reason))
-    return "" if again is None else piece.text[again:]
-
-
-def _value(piece: _Piece, following: Sequence[_Piece]) -> tuple[int, int, object, str | None]:
-    """Return how many further lines a value takes, where it ends, the value, and why there is none."""
-    text, problem = piece.text, ""
-    for used in range(len(following) + 1):
-        if used:
-            more = following[used - 1].text
-            text += "\n" + more
-            if not _CLOSING.search(more):
-                continue
-        try:
-            value, end = _DECODER.raw_decode(text)
-        except json.JSONDecodeError as error:
-            problem = problem or f"{error.msg} at character {error.pos + 1}"
-            is_open = error.msg.startswith("Unterminated string") or error.pos >= len(text)
-            if not is_open or len(text) > MAX_JOINED_CHARS:
-                break
-        except (ValueError, RecursionError) as error:
-            problem = f"{type(error).__name__}: {error}"
+def _value(pieces: Sequence[_Piece], number: int, at: int, left: int) -> _Attempt:
+    """Return the value that begins at a character of a piece; it may take further lines."""
+    first = _first_line(pieces[number].text, at)
+    if not first.is_open:
+        return first
+    lines, chars = [first.text], len(first.text)
+    # Each attempt reads from the beginning, so each takes twice as many lines as the one before.
+    while len(lines) <= MAX_JOINED_LINES and chars <= min(left, MAX_JOINED_CHARS):
+        more = pieces[number + len(lines) : number + min(2 * len(lines), MAX_JOINED_LINES + 1)]
+        if not more:
             break
-        else:
-            return used, end, value, None
-    return 0, 0, None, problem
+        for piece in more:
+            lines.append(piece.text)
+            chars += len(piece.text) + 1
+            if chars > MAX_JOINED_CHARS:
+                break
+        attempt = _decoded("\n".join(lines))
+        if not attempt.is_open:
+            # What is wrong with a record is told by its first line, unless there is no reading it at all.
+            is_syntax = attempt.read < len(attempt.text)
+            return attempt._replace(problem=first.problem) if attempt.problem and is_syntax else attempt
+    return first._replace(read=chars)
 
 
-def _restart(text: str) -> int | None:
+def _first_line(line: str, at: int) -> _Attempt:
+    """Return the value that begins at a character of a line, as far as that line goes."""
+    size = WINDOW_CHARS
+    while at + size < len(line):
+        attempt = _decoded(line[at : at + size])
+        # What ends where the window does may go on behind it: a number, a word, an escape.
+        if (attempt.read if attempt.problem else attempt.end) < size - LONGEST_TOKEN:
+            return attempt
+        size *= 2
+    return _decoded(line[at:])
+
+
+def _decoded(text: str) -> _Attempt:
+    """Return the value at the beginning of a text."""
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        is_open = error.msg.startswith("Unterminated string") or error.pos >= len(text)
+        problem = f"{error.msg} at character {error.pos + 1}"
+        return _Attempt(text, problem=problem, read=len(text) if is_open else error.pos, is_open=is_open)
+    except (ValueError, RecursionError) as error:
+        return _Attempt(text, problem=f"{type(error).__name__}: {error}", read=len(text))
+    return _Attempt(text, end, value)
+
+
+def _restart(text: str, at: int) -> int | None:
     """Return where the next record begins in a line whose first is torn: records of one file begin alike."""
-    head = _HEAD.match(text)
-    at = text.find(head.group(), 1) if head else -1
-    return at if at > 0 else None
+    head = _HEAD.match(text, at)
+    again = text.find(head.group(), at + 1) if head else -1
+    return again if again > 0 else None
 
 
 def _size(text: str) -> int:

@@ -7,7 +7,7 @@ in what it was told, asked for or given back. What does not is kept apart, and t
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
@@ -15,7 +15,7 @@ Status: TypeAlias = Literal["confirmed", "uncertain", "open"]
 """Whether a claim rests on what was seen, is a guess, or is a question that is left."""
 MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_SOURCES = 100, 2_000, 50
 _STATUSES: Mapping[str, Status] = {"confirmed": "confirmed", "uncertain": "uncertain", "open": "open"}
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL)
+_OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*```")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Finding:
 
 def findings_in(text: str) -> tuple[Finding, ...]:
     """Return the findings that a text is, or holds in its last fence of JSON; none where it holds none."""
-    for written in (text, *reversed(_FENCE.findall(text))):
+    for written in (text, *reversed([*_fenced(text)])):
         try:
             value: object = json.loads(written)
         except (ValueError, RecursionError):
@@ -64,6 +64,14 @@ def findings_in(text: str) -> tuple[Finding, ...]:
         if found := findings_of(listed):
             return found
     return ()
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """Yield what stands in the fences of a text."""
+    opening = _OPENING.search(text)
+    while opening and (closing := _CLOSING.search(text, opening.end())):
+        yield text[opening.end() : closing.start()]
+        opening = _OPENING.search(text, closing.end())
 
 
 def findings_of(values: object) -> tuple[Finding, ...]:

@@ -29,8 +29,11 @@ REMEDIES = {
     "pins": "unpin something",
     "newest prompt": "say less at once, or put it into a file",
 }
-# How long a command took is no news.
-_DURATION = re.compile(r"\b\d+(?:[.,:]\d+)*\s?(?:ms|s|secs?|seconds?)\b")
+# How long a command took is no news. Where numbers are no duration, the second alternative takes all of them at once,
+# so that a long list of numbers is read once and not again from each of its numbers.
+_DURATION = re.compile(
+    r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)",
+)
 
 
 def stuck(outlook: Outlook) -> str:
@@ -75,6 +78,11 @@ def floor_told(outlook: Outlook) -> str:
     return f"{breakdown(outlook)}; {REMEDIES[max(fixed, key=lambda name: fixed[name])]}"
 
 
+def without_durations(text: str) -> str:
+    """Return a text without the times that something took."""
+    return _DURATION.sub(r"\1\2", text)
+
+
 def _fixed(outlook: Outlook) -> dict[str, int]:
     """Return what no fold makes smaller, by its parts."""
     shown, situation = outlook.shown, outlook.situation
@@ -108,7 +116,7 @@ def _marks(entries: Iterable[Entry]) -> Iterator[str]:
         for result in message.results:
             call = calls.get(result.call_id)
             asked = (call.name, call.arguments) if call else ("", "")
-            yield _mark(*asked, _DURATION.sub("", result.text))
+            yield _mark(*asked, without_durations(result.text))
         if message.role == "assistant" and message.text:
             wishes = Wishes()
             wishes.hear(message.text, "assistant", entry.position or 0)

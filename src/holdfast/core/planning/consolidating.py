@@ -54,7 +54,7 @@ Your tool is {TOOL}. One call a line, as JSON, and nothing else:
 {{"tool": "{TOOL}", "action": "prune", "id": "3f2a", "sources": [51]}}
 Prune an entry only where the messages show that it does not hold any more. Add nothing that is on the board already. \
 At most {MOST_PROPOSALS} calls; where there is nothing worth keeping, write: none"""
-_FENCE = re.compile(r"(?m)^\s*```.*$")
+_FENCE = re.compile(r"(?m)^\s*+```.*$|(^\s++)")
 
 
 class Proposal(NamedTuple):
@@ -149,7 +149,7 @@ def asked_of(piece: str, board: Board) -> Asked:
 
 def calls_in(answer: str) -> Iterator[Mapping[str, object]]:
     """Yield the calls of the tool that an answer holds: objects on lines of their own, or all of them in a list."""
-    bare = _FENCE.sub("", answer).strip()
+    bare = _FENCE.sub(r"\1", answer).strip()
     for text in (bare, *bare.splitlines()):
         try:
             found: object = json.loads(text.strip().rstrip(","))

@@ -114,11 +114,13 @@ def _without_repeated(text: str, sections: Iterable[Section]) -> str:
     known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
     kept = [line for line in text.split("\n") if _is_heading(line) or line.strip() not in known]
     # A heading that everything under it has left says nothing.
-    told = [
-        line
-        for number, line in enumerate(kept)
-        if not _is_heading(line) or _has_words_before_next_heading(kept[number + 1 :])
-    ]
+    told: list[str] = []
+    has_words = False
+    for line in reversed(kept):
+        if has_words or not _is_heading(line):
+            told.append(line)
+        has_words = not _is_heading(line) and (has_words or bool(line.strip()))
+    told.reverse()
     return (
         re.sub(r"\n{3,}", "\n\n", "\n".join(_apart(told))).strip()
         if any(not _is_heading(line) and line.strip() for line in told)
@@ -136,15 +138,6 @@ def _apart(lines: Iterable[str]) -> Iterator[str]:
 
 def _is_heading(line: str) -> bool:
     return line.startswith("#") or (line.endswith(":") and not line.startswith("- "))
-
-
-def _has_words_before_next_heading(lines: list[str]) -> bool:
-    for line in lines:
-        if _is_heading(line):
-            return False
-        if line.strip():
-            return True
-    return False
 
 
 def _told(spans: Spans) -> str:

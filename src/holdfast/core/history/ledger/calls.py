@@ -28,7 +28,7 @@ _CONTENT_KEYS = (
 _RANGE_KEYS = (("start_line", "end_line"), ("line_start", "line_end"), ("startline", "endline"), ("start", "end"))
 _EDITOR_VERBS = frozenset({"view", "create", "str_replace", "insert", "undo_edit", "open", "edit", "write", "read"})
 _WRITING = r"write|edit|creat|replace|patch|insert|append|delete|remove|rename|move|save"
-_URL = r"\w+://\S+"
+_URL = r"\b\w++://\S+"
 _HEAD_CHARS = 2_000
 """How much of a command is searched for paths."""
 _LINE_CHARS = 160

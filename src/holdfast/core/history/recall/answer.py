@@ -16,7 +16,7 @@ from holdfast.core.history.recall.asking import Recall
 from holdfast.core.history.recall.differences import Difference
 
 MARK_CHARS = 6
-_HEADING_LIKE = re.compile(r"(?m)^#\d+\S* (?:system|user|assistant|tool|memory|task)\b")
+_HEADING_LIKE = re.compile(r"(?m)^#\d\S*+ (?:system|user|assistant|tool|memory|task)\b")
 YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
 
 

@@ -20,7 +20,7 @@ _PLACE = re.compile(
 )
 _RUN = re.compile(rf"#?(\d{{1,{MAX_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_DIGITS}}})")
 _SPAN = re.compile(rf"[lL]?(\d{{1,{MAX_DIGITS}}})?-[lL]?(\d{{1,{MAX_DIGITS}}})?")
-_DASHES = re.compile(r"\s*[-‐‑‒–—]\s*(?=[#lL\d]|$)")
+_DASHES = re.compile(r"(?<!\s)\s*+[-‐‑‒–—]\s*+(?=[#lL\d]|$)")
 _NOUN = re.compile(r"(?i)(?<!\w)(?:messages?|msg|ref)(?=[\s:]*#?\d)[\s:]*")
 _CALL_ID = re.compile(r"\w[\w.:|/+=@~-]{0,499}")
 

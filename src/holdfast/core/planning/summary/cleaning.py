@@ -18,7 +18,7 @@ CITATION = r"\[\s?#\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?(?:\s?[,;]\s?#?\d{1,9}(?:
 
 _BREAK = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _REASONING = re.compile(r"(?is)\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)")
-_FENCE = re.compile(r"\s*(```|~~~)[`~]*\s*([\w-]*)\s*")
+_FENCE = re.compile(r"\s*+(```|~~~)[`~]*+\s*+([\w-]*+)\s*+")
 _WRAPPER = re.compile(r"(?i)<(summary|output|answer|response)>")
 _ECHO = re.compile(rf"(?i)</?(?:{'|'.join(NAMES)})-[0-9a-f]{{{MARK_CHARS}}}\s?>")
 _SUMMARY = (
