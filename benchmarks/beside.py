@@ -3,7 +3,7 @@
     python -m benchmarks.beside [PEER …] [--only prepare,needles,loop,size,imports] [--json FILE]
 
 Makes an environment for each peer under `.peers`, once, and asks its worker there. With everybody and everything it
-writes `benchmarks/RESULTS.md`; a part of it goes to standard output only.
+writes `benchmarks/TOOL_RETURN_PARTS.md`; a part of it goes to standard output only.
 """
 
 import argparse
@@ -20,28 +20,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import imports, loop, needles, prepare
-from benchmarks.peers import ROOT, Peer, PeerError, chosen
-from benchmarks.reporting import progress, save
+from benchmarks.peers import ROOT, Peer, PeerError, choose_peers
+from benchmarks.reporting import print_progress, save_figures
 from benchmarks.store import size
 
 RESULTS = ROOT / "benchmarks/RESULTS.md"
 SIZES, BUDGET, REPEATS, SECONDS = [100, 1_000, 4_000], 16_000, 7, 4.0
-ONE_RUN = "Figures stand beside others of the same run, not of another: the machine's own speed changes."
-INTERRUPTED = 130
+SAME_RUN_NOTE = "Figures stand beside others of the same run, not of another: the machine's own speed changes."
+INTERRUPTED_EXIT = 130
 
 
-async def prepared(peers: Sequence[Peer]) -> Any:
+async def measure_prepare(peers: Sequence[Peer]) -> Any:
     names = [peer.name for peer in peers]
-    return await prepare.measured(prepare.cases_of(SIZES), BUDGET, names, repeats=REPEATS, seconds=SECONDS)
+    return await prepare.measure(prepare.make_cases(SIZES), BUDGET, names, repeats=REPEATS, seconds=SECONDS)
 
 
-def prepared_table(rows: list[dict[str, Any]]) -> str:
-    return prepare.in_markdown(rows, SIZES)
+def render_prepare(rows: list[dict[str, Any]]) -> str:
+    return prepare.render_markdown(rows, SIZES)
 
 
-async def kept(peers: Sequence[Peer]) -> Any:
+async def measure_size(peers: Sequence[Peer]) -> Any:
     with tempfile.TemporaryDirectory(prefix="holdfast-size-") as folder:
-        return await size.measured(Path(folder), [peer.name for peer in peers])
+        return await size.measure(Path(folder), [peer.name for peer in peers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ class Part:
     title: str
     measure: Callable[[Sequence[Peer]], Awaitable[Any]]
     table: Callable[[Any], str]
-    words: str
+    explanation: str
 
 
 PARTS = {
-    "prepare": Part("Preparing the next request", prepared, prepared_table, prepare.WORDS),
-    "needles": Part("What reaches the summariser", needles.measured, needles.table, needles.WORDS),
-    "loop": Part("One prompt, many tool calls", loop.measured, loop.table, loop.WORDS),
-    "size": Part("Bytes on disk", kept, size.in_markdown, size.WORDS),
-    "imports": Part("Loading", imports.measured, imports.table, imports.WORDS),
+    "prepare": Part("Preparing the next request", measure_prepare, render_prepare, prepare.EXPLANATION),
+    "needles": Part("What reaches the summariser", needles.measure, needles.render_table, needles.EXPLANATION),
+    "loop": Part("One prompt, many tool calls", loop.measure, loop.render_table, loop.EXPLANATION),
+    "size": Part("Bytes on disk", measure_size, size.render_markdown, size.EXPLANATION),
+    "imports": Part("Loading", imports.measure, imports.render_table, imports.EXPLANATION),
 }
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Return what this was measured on."""
     names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
     facts = [
@@ -81,22 +81,22 @@ def _cpu_lines() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def document(figures: dict[str, Any], peers: Sequence[Peer], where: str) -> str:
+def render_document(figures: dict[str, Any], peers: Sequence[Peer], machine_text: str) -> str:
     """Return the whole report."""
     versions = [f"Holdfast {version('holdfast')}", *(", ".join(peer.packages) for peer in peers if peer.packages)]
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     pieces = [
         "# Beside the peers",
-        f"Written by `make bench-peers` on {day}, and never by hand.\n{where}.\n{ONE_RUN}",
+        f"Written by `make bench-peers` on {day}, and never by hand.\n{machine_text}.\n{SAME_RUN_NOTE}",
         "\n".join(f"- {line}" for line in versions),
     ]
     for name, found in figures.items():
         part = PARTS[name]
-        pieces += [f"## {part.title}", part.words, part.table(found)]
+        pieces += [f"## {part.title}", part.explanation, part.table(found)]
     return "\n\n".join(pieces) + "\n"
 
 
-async def measured(peers: Sequence[Peer], parts: Sequence[str]) -> dict[str, Any]:
+async def measure_parts(peers: Sequence[Peer], parts: Sequence[str]) -> dict[str, Any]:
     """Return the figures of each part."""
     return {name: await part.measure(peers) for name, part in PARTS.items() if name in parts}
 
@@ -111,20 +111,20 @@ def main() -> None:
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"{', '.join(unknown)}: no such part; there are {', '.join(PARTS)}")
     try:
-        peers = chosen(options.peers)
-        where = machine()
-        figures = asyncio.run(measured(peers, parts))
+        peers = choose_peers(options.peers)
+        where = describe_machine()
+        figures = asyncio.run(measure_parts(peers, parts))
     except PeerError as error:
         parser.error(str(error))
     except KeyboardInterrupt:
-        progress("\ninterrupted; nothing was written")
-        sys.exit(INTERRUPTED)
-    save(figures, options.json)
-    text = document(figures, peers, where)
+        print_progress("\ninterrupted; nothing was written")
+        sys.exit(INTERRUPTED_EXIT)
+    save_figures(figures, options.json)
+    text = render_document(figures, peers, where)
     print(text)
     if not options.peers and len(figures) == len(PARTS):
         RESULTS.write_text(text)
-        progress(f"written to {RESULTS}")
+        print_progress(f"written to {RESULTS}")
 
 
 if __name__ == "__main__":

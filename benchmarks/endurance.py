@@ -22,21 +22,21 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.reporting import progress, save, verdict
+from benchmarks.reporting import print_progress, save_figures, verdict
 from holdfast import Session, counter_for, validate
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, message_tokens
 from holdfast.session.request import PreparedRequest
-from holdfast.testing.chat import Json, answered, called, returned, said
-from holdfast.testing.sessions import STORY
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import SAMPLE_PROSE
 from holdfast.wire.formats import format_named
 
 MODEL, SYSTEM = "gpt-5", "You are a careful engineer. Run the tests before you answer."
-PLACES: tuple[str, ...] = ("prompt", "answer", "result")
-PLANT_EVERY, STRETCH = 50, 1_000
+FACT_PLACES: tuple[str, ...] = ("prompt", "answer", "result")
+PLANT_EVERY, STRETCH_TURNS = 50, 1_000
 ANSWER_TOKENS = 1_000
-MOST_GROWTH = 1.5
+MAX_GROWTH = 1.5
 """How much more the last stretch may take than the first: the machine's own speed swings by as much."""
-SIGNS = ("amber", "cobalt", "crimson", "indigo", "ochre", "teal", "umber", "violet")
+COLORS = ("amber", "cobalt", "crimson", "indigo", "ochre", "teal", "umber", "violet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Fact:
 
     number: int
     place: str
-    sign: str
+    color: str
 
     @property
     def text(self) -> str:
         """The sentence that is planted."""
-        return f"The signal of buoy {self.number} is {self.sign}-{7 * self.number + 3}."
+        return f"The signal of buoy {self.number} is {self.color}-{7 * self.number + 3}."
 
     @property
     def question(self) -> str:
@@ -70,7 +70,7 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Found:
+class EnduranceResult:
     """What a run has shown."""
 
     turns: int = 0
@@ -101,72 +101,74 @@ class Found:
         }
 
 
-class Agent:
+class SimulatedAgent:
     """One conversation that goes on and on."""
 
     def __init__(self, path: Path, budget: int, seed: int = 1) -> None:
         self.path, self.budget = path, budget
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.counter, self.wire = counter_for(MODEL), format_named("openai-chat")
         self.counted: dict[str, int] = {}
         self.facts: list[Fact] = []
-        self.found = Found()
+        self.result = EnduranceResult()
         self.stretch = Stretch()
-        self.took: list[float] = []
+        self.request_ms: list[float] = []
         """Milliseconds of each request of this stretch."""
         self.now_ms = 1_700_000_000_000
 
-    async def run(self, turns: int, seconds: float, stretch: int = STRETCH) -> Found:
+    async def run(self, turns: int, seconds: float, stretch: int = STRETCH_TURNS) -> EnduranceResult:
         """Work for so many turns, or so long, and return what was found."""
-        began, session = time.monotonic(), await self._opened()
-        while self.found.turns < turns and time.monotonic() - began < seconds:
+        began, session = time.monotonic(), await self._open()
+        while self.result.turns < turns and time.monotonic() - began < seconds:
             await self._turn(session)
-            if self.found.turns % stretch == 0:
-                session = await self._resumed(session)
-                self._measure()
-        await session.record([said("And now?")])
-        await self._reach(session, await self._asked(session))
+            if self.result.turns % stretch == 0:
+                session = await self._resume(session)
+                self._end_stretch()
+        await session.record([user_message("And now?")])
+        await self._count_reachable(session, await self._check_request(session))
         await session.close()
-        if not self.found.stretches:
-            self._measure()
-        return self.found
+        if not self.result.stretches:
+            self._end_stretch()
+        return self.result
 
-    async def _opened(self) -> Session:
+    async def _open(self) -> Session:
         return await Session.open("agent", store=f"sqlite:///{self.path}", model=MODEL, clock=lambda: self.now_ms)
 
     async def _turn(self, session: Session) -> None:
-        number = self.found.turns
-        told: dict[str, str] = dict.fromkeys(PLACES, "")
+        number = self.result.turns
+        told: dict[str, str] = dict.fromkeys(FACT_PLACES, "")
         if number % PLANT_EVERY == 0:
-            fact = Fact(number, PLACES[number // PLANT_EVERY % len(PLACES)], self.chance.choice(SIGNS))
+            fact = Fact(number, FACT_PLACES[number // PLANT_EVERY % len(FACT_PLACES)], self.rng.choice(COLORS))
             self.facts.append(fact)
             told[fact.place] = f" {fact.text}"
         for message in self._messages(number, told):
             await session.record([message])
             self.now_ms += 5_000
             if message["role"] != "assistant":
-                await self._asked(session)
-        self.found.turns += 1
+                await self._check_request(session)
+        self.result.turns += 1
         self.stretch.turns += 1
 
-    def _messages(self, number: int, told: dict[str, str]) -> Iterator[Json]:
+    def _messages(self, number: int, planted: dict[str, str]) -> Iterator[JsonMessage]:
         path = f"src/part{number % 97}/step{number % 31}.py"
-        yield said(f"Look at {path}: {self._prose(12)}.{told['prompt']}")
-        yield called(f"call_{number}", arguments={"path": path, "start": number % 400})
-        yield returned(f"call_{number}", f"# {path}\n{self._prose(self.chance.choice((20, 80, 300)))}.{told['result']}")
-        yield answered(f"Step {number} is done: {self._prose(25)}.{told['answer']}")
+        yield user_message(f"Look at {path}: {self._prose(12)}.{planted['prompt']}")
+        yield tool_call_message(f"call_{number}", arguments={"path": path, "start": number % 400})
+        yield tool_result_message(
+            f"call_{number}", f"# {path}\n{self._prose(self.rng.choice((20, 80, 300)))}.{planted['result']}"
+        )
+        yield assistant_message(f"Step {number} is done: {self._prose(25)}.{planted['answer']}")
 
     def _prose(self, words: int) -> str:
-        return " ".join(self.chance.choices(STORY.split(), k=words))
+        return " ".join(self.rng.choices(SAMPLE_PROSE.split(), k=words))
 
-    async def _asked(self, session: Session) -> PreparedRequest:
+    async def _check_request(self, session: Session) -> PreparedRequest:
         """Make a request, and hold it against what must hold."""
         started = time.perf_counter()
         request = await session.prepare(self.budget, system=SYSTEM, has_recall=True)
-        self.took.append(1_000 * (time.perf_counter() - started))
-        self.found.requests += 1
-        self.found.invalid += bool(validate(request.messages, "openai-chat"))
-        self.found.oversized += self._tokens(request) > self.budget
+        self.request_ms.append(1_000 * (time.perf_counter() - started))
+        self.result.requests += 1
+        self.result.invalid += bool(validate(request.messages, "openai-chat"))
+        self.result.oversized += self._tokens(request) > self.budget
         return request
 
     def _tokens(self, request: PreparedRequest) -> int:
@@ -179,61 +181,61 @@ class Agent:
         self.counted = sizes
         return sum(sizes[name] for name in request.hashes) + self.counter.count(SYSTEM) + REPLY_OVERHEAD
 
-    async def _resumed(self, session: Session) -> Session:
+    async def _resume(self, session: Session) -> Session:
         """Return the session opened from the disk; it has to go on with the request that comes next."""
-        await session.record([said(f"Where were we at {self.found.turns}?")])
-        before = await self._asked(session)
+        await session.record([user_message(f"Where were we at {self.result.turns}?")])
+        before = await self._check_request(session)
         await session.close()
-        opened = await self._opened()
-        after = await self._asked(opened)
-        self.found.resumed += 1
-        self.found.differing += before.messages != after.messages
-        await opened.record([answered("Here.")])
+        opened = await self._open()
+        after = await self._check_request(opened)
+        self.result.resumed += 1
+        self.result.differing += before.messages != after.messages
+        await opened.record([assistant_message("Here.")])
         return opened
 
-    def _measure(self) -> None:
+    def _end_stretch(self) -> None:
         """End a stretch."""
         gc.collect()
-        so_far = sum(stretch.log_bytes for stretch in self.found.stretches)
+        so_far = sum(stretch.log_bytes for stretch in self.result.stretches)
         files = self.path.parent.glob(f"{self.path.name}*")
         self.stretch.log_bytes = sum(file.stat().st_size for file in files) - so_far
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         self.stretch.memory_bytes = pages * os.sysconf("SC_PAGE_SIZE")
-        self.found.stretches.append(self.stretch)
-        self.stretch.milliseconds = statistics.median(self.took)
+        self.result.stretches.append(self.stretch)
+        self.stretch.milliseconds = statistics.median(self.request_ms)
         taken = f"{self.stretch.milliseconds:.2f} ms for a request"
         sizes = f"{self.stretch.log_bytes / 1e6:.1f} MB of log, {self.stretch.memory_bytes / 1e6:.0f} MB of memory"
-        progress(f"{self.found.turns:,} turns: {taken}, {sizes}")
-        self.stretch, self.took = Stretch(), []
+        print_progress(f"{self.result.turns:,} turns: {taken}, {sizes}")
+        self.stretch, self.request_ms = Stretch(), []
 
-    async def _reach(self, session: Session, request: PreparedRequest) -> None:
+    async def _count_reachable(self, session: Session, request: PreparedRequest) -> None:
         """Look for every fact in view, and else ask for it once."""
         view = "\n".join(str(native.get("content")) for native in request.messages)
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
-        self.found.facts = len(self.facts)
+        self.result.facts = len(self.facts)
         for fact in self.facts:
             if fact.text in view:
-                self.found.in_view += 1
+                self.result.in_view += 1
             elif fact.text in await tool.call({"query": fact.question}):
-                self.found.recalled += 1
+                self.result.recalled += 1
             else:
-                progress(f"lost: {fact.text} (in {fact.place})")
+                print_progress(f"lost: {fact.text} (in {fact.place})")
 
 
-def told(found: Found) -> Iterator[str]:
+def report_lines(result: EnduranceResult) -> Iterator[str]:
     """Yield the lines of a report."""
-    growth = found.growth()
-    reached = found.in_view + found.recalled
-    yield f"{found.turns:,} turns, {found.requests:,} requests"
-    is_sendable, is_same = not found.invalid + found.oversized, not found.differing
-    yield f"invalid {found.invalid}, oversized {found.oversized}: {verdict(is_met=is_sendable)}"
-    yield f"resumed {found.resumed} times, {found.differing} with another request: {verdict(is_met=is_same)}"
+    growth = result.growth()
+    reached = result.in_view + result.recalled
+    yield f"{result.turns:,} turns, {result.requests:,} requests"
+    is_sendable, is_same = not result.invalid + result.oversized, not result.differing
+    yield f"invalid {result.invalid}, oversized {result.oversized}: {verdict(is_met=is_sendable)}"
+    yield f"resumed {result.resumed} times, {result.differing} with another request: {verdict(is_met=is_same)}"
     yield (
-        f"facts {found.facts}: {found.in_view} in view, {found.recalled} after one recall: "
-        f"{verdict(is_met=reached == found.facts)}"
+        f"facts {result.facts}: {result.in_view} in view, {result.recalled} after one recall: "
+        f"{verdict(is_met=reached == result.facts)}"
     )
     for name, ratio in growth.items():
-        yield f"{name}, last stretch beside the first: ×{ratio:.2f}: {verdict(is_met=ratio <= MOST_GROWTH)}"
+        yield f"{name}, last stretch beside the first: ×{ratio:.2f}: {verdict(is_met=ratio <= MAX_GROWTH)}"
 
 
 def main() -> int:
@@ -244,11 +246,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        agent = Agent(Path(folder) / "agent.db", chosen.budget)
+        agent = SimulatedAgent(Path(folder) / "agent.db", chosen.budget)
         found = asyncio.run(agent.run(chosen.turns, chosen.seconds))
-    print("\n".join(told(found)))
-    save({**asdict(found), "growth": found.growth()}, chosen.json)
-    return 0 if found.is_sound and max(found.growth().values()) <= MOST_GROWTH else 1
+    print("\n".join(report_lines(found)))
+    save_figures({**asdict(found), "growth": found.growth()}, chosen.json)
+    return 0 if found.is_sound and max(found.growth().values()) <= MAX_GROWTH else 1
 
 
 if __name__ == "__main__":

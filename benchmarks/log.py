@@ -16,20 +16,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import progress, save
+from benchmarks.reporting import print_progress, save_figures
 from benchmarks.store import appends, opening, size, writers
 from holdfast import govern
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
 
-def parts(options: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
+def measurements(options: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Return what measures, by its name; each has a folder for itself."""
     sizes = opening.SIZES[:-1] if options.quick else opening.SIZES
     return {
-        "appends": lambda folder: asyncio.run(appends.measured(folder)),
-        "size": lambda folder: asyncio.run(size.measured(folder, [] if options.no_peers else ["langchain"])),
-        "opening": lambda folder: asyncio.run(opening.measured(folder, sizes)),
-        "writers": writers.measured,
+        "appends": lambda folder: asyncio.run(appends.measure(folder)),
+        "size": lambda folder: asyncio.run(size.measure(folder, [] if options.no_peers else ["langchain"])),
+        "opening": lambda folder: asyncio.run(opening.measure(folder, sizes)),
+        "writers": writers.measure,
     }
 
 
@@ -51,15 +51,15 @@ def main() -> None:
         parser.error(f"{', '.join(unknown)}: no such part; there are {', '.join(REPORTS)}")
     if options.folder and not options.folder.is_dir():
         parser.error(f"there is no folder {options.folder}")
-    govern(generated_session(50), budget=4_000, model="gpt-5")  # loads the vocabulary
+    govern(generate_session(50), budget=4_000, model="gpt-5")  # loads the vocabulary
     figures: dict[str, Any] = {}
-    for name, measure in parts(options).items():
+    for name, measure in measurements(options).items():
         if name in wanted:
-            progress(f"measuring {name} …")
+            print_progress(f"measuring {name} …")
             with tempfile.TemporaryDirectory(prefix="holdfast-log-", dir=options.folder) as folder:
                 figures[name] = measure(Path(folder))
             print(f"{REPORTS[name](figures[name])}\n", flush=True)
-            save(figures, options.json)
+            save_figures(figures, options.json)
     sys.exit("writers" in figures and not writers.is_sound(figures["writers"]))
 
 

@@ -14,22 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.peers import Peer, rows_of, shown_for
-from benchmarks.reporting import progress
-from benchmarks.tables import DASH, share, table_of, times, yes
+from benchmarks.peers import Peer, measure_from_command_line, run_task
+from benchmarks.reporting import print_progress
+from benchmarks.tables import DASH, render_claim, render_ratio, render_share, table_with_failures
 from holdfast import counter_for
-from holdfast.testing.endpoint import Endpoint, Piece, Received, replied
+from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
 
 WINDOW, STEPS, PART_TOKENS = 16_000, 60, 2_000
-MODEL, SUMMARISER = "gpt-5", "gpt-5-mini"
+MODEL, SUMMARIZER_MODEL = "gpt-5", "gpt-5-mini"
 PROMPT = "Read all parts of the audit log, and tell me which worker failed first. Ticket HX-7731; do not guess."
 ANSWER = "Worker 7 failed first."
 SUMMARY = (
     "The audit log is read with read_part for ticket HX-7731; no worker failed so far. Next: read the following part."
 )
-STUBBORN = 4
+MAX_REQUESTS_PER_STEP = 4
 """How many requests for each step are answered before the script ends the run."""
-WORDS = (
+EXPLANATION = (
     f"Each library's own agent in a window of {WINDOW:,} tokens: {STEPS} tool calls with results of "
     f"{PART_TOKENS:,} tokens of log lines, against an endpoint on this machine that refuses what is too long and "
     'what has broken pairs; it counts with the vocabulary of gpt-5, which Holdfast does too. "Task in" is the share '
@@ -64,44 +64,44 @@ class Script:
     steps: int = STEPS
     tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
 
-    def reply(self, received: Received) -> list[Piece]:
+    def reply(self, received: ReceivedRequest) -> list[ResponsePiece]:
         """Return the answer to a request, or a refusal."""
         path, body = received.line.split("/")[2], received.body
         tally = self.tallies.setdefault(path, Tally())
         messages: Any = body["messages"]
-        tokens = tokens_of(messages, body.get("tools"))
-        if body["model"] == SUMMARISER:
+        tokens = request_tokens(messages, body.get("tools"))
+        if body["model"] == SUMMARIZER_MODEL:
             return self._summary(tally, tokens)
         tally.requests += 1
         tally.tokens += tokens
-        tally.has_task = any(PROMPT in said(message) for message in messages)
+        tally.has_task = any(PROMPT in message_text(message) for message in messages)
         tally.with_task += tally.has_task
-        if broken := orphans(messages):
+        if broken := count_orphans(messages):
             tally.invalid += 1
-            return refused(f"{broken} tool calls or results stand without the other", "invalid_value")
+            return refusal_reply(f"{broken} tool calls or results stand without the other", "invalid_value")
         if tokens > self.window:
             tally.over += 1
-            return too_long(self.window, tokens)
+            return overflow_reply(self.window, tokens)
         tally.answered += 1
-        is_last = tally.answered > self.steps or tally.requests > STUBBORN * self.steps
-        return completion(ANSWER if is_last else None, tally.answered, tokens)
+        is_last = tally.answered > self.steps or tally.requests > MAX_REQUESTS_PER_STEP * self.steps
+        return completion_reply(ANSWER if is_last else None, tally.answered, tokens)
 
-    def _summary(self, tally: Tally, tokens: int) -> list[Piece]:
+    def _summary(self, tally: Tally, tokens: int) -> list[ResponsePiece]:
         tally.summaries += 1
         tally.summary_tokens += tokens
         if tokens > self.window:
             tally.refused_summaries += 1
-            return too_long(self.window, tokens)
-        return completion(SUMMARY, 0, tokens)
+            return overflow_reply(self.window, tokens)
+        return completion_reply(SUMMARY, 0, tokens)
 
 
-def said(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, Any]) -> str:
     """Return the text of a message."""
     content = message.get("content")
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def orphans(messages: Sequence[Mapping[str, Any]]) -> int:
+def count_orphans(messages: Sequence[Mapping[str, Any]]) -> int:
     """Return how many calls stand without a result right behind them, and results without a call right before."""
     broken, waiting = 0, set[str]()
     for message in messages:
@@ -114,32 +114,32 @@ def orphans(messages: Sequence[Mapping[str, Any]]) -> int:
     return broken + len(waiting)
 
 
-def tokens_of(messages: Sequence[Mapping[str, Any]], tools: Any) -> int:
+def request_tokens(messages: Sequence[Mapping[str, Any]], tools: Any) -> int:
     """Return what a request takes: its texts, the calls in it, four tokens for each message, and the tools as JSON."""
     count = counter_for(MODEL).count
     total = count(json.dumps(tools)) if tools else 0
     for message in messages:
-        total += 4 + count(said(message))
+        total += 4 + count(message_text(message))
         total += sum(8 + count(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
     return total
 
 
-def refused(message: str, code: str) -> list[Piece]:
+def refusal_reply(message: str, code: str) -> list[ResponsePiece]:
     """Return a refusal as OpenAI writes it."""
-    return replied(
+    return http_response(
         400, {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": code}}
     )
 
 
-def too_long(window: int, tokens: int) -> list[Piece]:
+def overflow_reply(window: int, tokens: int) -> list[ResponsePiece]:
     """Return the refusal of a request that does not fit."""
     text = (
         f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens."
     )
-    return refused(text, "context_length_exceeded")
+    return refusal_reply(text, "context_length_exceeded")
 
 
-def completion(text: str | None, number: int, tokens: int) -> list[Piece]:
+def completion_reply(text: str | None, number: int, tokens: int) -> list[ResponsePiece]:
     """Return an answer, or without a text the next call of the tool; with its usage."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if text is None:
@@ -149,7 +149,7 @@ def completion(text: str | None, number: int, tokens: int) -> list[Piece]:
     usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
     choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
     head = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": 1_700_000_000, "model": MODEL}
-    return replied(200, {**head, "choices": [choice], "usage": usage})
+    return http_response(200, {**head, "choices": [choice], "usage": usage})
 
 
 def log_parts(number: int = STEPS, tokens: int = PART_TOKENS, seed: int = 3) -> list[str]:
@@ -175,14 +175,14 @@ def _log_line(chance: random.Random) -> str:
     )
 
 
-def judged(row: dict[str, Any], tally: Tally) -> dict[str, Any]:
+def run_figures(row: dict[str, Any], tally: Tally) -> dict[str, Any]:
     """Return how a run went."""
     figures = {name: getattr(tally, name) for name in Tally.__slots__}
     reason = row.get("failed") or (None if row["answer"] == ANSWER else f"the answer {row['answer']!r:.80}")
     return {**figures, "name": row["name"], "is_finished": reason is None, "reason": reason}
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def render_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of this part; tokens beside those that Holdfast sent."""
     head = [
         "",
@@ -194,38 +194,38 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "task in",
     ]
     head += ["prompt tokens", "summaries (refused)", "their tokens", "all tokens"]
-    ours = next((_spent(row) for row in rows if row["name"] == "Holdfast" and "tokens" in row), None)
+    ours = next((_all_tokens(row) for row in rows if row["name"] == "Holdfast" and "tokens" in row), None)
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         done = max(0, row["answered"] - row["is_finished"])
         wrote = f"{row['summaries']} ({row['refused_summaries']})" if row["summaries"] else "0"
         return [
-            row["name"], yes(row["is_finished"]), str(done), str(row["over"]), str(row["invalid"]),
-            yes(row["has_task"]), share(row["with_task"], row["requests"]), f"{row['tokens']:,}",
+            row["name"], render_claim(row["is_finished"]), str(done), str(row["over"]), str(row["invalid"]),
+            render_claim(row["has_task"]), render_share(row["with_task"], row["requests"]), f"{row['tokens']:,}",
             wrote, f"{row['summary_tokens']:,}" if row["summaries"] else DASH,
-            times(_spent(row), ours if row["is_finished"] else None),
+            render_ratio(_all_tokens(row), ours if row["is_finished"] else None),
         ]  # fmt: skip
 
     reasons = [f"- {row['name']} ended with: {row['reason']}" for row in rows if "tokens" in row and row["reason"]]
-    return "\n".join([table_of(head, rows, cells), "", *reasons]).rstrip()
+    return "\n".join([table_with_failures(head, rows, cells), "", *reasons]).rstrip()
 
 
-def _spent(row: Mapping[str, Any]) -> int:
+def _all_tokens(row: Mapping[str, Any]) -> int:
     return row["tokens"] + row["summary_tokens"]
 
 
-async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+async def measure(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     """Return a row for each way of each peer."""
     rows: list[dict[str, Any]] = []
     for peer in peers:
-        progress(f"loop: {peer.name} …")
+        print_progress(f"loop: {peer.name} …")
         script = Script()
-        async with Endpoint(script.reply) as endpoint:
+        async with ScriptedEndpoint(script.reply) as endpoint:
             task = {"do": "loop", "url": endpoint.url, "window": WINDOW, "prompt": PROMPT, "parts": log_parts()}
-            found = await rows_of(peer, task)
-        rows += [judged(row, script.tallies.get(row["path"], Tally())) if "path" in row else row for row in found]
+            found = await run_task(peer, task)
+        rows += [run_figures(row, script.tallies.get(row["path"], Tally())) if "path" in row else row for row in found]
     return rows
 
 
 if __name__ == "__main__":
-    shown_for(__doc__, measured, table)
+    measure_from_command_line(__doc__, measure, render_table)

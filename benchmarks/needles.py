@@ -13,24 +13,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers import Peer, rows_of, shown_for
-from benchmarks.reporting import progress
-from benchmarks.tables import DASH, share, table_of
+from benchmarks.peers import Peer, measure_from_command_line, run_task
+from benchmarks.reporting import print_progress
+from benchmarks.tables import DASH, render_share, table_with_failures
 from holdfast import counter_for
-from holdfast.testing.chat import Json
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.sessions import generate_session
 
-MESSAGES, BUDGET, EACH = 1_000, 16_000, 20
-LARGE = 1_000
+MESSAGES, BUDGET, NEEDLES_PER_KIND = 1_000, 16_000, 20
+MIN_LARGE_CHARS = 1_000
 THINGS = ("berth", "call sign", "code word", "gate key", "harbour fee", "pilot", "radio channel", "warehouse")
-COLOURS = ("amber", "cobalt", "crimson", "indigo", "ochre", "teal", "umber", "violet")
+COLORS = ("amber", "cobalt", "crimson", "indigo", "ochre", "teal", "umber", "violet")
 BIRDS = ("bittern", "curlew", "dunlin", "egret", "fulmar", "gannet", "heron", "plover")
 ONSETS, ENDS = (
     ("Al", "Bran", "Cor", "Del", "Fen", "Gar", "Hol", "Lin"),
     ("by", "dor", "fell", "ham", "mouth", "stad", "wick", "voe"),
 )
-WORDS = (
-    f"{3 * EACH} facts in {MESSAGES:,} messages, a third each in prompts, answers and large tool results. The "
+EXPLANATION = (
+    f"{3 * NEEDLES_PER_KIND} facts in {MESSAGES:,} messages, a third each in prompts, answers and large tool results. "
+    "The "
     f"conversation grows step by step at {BUDGET:,} tokens, and no summary repeats a fact. The last column asks "
     "the tool that the library itself gives a model, by the fact's name; where it gives none, with a star, only "
     "what is in view counts."
@@ -50,7 +51,9 @@ class Needle:
         return f"The {self.name} is {self.value}."
 
 
-def planted(messages: Sequence[Json], each: int = EACH, seed: int = 7) -> tuple[list[Json], list[Needle]]:
+def plant_needles(
+    messages: Sequence[JsonMessage], each: int = NEEDLES_PER_KIND, seed: int = 7
+) -> tuple[list[JsonMessage], list[Needle]]:
     """Return the conversation with facts in it, the same number for each kind of place."""
     chance = random.Random(seed)
     places = {
@@ -58,29 +61,31 @@ def planted(messages: Sequence[Json], each: int = EACH, seed: int = 7) -> tuple[
         "assistant": [
             at for at, message in enumerate(messages) if message["role"] == "assistant" and message["content"]
         ],
-        "tool": [at for at, m in enumerate(messages) if m["role"] == "tool" and len(str(m["content"])) >= LARGE],
+        "tool": [
+            at for at, m in enumerate(messages) if m["role"] == "tool" and len(str(m["content"])) >= MIN_LARGE_CHARS
+        ],
     }
     changed, needles = [dict(message) for message in messages], list[Needle]()
     for found in places.values():
         for at in sorted(chance.sample(found, each)):
             number = len(needles) + 1
-            value = f"{chance.choice(COLOURS)}-{chance.choice(BIRDS)}-{1000 + number}"
+            value = f"{chance.choice(COLORS)}-{chance.choice(BIRDS)}-{1000 + number}"
             place = ONSETS[number % len(ONSETS)] + ENDS[number // len(ONSETS)]
             needles.append(Needle(f"{chance.choice(THINGS)} of {place}", value))
-            changed[at]["content"] = _with(str(changed[at]["content"]), needles[-1].text, chance)
+            changed[at]["content"] = _insert_needle(str(changed[at]["content"]), needles[-1].text, chance)
     return changed, needles
 
 
-def _with(text: str, needle: str, chance: random.Random) -> str:
+def _insert_needle(text: str, needle: str, chance: random.Random) -> str:
     """Return a text with a sentence at a place between two of its words."""
     words = text.split(" ")
     at = chance.randint(1, len(words))
     return " ".join([*words[:at], needle, *words[at:]])
 
 
-def in_turns(messages: Sequence[Json]) -> list[list[Json]]:
+def split_turns(messages: Sequence[JsonMessage]) -> list[list[JsonMessage]]:
     """Return the conversation in pieces that each end where a model is asked: behind a prompt or a step's results."""
-    turns: list[list[Json]] = [[]]
+    turns: list[list[JsonMessage]] = [[]]
     for message, following in zip(messages, [*messages[1:], None], strict=True):
         turns[-1].append(message)
         if message["role"] in {"user", "tool"} and following and following["role"] == "assistant":
@@ -88,7 +93,7 @@ def in_turns(messages: Sequence[Json]) -> list[list[Json]]:
     return [turn for turn in turns if turn]
 
 
-def counted(row: dict[str, Any], needles: Sequence[Needle]) -> dict[str, Any]:
+def count_needles(row: dict[str, Any], needles: Sequence[Needle]) -> dict[str, Any]:
     """Return how many needles are in view, of those that are not how many a summariser saw, and what can be reached."""
     view = json.dumps(row["messages"], ensure_ascii=False)
     shown: list[str] | None = row["shown"]
@@ -108,7 +113,7 @@ def counted(row: dict[str, Any], needles: Sequence[Needle]) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def render_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of this part."""
     head = [
         "",
@@ -118,33 +123,35 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "largest call, tokens",
         "in view or by its own tool",
     ]
-    return table_of(head, rows, _cells)
+    return table_with_failures(head, rows, _cells)
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     has_summaries = row["reached"] is not None
     seen = (
-        [share(row["reached"], row["gone"]), str(row["calls"]), f"{row['largest']:,}"] if has_summaries else [DASH] * 3
+        [render_share(row["reached"], row["gone"]), str(row["calls"]), f"{row['largest']:,}"]
+        if has_summaries
+        else [DASH] * 3
     )
-    reachable = share(row["reachable"], row["needles"]) + ("" if row["has_tool"] else "*")
-    return [row["name"], share(row["in_view"], row["needles"]), *seen, reachable]
+    reachable = render_share(row["reachable"], row["needles"]) + ("" if row["has_tool"] else "*")
+    return [row["name"], render_share(row["in_view"], row["needles"]), *seen, reachable]
 
 
-async def measured(peers: Sequence[Peer]) -> list[dict[str, Any]]:
+async def measure(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     """Return a row for each way of each peer."""
-    messages, needles = planted(generated_session(MESSAGES))
+    messages, needles = plant_needles(generate_session(MESSAGES))
     task = {
         "do": "needles",
         "budget": BUDGET,
-        "turns": in_turns(messages),
+        "turns": split_turns(messages),
         "queries": [needle.name for needle in needles],
     }
     rows: list[dict[str, Any]] = []
     for peer in peers:
-        progress(f"needles: {peer.name} …")
-        rows += [row if "failed" in row else counted(row, needles) for row in await rows_of(peer, task)]
+        print_progress(f"needles: {peer.name} …")
+        rows += [row if "failed" in row else count_needles(row, needles) for row in await run_task(peer, task)]
     return rows
 
 
 if __name__ == "__main__":
-    shown_for(__doc__, measured, table)
+    measure_from_command_line(__doc__, measure, render_table)

@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import progress
+from benchmarks.reporting import print_progress
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / ".peers"
 PINS = ROOT / "benchmarks/peers.toml"
 WORKERS = ROOT / "benchmarks/workers"
 TASK_SECONDS = 1_800
-NOWHERE = "http://127.0.0.1:9"
+UNREACHABLE_PROXY = "http://127.0.0.1:9"
 OFFLINE = {
-    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE),
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), UNREACHABLE_PROXY),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
     **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "DO_NOT_TRACK", "LITELLM_LOCAL_MODEL_COST_MAP"), "True"),
     **dict.fromkeys(
@@ -67,7 +67,7 @@ def all_peers(path: Path = PINS) -> dict[str, Peer]:
     return {name: Peer(name, **settings) for name, settings in tomllib.loads(path.read_text()).items()}
 
 
-def chosen(names: Sequence[str]) -> list[Peer]:
+def choose_peers(names: Sequence[str]) -> list[Peer]:
     """Return Holdfast and the peers of those names; all of them where none is named."""
     everybody = all_peers()
     if unknown := [name for name in names if name not in everybody]:
@@ -81,43 +81,43 @@ async def install(peer: Peer) -> None:
     stamp, wanted = folder / "installed", "\n".join(peer.packages)
     if not peer.packages or (stamp.exists() and stamp.read_text() == wanted):
         return
-    progress(f"installing {peer.name}: {', '.join(peer.packages)} …")
+    print_progress(f"installing {peer.name}: {', '.join(peer.packages)} …")
     shutil.rmtree(folder, ignore_errors=True)
     if uv := shutil.which("uv"):
-        await _checked([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
-        await _checked([uv, "pip", "install", "--quiet", "--python", str(peer.python), *peer.packages])
+        await _run_checked([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
+        await _run_checked([uv, "pip", "install", "--quiet", "--python", str(peer.python), *peer.packages])
     else:
-        await _checked([sys.executable, "-m", "venv", str(folder)])
-        await _checked([str(peer.python), "-m", "pip", "install", "--quiet", *peer.packages])
+        await _run_checked([sys.executable, "-m", "venv", str(folder)])
+        await _run_checked([str(peer.python), "-m", "pip", "install", "--quiet", *peer.packages])
     stamp.write_text(wanted)
 
 
-async def _checked(command: list[str]) -> None:
+async def _run_checked(command: list[str]) -> None:
     try:
-        await run(command)
+        await run_program(command)
     except PeerError as error:
         raise PeerError(f"cannot be installed: {error}") from error
 
 
-async def rows_of(peer: Peer, task: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def run_task(peer: Peer, task: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what a peer made of a task: a row for each of its ways, or one that says why there is none."""
     try:
         await install(peer)
-        answer = await run([str(peer.python), str(WORKERS / peer.worker)], json.dumps(task), peer.environ)
+        answer = await run_program([str(peer.python), str(WORKERS / peer.worker)], json.dumps(task), peer.environ)
         return json.loads(answer)
     except PeerError as error:
         return [failed_row(peer.name, str(error))]
 
 
-def shown_for(
+def measure_from_command_line(
     about: str | None,
-    measured: Callable[[Sequence[Peer]], Coroutine[Any, Any, list[dict[str, Any]]]],
+    measure: Callable[[Sequence[Peer]], Coroutine[Any, Any, list[dict[str, Any]]]],
     table: Callable[[list[dict[str, Any]]], str],
 ) -> None:
     """Measure the peers that the command line names, all where it names none, and print the table of it."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", nargs="*")
-    print(table(asyncio.run(measured(chosen(parser.parse_args().peers)))))
+    print(table(asyncio.run(measure(choose_peers(parser.parse_args().peers)))))
 
 
 def failed_row(name: str, reason: str) -> dict[str, Any]:
@@ -125,12 +125,12 @@ def failed_row(name: str, reason: str) -> dict[str, Any]:
     return {"name": name, "failed": reason}
 
 
-async def run(command: list[str], given: str = "", environ: Mapping[str, str] | None = None) -> str:
+async def run_program(command: list[str], stdin_text: str = "", environ: Mapping[str, str] | None = None) -> str:
     """Return what a program printed; it ends when we do, and `PeerError` says what it last complained about."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ)
     try:
-        out, err = await asyncio.wait_for(process.communicate(given.encode()), TASK_SECONDS)
+        out, err = await asyncio.wait_for(process.communicate(stdin_text.encode()), TASK_SECONDS)
     except TimeoutError as error:
         raise PeerError(f"not finished after {TASK_SECONDS} s") from error
     finally:
@@ -138,11 +138,11 @@ async def run(command: list[str], given: str = "", environ: Mapping[str, str] | 
             process.kill()
             await process.wait()
     if process.returncode:
-        raise PeerError(_complaint(err.decode(errors="replace")) or f"ended with {process.returncode}")
+        raise PeerError(_last_error_line(err.decode(errors="replace")) or f"ended with {process.returncode}")
     return out.decode()
 
 
-def _complaint(text: str) -> str:
+def _last_error_line(text: str) -> str:
     """Return the last line that says what is wrong."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR") or "Error" in line]

@@ -18,25 +18,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import chosen, rows_of
-from benchmarks.reporting import progress, save
-from benchmarks.tables import failed_cells, markdown, milliseconds, times, yes
+from benchmarks.peers import choose_peers, run_task
+from benchmarks.reporting import print_progress, save_figures
+from benchmarks.tables import failed_cells, markdown_table, render_claim, render_milliseconds, render_ratio
 from holdfast import Request, counter_for, govern, validate
-from holdfast.core.conversation.tokens import total_tokens
+from holdfast.core.conversation.tokens import request_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import Sizes
-from holdfast.testing.chat import answered, said
+from holdfast.lab.baselines import MessageSizes
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.planned import Planned
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
 MODEL = "gpt-5"
 SHAPES = {"prompt last": 0, "mid-loop": 30}
 """How a history ends, and how many tool steps stand behind its newest prompt."""
 BASELINE = "trim_messages"
-LIST, HISTORY = "Holdfast, a list", "Holdfast, a history in memory"
-WORDS = (
+LIST_NAME, HISTORY_NAME = "Holdfast, a list", "Holdfast, a history in memory"
+EXPLANATION = (
     "A generated, tool-heavy conversation at 16,000 tokens: medians with the newest prompt last, in brackets "
     'beside Holdfast with the same list. "First" is a list never seen before, "next" a message later, with the '
     "state that a library carries. The claims are about all sizes, by OpenAI's rules and the real tokenizer: once "
@@ -46,7 +46,7 @@ WORDS = (
 )
 
 
-def timed(action: Callable[[], Any], repeats: int, seconds: float) -> tuple[list[float], Any]:
+def time_action(action: Callable[[], Any], repeats: int, seconds: float) -> tuple[list[float], Any]:
     times: list[float] = []
     result = None
     while len(times) < repeats and sum(times) < seconds:
@@ -56,52 +56,54 @@ def timed(action: Callable[[], Any], repeats: int, seconds: float) -> tuple[list
     return times, result
 
 
-def more(number: int) -> Any:
-    return answered(f"Step {number} is done.") if number % 2 else said(f"Go on with {number}.")
+def next_message(number: int) -> Any:
+    return assistant_message(f"Step {number} is done.") if number % 2 else user_message(f"Go on with {number}.")
 
 
-def fresh(messages: list[Any], budget: int) -> Request:
+def govern_fresh(messages: list[Any], budget: int) -> Request:
     return govern(messages, budget=budget, model=MODEL)
 
 
-def from_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
+def measure_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
     """Measure a history that is new, and one more message through one whose older part was folded long ago."""
     messages = list(case["messages"])
-    first, sent = timed(lambda: Planned(PRESETS["default"], model=MODEL).prepare(messages, budget), repeats, seconds)
+    first, sent = time_action(
+        lambda: Planned(PRESETS["default"], model=MODEL).prepare(messages, budget), repeats, seconds
+    )
     policy = Planned(PRESETS["default"], model=MODEL)
-    sizes = Sizes(Transcript(messages, format_named("openai-chat"), counter_for(MODEL)), 0)
+    sizes = MessageSizes(Transcript(messages, format_named("openai-chat"), counter_for(MODEL)), 0)
     newest = sizes.start_within(len(messages), budget // 2)
     policy.prepare(messages[: max(2, newest)], budget)
     policy.prepare(messages, budget)
     following: list[float] = []
     for number in range(repeats):
-        messages.append(more(number))
+        messages.append(next_message(number))
         started = time.perf_counter()
         policy.prepare(messages, budget)
         following.append(time.perf_counter() - started)
-    return {"name": HISTORY, "case": case["name"], "seconds": first, "following": following, "messages": sent}
+    return {"name": HISTORY_NAME, "case": case["name"], "seconds": first, "following": following, "messages": sent}
 
 
-def from_list(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
+def measure_list(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
     """Measure a list never seen before, and the same list grown by one message."""
     messages = case["messages"]
-    first, request = timed(lambda: fresh(messages, budget), repeats, seconds)
+    first, request = time_action(lambda: govern_fresh(messages, budget), repeats, seconds)
     following: list[float] = []
     grown = request
     for number in range(repeats):
-        messages = [*messages, more(number)]
+        messages = [*messages, next_message(number)]
         started = time.perf_counter()
         grown = govern(messages, budget=budget, model=MODEL, previous=grown)
         following.append(time.perf_counter() - started)
     sent = request.messages
-    return {"name": LIST, "case": case["name"], "seconds": first, "following": following, "messages": sent}
+    return {"name": LIST_NAME, "case": case["name"], "seconds": first, "following": following, "messages": sent}
 
 
-def judged(row: dict[str, Any], prompts: dict[str, str], budget: int) -> dict[str, Any]:
+def row_figures(row: dict[str, Any], prompts: dict[str, str], budget: int) -> dict[str, Any]:
     """Return a row's times, and whether its request could be sent."""
     messages = row["messages"]
     reader, counter = format_named("openai-chat"), counter_for(MODEL)
-    tokens = total_tokens([reader.decode(native, index) for index, native in enumerate(messages)], counter)
+    tokens = request_tokens([reader.decode(native, index) for index, native in enumerate(messages)], counter)
     return {
         "name": row["name"],
         "case": row["case"],
@@ -119,7 +121,7 @@ def judged(row: dict[str, Any], prompts: dict[str, str], budget: int) -> dict[st
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def render_table(rows: list[dict[str, Any]]) -> str:
     """Return the rows in lines, each beside the baseline of its case."""
     baselines = {row["case"]: row for row in rows if row["name"] == BASELINE and "failed" not in row}
     head = f"{'case':>16}  {'who':40}{'first ms':>10}{'× faster':>10}{'next ms':>10}{'× faster':>10}"
@@ -137,18 +139,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def in_markdown(rows: list[dict[str, Any]], sizes: list[int]) -> str:
+def render_markdown(rows: list[dict[str, Any]], sizes: list[int]) -> str:
     """Return medians for each size with the newest prompt last, and whether requests of both shapes could be sent."""
     head = ["", *(f"{size:,}: {which}" for size in sizes for which in ("first", "next"))]
     head += [f"{shape}: {claim}" for shape in SHAPES for claim in ("valid", "fits", "prompt kept")]
     lines: list[list[str]] = []
     for name in dict.fromkeys(row["name"] for row in rows):
         own = [row for row in rows if row["name"] == name]
-        lines.append(failed_cells(own[0], len(head)) if "case" not in own[0] else [name, *_figures(own, rows, sizes)])
-    return markdown(head, lines)
+        lines.append(
+            failed_cells(own[0], len(head)) if "case" not in own[0] else [name, *_size_cells(own, rows, sizes)]
+        )
+    return markdown_table(head, lines)
 
 
-def _figures(own: list[dict[str, Any]], rows: list[dict[str, Any]], sizes: list[int]) -> list[str]:
+def _size_cells(own: list[dict[str, Any]], rows: list[dict[str, Any]], sizes: list[int]) -> list[str]:
     first_shape = next(iter(SHAPES))
     cells: list[str] = []
     for size in sizes:
@@ -157,40 +161,49 @@ def _figures(own: list[dict[str, Any]], rows: list[dict[str, Any]], sizes: list[
         if "failed" in row:
             cells += [str(row["failed"]), ""]
             continue
-        ours = next((row for row in rows if row["name"] == LIST and row["case"] == case), None)
+        ours = next((row for row in rows if row["name"] == LIST_NAME and row["case"] == case), None)
         for key in ("median_first", "median_next"):
-            cells.append(f"{milliseconds(row[key])} ms ({times(row[key], ours[key] if ours else None)})")
+            cells.append(f"{render_milliseconds(row[key])} ms ({render_ratio(row[key], ours[key] if ours else None)})")
     for shape in SHAPES:
         done = [row for row in own if row["case"].endswith(shape) and "failed" not in row]
-        cells += [yes(all(row[claim] for row in done)) if done else "–" for claim in ("valid", "fits", "prompt")]
+        cells += [
+            render_claim(all(row[claim] for row in done)) if done else "–" for claim in ("valid", "fits", "prompt")
+        ]
     return cells
 
 
-async def measured(
+async def measure(
     cases: list[dict[str, Any]], budget: int, names: list[str], *, repeats: int, seconds: float
 ) -> list[dict[str, Any]]:
     """Return a row for each way and case, ours measured before the peers and once more behind them."""
 
     def all_of_ours() -> list[dict[str, Any]]:
-        return [how(case, budget, repeats, seconds) for how in (from_list, from_history) for case in cases]
+        return [how(case, budget, repeats, seconds) for how in (measure_list, measure_history) for case in cases]
 
     rows = all_of_ours()
-    task = {"do": "prepare", "budget": budget, "repeats": repeats, "seconds": seconds, "cases": cases, "more": more(0)}
-    for peer in chosen(names) if names else []:
-        progress(f"prepare: {peer.name} …")
-        rows += await rows_of(peer, task)
+    task = {
+        "do": "prepare",
+        "budget": budget,
+        "repeats": repeats,
+        "seconds": seconds,
+        "cases": cases,
+        "more": next_message(0),
+    }
+    for peer in choose_peers(names) if names else []:
+        print_progress(f"prepare: {peer.name} …")
+        rows += await run_task(peer, task)
     # Once more, for a machine that is busier at one time than at another.
     for first, second in zip(rows, all_of_ours(), strict=False):
         for key in ("seconds", "following"):
             first[key] += second[key]
     prompts = {case["name"]: [m["content"] for m in case["messages"] if m["role"] == "user"][-1] for case in cases}
-    return [row if "failed" in row else judged(row, prompts, budget) for row in rows]
+    return [row if "failed" in row else row_figures(row, prompts, budget) for row in rows]
 
 
-def cases_of(sizes: list[int]) -> list[dict[str, Any]]:
+def make_cases(sizes: list[int]) -> list[dict[str, Any]]:
     """Return the histories, each in both shapes."""
     return [
-        {"name": f"{size} {shape}", "messages": generated_session(size, loop_steps=steps)}
+        {"name": f"{size} {shape}", "messages": generate_session(size, loop_steps=steps)}
         for size in sizes
         for shape, steps in SHAPES.items()
     ]
@@ -205,16 +218,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="the most to spend on one measurement")
     parser.add_argument("--peers", default="langchain,harness", help="whom to measure beside; nobody if empty")
     options = parser.parse_args()
-    cases = cases_of([int(size) for size in options.sizes.split(",")])
+    cases = make_cases([int(size) for size in options.sizes.split(",")])
     names = [name for name in options.peers.split(",") if name]
-    fresh(cases[0]["messages"], 16_000)  # loads the vocabulary
+    govern_fresh(cases[0]["messages"], 16_000)  # loads the vocabulary
     order = [case["name"] for case in cases]
     results: list[dict[str, Any]] = []
     for budget in map(int, options.budgets.split(",")):
-        rows = asyncio.run(measured(cases, budget, names, repeats=options.repeats, seconds=options.seconds))
+        rows = asyncio.run(measure(cases, budget, names, repeats=options.repeats, seconds=options.seconds))
         results += sorted(rows, key=lambda row: order.index(row.get("case", order[0])))
-        print(f"at {budget:,} tokens\n{table(results[-len(rows) :])}\n")
-    save(results, options.json)
+        print(f"at {budget:,} tokens\n{render_table(results[-len(rows) :])}\n")
+    save_figures(results, options.json)
 
 
 if __name__ == "__main__":

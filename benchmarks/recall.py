@@ -35,36 +35,36 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.reporting import progress, save, verdict
+from benchmarks.reporting import print_progress, save_figures, verdict
 from holdfast import PendingToolCallsError, Session, counter_for
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.recall.ranking import telling_words
-from holdfast.lab.demands import demanded
+from holdfast.core.history.recall.ranking import search_words
+from holdfast.lab.demands import extract_identifiers
 from holdfast.lab.recordings import read_recording
-from holdfast.lab.replay import STATIC_TOKENS
-from holdfast.session.finding import HITS
+from holdfast.lab.replay import DEFAULT_STATIC_TOKENS
+from holdfast.session.finding import INDEX_HITS
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.words import words_of
+from holdfast.stores.words import index_words
 from holdfast.wire.formats import format_named
 
-FAR = 20
+FAR_MESSAGES = 20
 BUDGET, ANSWER_TOKENS, WORK_BUDGET = 8_000, 1_000, 50_000
 MULTI_HOP = 1
 CATEGORIES = (1, 2, 3, 4)
 """Of LoCoMo; the fifth has no answer."""
 K1, B = 1.2, 0.75
-AIMS = {"all": 0.85, "multi-hop": 0.50, "far": 0.98, "search ms": 20.0}
+TARGETS = {"all": 0.85, "multi-hop": 0.50, "far": 0.98, "search ms": 20.0}
 COUNTER = counter_for("gpt-5")
-WIRE = format_named("openai-chat")
+CHAT_FORMAT = format_named("openai-chat")
 
 
-def records(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def read_records(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     for path in paths:
         yield from (json.loads(line) for line in path.read_text().splitlines() if line.strip())
 
 
-def tokens_of(native: Mapping[str, object]) -> int:
+def message_token_count(native: Mapping[str, object]) -> int:
     return COUNTER.count(str(native.get("content") or "")) + 4
 
 
@@ -72,12 +72,12 @@ def tokens_of(native: Mapping[str, object]) -> int:
 
 
 @dataclass(slots=True)
-class Clock:
+class RecordedClock:
     """The time of a recorded chat: that of the heading of each of its sittings, and a minute for each message."""
 
     now: int = 1_700_000_000_000
 
-    def hear(self, text: str) -> None:
+    def advance_to(self, text: str) -> None:
         """Go on to when something was said."""
         if found := re.match(r"\[Session \d+, ([^\]]+)\]", text):
             told = datetime.strptime(found[1], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
@@ -91,45 +91,45 @@ class Clock:
 
 
 @dataclass(slots=True)
-class Asked:
+class QuestionScore:
     """How a way of keeping a conversation did on questions."""
 
     hits: list[bool] = field(default_factory=list[bool])
-    hops: list[bool] = field(default_factory=list[bool])
+    multi_hop_hits: list[bool] = field(default_factory=list[bool])
 
     def add(self, *, is_hit: bool, category: int) -> None:
         """Take in how one question went."""
         self.hits.append(is_hit)
         if category == MULTI_HOP:
-            self.hops.append(is_hit)
+            self.multi_hop_hits.append(is_hit)
 
     def figures(self) -> dict[str, float]:
         """Return the shares."""
         return {
             "all": sum(self.hits) / max(1, len(self.hits)),
-            "multi-hop": sum(self.hops) / max(1, len(self.hops)),
+            "multi-hop": sum(self.multi_hop_hits) / max(1, len(self.multi_hop_hits)),
             "questions": len(self.hits),
         }
 
 
-async def chats(paths: Sequence[Path], folder: Path) -> dict[str, dict[str, float]]:
-    ways = {name: Asked() for name in ("tail", "tail + BM25", "default", "default + recall")}
-    for record in records(paths):
-        await chat(record, folder, ways)
-        progress(f"{record['id']}: {ways['default + recall'].figures()}")
+async def measure_chats(paths: Sequence[Path], folder: Path) -> dict[str, dict[str, float]]:
+    ways = {name: QuestionScore() for name in ("tail", "tail + BM25", "default", "default + recall")}
+    for record in read_records(paths):
+        await measure_chat(record, folder, ways)
+        print_progress(f"{record['id']}: {ways['default + recall'].figures()}")
     return {name: asked.figures() for name, asked in ways.items()}
 
 
-async def chat(record: Mapping[str, Any], folder: Path, ways: Mapping[str, Asked]) -> None:
+async def measure_chat(record: Mapping[str, Any], folder: Path, ways: Mapping[str, QuestionScore]) -> None:
     natives = read_recording(record).messages
     texts = [str(native["content"]) for native in natives]
-    clock = Clock(1_600_000_000_000)
+    clock = RecordedClock(1_600_000_000_000)
     url = f"sqlite:///{folder}/{record['id']}.db"
     async with Session.open(record["id"], store=url, model="gpt-5", clock=clock) as session:
         for native, text in zip(natives, texts, strict=True):
             if native["role"] == "assistant" and len(session):
                 await session.prepare(BUDGET - ANSWER_TOKENS, has_recall=True)
-            clock.hear(text)
+            clock.advance_to(text)
             await session.record([native])
         await session.record([{"role": "user", "content": "?"}])
         request = await session.prepare(BUDGET - ANSWER_TOKENS, has_recall=True)
@@ -139,8 +139,8 @@ async def chat(record: Mapping[str, Any], folder: Path, ways: Mapping[str, Asked
         for question, category, evidence in probes(record):
             wanted = [texts[index] for index in evidence]
             answer = await tool.call({"query": question})
-            tail, short = newest(natives, BUDGET), newest(natives, BUDGET - ANSWER_TOKENS)
-            found = fitting(ranked(question), natives, short, ANSWER_TOKENS)
+            tail, short = newest_positions(natives, BUDGET), newest_positions(natives, BUDGET - ANSWER_TOKENS)
+            found = fitting_positions(ranked(question), natives, short, ANSWER_TOKENS)
             for name, is_hit in (
                 ("tail", set(evidence) <= tail),
                 ("tail + BM25", set(evidence) <= short | found),
@@ -158,17 +158,19 @@ def probes(record: Mapping[str, Any]) -> Iterator[tuple[str, int, list[int]]]:
             yield probe["question"], probe["category"], evidence
 
 
-def newest(natives: Sequence[Mapping[str, object]], allowance: int) -> set[int]:
+def newest_positions(natives: Sequence[Mapping[str, object]], allowance: int) -> set[int]:
     start = len(natives)
-    while start and (allowance := allowance - tokens_of(natives[start - 1])) >= 0:
+    while start and (allowance := allowance - message_token_count(natives[start - 1])) >= 0:
         start -= 1
     return set(range(start, len(natives)))
 
 
-def fitting(order: Sequence[int], natives: Sequence[Mapping[str, object]], seen: set[int], allowance: int) -> set[int]:
+def fitting_positions(
+    order: Sequence[int], natives: Sequence[Mapping[str, object]], seen: set[int], allowance: int
+) -> set[int]:
     chosen: set[int] = set()
     for index in order:
-        cost = tokens_of(natives[index])
+        cost = message_token_count(natives[index])
         if index not in seen and cost <= allowance:
             allowance -= cost
             chosen.add(index)
@@ -177,7 +179,7 @@ def fitting(order: Sequence[int], natives: Sequence[Mapping[str, object]], seen:
 
 def plain_bm25(texts: Sequence[str]) -> Callable[[str], list[int]]:
     """Return what ranks texts for a question: BM25 with every word as it stands."""
-    counts = [Tally(words_of(text)) for text in texts]
+    counts = [Tally(index_words(text)) for text in texts]
     usual = sum(count.total() for count in counts) / max(1, len(counts))
     held = Tally(word for count in counts for word in count)
 
@@ -194,7 +196,7 @@ def plain_bm25(texts: Sequence[str]) -> Callable[[str], list[int]]:
         )
 
     def ranked(question: str) -> list[int]:
-        words = set(words_of(question))
+        words = set(index_words(question))
         scores = [score(index, words) for index in range(len(texts))]
         return sorted((index for index in range(len(texts)) if scores[index]), key=lambda index: -scores[index])
 
@@ -205,7 +207,7 @@ def plain_bm25(texts: Sequence[str]) -> Callable[[str], list[int]]:
 
 
 @dataclass(slots=True)
-class Demand:
+class DemandTally:
     """Far demands, those in view, and those after one recall."""
 
     far: int = 0
@@ -227,39 +229,39 @@ class Demand:
         }
 
 
-async def work(paths: Sequence[Path], folder: Path) -> dict[str, dict[str, float]]:
+async def measure_work(paths: Sequence[Path], folder: Path) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    total = Demand()
-    for record in records(paths):
-        tally = await worked(record, folder)
+    total = DemandTally()
+    for record in read_records(paths):
+        tally = await measure_session(record, folder)
         found[str(record["id"])] = tally.figures()
         for name in ("far", "in_view", "reached", "first", "first_in_view", "first_reached"):
             setattr(total, name, getattr(total, name) + getattr(tally, name))
-        progress(f"{record['id']}: {tally.figures()}")
+        print_progress(f"{record['id']}: {tally.figures()}")
     return {**found, "all": total.figures()}
 
 
-async def worked(record: Mapping[str, Any], folder: Path) -> Demand:
-    tally, last_seen, last_text = Demand(), dict[str, int](), ""
+async def measure_session(record: Mapping[str, Any], folder: Path) -> DemandTally:
+    tally, last_seen, last_text = DemandTally(), dict[str, int](), ""
     async with Session.open(record["id"], store=f"sqlite:///{folder}/{record['id']}.db", model="gpt-5") as session:
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
         for index, native in enumerate(read_recording(record).messages):
-            message = WIRE.decode(native, index)
+            message = CHAT_FORMAT.decode(native, index)
             if message.calls and index:
-                names = {name for call in message.calls for name in demanded(argument_text(call.arguments))}
-                far = {name for name in names if index - last_seen.get(name, index) > FAR}
-                view = await viewed(session)
+                names = {name for call in message.calls for name in extract_identifiers(argument_text(call.arguments))}
+                far = {name for name in names if index - last_seen.get(name, index) > FAR_MESSAGES}
+                view = await view_text(session)
                 lost = {name for name in far if name not in view}
                 answer = await tool.call({"query": last_text}) if lost and last_text else ""
-                judge(tally, far, lost, answer)
+                count_demands(tally, far, lost, answer)
             await session.record([native])
-            last_seen |= dict.fromkeys(demanded(text_of(message)), index)
+            last_seen |= dict.fromkeys(extract_identifiers(message_text(message)), index)
             if message.text.strip():
                 last_text = message.text
     return tally
 
 
-def judge(tally: Demand, far: set[str], lost: set[str], answer: str) -> None:
+def count_demands(tally: DemandTally, far: set[str], lost: set[str], answer: str) -> None:
     for name in far:
         tally.far += 1
         tally.in_view += name not in lost
@@ -271,16 +273,16 @@ def judge(tally: Demand, far: set[str], lost: set[str], answer: str) -> None:
             tally.first_reached += name not in lost or name in answer
 
 
-async def viewed(session: Session) -> str:
+async def view_text(session: Session) -> str:
     try:
-        request = await session.prepare(WORK_BUDGET - STATIC_TOKENS, has_recall=True)
+        request = await session.prepare(WORK_BUDGET - DEFAULT_STATIC_TOKENS, has_recall=True)
     except PendingToolCallsError:
         await session.interrupt()
-        request = await session.prepare(WORK_BUDGET - STATIC_TOKENS, has_recall=True)
-    return "\n".join(text_of(WIRE.decode(native, index)) for index, native in enumerate(request.messages))
+        request = await session.prepare(WORK_BUDGET - DEFAULT_STATIC_TOKENS, has_recall=True)
+    return "\n".join(message_text(CHAT_FORMAT.decode(native, index)) for index, native in enumerate(request.messages))
 
 
-def text_of(message: Message) -> str:
+def message_text(message: Message) -> str:
     pieces = [message.text, *(result.text for result in message.results)]
     return "\n".join([*pieces, *(argument_text(call.arguments) for call in message.calls)])
 
@@ -288,24 +290,24 @@ def text_of(message: Message) -> str:
 # How fast a search is.
 
 
-async def speed(paths: Sequence[Path], messages: int, folder: Path) -> dict[str, float]:
-    talks = [read_recording(record).messages for record in records(paths)]
+async def measure_speed(paths: Sequence[Path], messages: int, folder: Path) -> dict[str, float]:
+    talks = [read_recording(record).messages for record in read_records(paths)]
     natives = [native for talk in talks for native in talk]
-    questions = [probe["question"] for record in records(paths) for probe in record.get("probes", ())][:100]
+    questions = [probe["question"] for record in read_records(paths) for probe in record.get("probes", ())][:100]
     asked = [str(native["content"]) for native in natives if native["role"] == "user" and native.get("content")]
     chance = random.Random(1)
-    questions += [text for text in chance.sample(asked, min(len(asked), 100)) if words_of(text)]
+    questions += [text for text in chance.sample(asked, min(len(asked), 100)) if index_words(text)]
     store = SqliteStore(folder / "long.db")
     async with Session.open("long", store=store, model="gpt-5") as session:
         while len(session) < messages:
             await session.record(chance.choice(talks)[: messages - len(session)])
-        progress(f"{len(session):,} messages are recorded")
+        print_progress(f"{len(session):,} messages are recorded")
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
-        ours = [await timed(partial(tool.call, {"query": question})) for question in questions]
-        search = partial(store.search, session="long", limit=HITS)
-        alone = [await timed(partial(search, telling_words(question))) for question in questions]
+        ours = [await best_of_three_ms(partial(tool.call, {"query": question})) for question in questions]
+        search = partial(store.search, session="long", limit=INDEX_HITS)
+        alone = [await best_of_three_ms(partial(search, search_words(question))) for question in questions]
     await store.close()
-    plain = [ranked_by_fts5(folder / "long.db", question) for question in questions[:40]]
+    plain = [time_fts5(folder / "long.db", question) for question in questions[:40]]
     return {
         "messages": messages,
         "questions": len(questions),
@@ -318,7 +320,7 @@ async def speed(paths: Sequence[Path], messages: int, folder: Path) -> dict[str,
     }
 
 
-async def timed(ask: Callable[[], Awaitable[object]]) -> float:
+async def best_of_three_ms(ask: Callable[[], Awaitable[object]]) -> float:
     """Return the best of three, in milliseconds: what else runs on a machine is no matter of ours."""
     best = math.inf
     for _ in range(3):
@@ -328,8 +330,8 @@ async def timed(ask: Callable[[], Awaitable[object]]) -> float:
     return best * 1000
 
 
-def ranked_by_fts5(path: Path, question: str) -> float:
-    wanted = " OR ".join(f'"{word}"' for word in dict.fromkeys(words_of(question)))
+def time_fts5(path: Path, question: str) -> float:
+    wanted = " OR ".join(f'"{word}"' for word in dict.fromkeys(index_words(question)))
     query = "SELECT rowid, bm25(words) AS score FROM words WHERE words MATCH ? ORDER BY score LIMIT 20"
     connection = sqlite3.connect(path)
     start = time.perf_counter()
@@ -354,15 +356,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if options.chats:
-            figures["chats"] = asyncio.run(chats(options.chats, folder))
+            figures["chats"] = asyncio.run(measure_chats(options.chats, folder))
             print_chats(figures["chats"])
         if options.work:
-            figures["work"] = asyncio.run(work(options.work, folder))
+            figures["work"] = asyncio.run(measure_work(options.work, folder))
             print_work(figures["work"])
         if options.long:
-            figures["speed"] = asyncio.run(speed(options.long, options.messages, folder))
+            figures["speed"] = asyncio.run(measure_speed(options.long, options.messages, folder))
             print_speed(figures["speed"])
-    save(figures, options.json)
+    save_figures(figures, options.json)
 
 
 def print_chats(figures: Mapping[str, Mapping[str, float]]) -> None:
@@ -371,7 +373,7 @@ def print_chats(figures: Mapping[str, Mapping[str, float]]) -> None:
     for name, row in figures.items():
         print(f"{name:44}{row['all']:>8.3f}{row['multi-hop']:>11.3f}")
     ours = figures["default + recall"]
-    is_met = ours["all"] >= AIMS["all"] and ours["multi-hop"] >= AIMS["multi-hop"]
+    is_met = ours["all"] >= TARGETS["all"] and ours["multi-hop"] >= TARGETS["multi-hop"]
     print(f"aim .85 and .50: {verdict(is_met=is_met)} ({ours['questions']:.0f} questions)\n")
 
 
@@ -381,13 +383,13 @@ def print_work(figures: Mapping[str, Mapping[str, float]]) -> None:
     for name, row in figures.items():
         first = f"{row['first in view']:.3f} → {row['first with recall']:.3f}"
         print(f"{name:30}{row['demands']:>8.0f}{row['in view']:>9.3f}{row['with recall']:>13.3f}{first:>18}")
-    print(f"aim .98: {verdict(is_met=figures['all']['with recall'] >= AIMS['far'])}\n")
+    print(f"aim .98: {verdict(is_met=figures['all']['with recall'] >= TARGETS['far'])}\n")
 
 
 def print_speed(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
         print(f"{name:24}{value:>12,.1f}")
-    print(f"aim {AIMS['search ms']:.0f} ms: {verdict(is_met=figures['search median ms'] < AIMS['search ms'])}")
+    print(f"aim {TARGETS['search ms']:.0f} ms: {verdict(is_met=figures['search median ms'] < TARGETS['search ms'])}")
 
 
 if __name__ == "__main__":

@@ -12,17 +12,15 @@ import tempfile
 from pathlib import Path
 
 from holdfast.cli.main import main as holdfast
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
 SESSIONS, MESSAGES, BUDGET = 2, 200, 12_000
 
 
-def generated(folder: Path) -> str:
+def write_generated_sessions(folder: Path) -> str:
     """Return a file with generated sessions."""
     path = folder / "generated.jsonl"
-    lines = [
-        {"id": f"generated-{seed}", "messages": generated_session(MESSAGES, seed=seed)} for seed in range(SESSIONS)
-    ]
+    lines = [{"id": f"generated-{seed}", "messages": generate_session(MESSAGES, seed=seed)} for seed in range(SESSIONS)]
     path.write_text("\n".join(map(json.dumps, lines)))
     return str(path)
 
@@ -33,7 +31,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", default="lab-report.html", metavar="FILE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        played = options.files or [generated(Path(folder)), "--budget", str(BUDGET)]
+        played = options.files or [write_generated_sessions(Path(folder)), "--budget", str(BUDGET)]
         return holdfast(
             ["lab", "run", *played, "--policy", "default,default+summary,copilot", "--html", options.output]
         )

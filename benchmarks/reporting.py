@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 
-def save(figures: Any, path: Path | None) -> None:
+def save_figures(figures: Any, path: Path | None) -> None:
     """Write figures as JSON, where a file was asked for."""
     if path:
         path.write_text(json.dumps(figures, indent=1))
 
 
-def progress(text: str) -> None:
+def print_progress(text: str) -> None:
     """Say what is going on, beside the figures."""
     print(text, file=sys.stderr, flush=True)
 

@@ -21,23 +21,23 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import save
+from benchmarks.reporting import save_figures
 from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.ledger import Item, Ledger, pack, render
+from holdfast.core.history.ledger import Ledger, RankedName, pack_names, render_ledger
 from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import Asked, Sizes, Threshold
-from holdfast.lab.demands import demanded
-from holdfast.lab.played import Played
+from holdfast.lab.baselines import MessageSizes, ReplayRequest, ThresholdCompaction
+from holdfast.lab.demands import extract_identifiers
+from holdfast.lab.played import SimulatedSession
 from holdfast.lab.recordings import Recording, read_recording
-from holdfast.lab.replay import STATIC_TOKENS
+from holdfast.lab.replay import DEFAULT_STATIC_TOKENS
 from holdfast.wire.formats import format_named
 
-FAR = 20
+FAR_MESSAGES = 20
 LEDGERS = ("none", "random", "recent", "frequent", "names", "whole")
-KINDS = (*LEDGERS, "default")
+LEDGER_KINDS = (*LEDGERS, "default")
 
 
 @dataclass(slots=True)
@@ -51,65 +51,72 @@ class Tally:
     seen_far: set[str] = field(default_factory=set[str])
 
 
-def ledgers(ledger: Ledger, counts: dict[str, int], allowance: int, counter: Counter, tail: str) -> dict[str, str]:
+def render_ledgers(
+    ledger: Ledger, counts: dict[str, int], allowance: int, counter: Counter, tail: str
+) -> dict[str, str]:
     """Return what stands for the folded messages, by kind."""
     # By name, so that the draw does not depend on how the ledger ranks.
-    items = sorted(ledger.ranked(), key=lambda item: item.text)
+    items = sorted(ledger.ranked_identifiers(), key=lambda item: item.text)
 
-    def of(order: list[Item]) -> str:
-        return pack((item.text for item in order), allowance, counter, beside=tail)
+    def of(order: list[RankedName]) -> str:
+        return pack_names((item.text for item in order), allowance, counter, exclude_text=tail)
 
     return {
         "none": "",
         "random": of(random.Random(1).sample(items, len(items))),
         "recent": of(sorted(items, key=lambda item: -item.last)),
         "frequent": of(sorted(items, key=lambda item: (-counts.get(item.text, 0), -item.last))),
-        "names": ledger.pack(allowance, counter, beside=tail),
-        "whole": render(ledger, allowance, counter, beside=tail),
+        "names": ledger.pack_identifiers(allowance, counter, exclude_text=tail),
+        "whole": render_ledger(ledger, allowance, counter, exclude_text=tail),
     }
 
 
-def play(job: tuple[Recording, int, int]) -> dict[str, Any]:
-    return asyncio.run(played(*job))
+def run_job(job: tuple[Recording, int, int]) -> dict[str, Any]:
+    return asyncio.run(measure_session(*job))
 
 
-async def played(session: Recording, budget: int, allowance: int) -> dict[str, Any]:
-    async with Played(PRESETS["default"]) as ours:
-        return await judged(session, budget, allowance, ours)
+async def measure_session(session: Recording, budget: int, allowance: int) -> dict[str, Any]:
+    async with SimulatedSession(PRESETS["default"]) as ours:
+        return await measure_ledgers(session, budget, allowance, ours)
 
 
-async def judged(session: Recording, budget: int, allowance: int, ours: Played) -> dict[str, Any]:
+async def measure_ledgers(session: Recording, budget: int, allowance: int, ours: SimulatedSession) -> dict[str, Any]:
     counter, reader = counter_for("gpt-5"), format_named("openai-chat")
-    sizes = Sizes(Transcript(session.messages, reader, counter), STATIC_TOKENS)
-    policy = Threshold()
+    sizes = MessageSizes(Transcript(session.messages, reader, counter), DEFAULT_STATIC_TOKENS)
+    policy = ThresholdCompaction()
     ledger, counts, folded = Ledger(), dict[str, int](), 0
     packed: dict[str, str] = dict.fromkeys(LEDGERS, "")
-    tallies = {kind: Tally() for kind in KINDS}
+    tallies = {kind: Tally() for kind in LEDGER_KINDS}
     last_seen: dict[str, int] = {}
     for index, entry in enumerate(sizes.transcript.entry(i) for i in range(len(session.messages))):
         calls = entry.message.calls
         if calls and index:
-            await policy.prepare(Asked(session.messages[:index], sizes, budget - allowance))
+            await policy.prepare(ReplayRequest(session.messages[:index], sizes, budget - allowance))
             for position in range(folded, policy.start):
                 observed = sizes.transcript.entry(position)
                 ledger.observe(observed)
-                for name in names(observed):
+                for name in entry_identifiers(observed):
                     counts[name] = counts.get(name, 0) + 1
             is_new_fold, folded = policy.start > folded, policy.start
-            tail = "\n".join(text_of(sizes.transcript.entry(i)) for i in range(folded, index))
+            tail = "\n".join(entry_text(sizes.transcript.entry(i)) for i in range(folded, index))
             if is_new_fold:
-                packed = ledgers(ledger, counts, allowance, counter, tail)
-            wanted = {name for call in calls for name in demanded(argument_text(call.arguments)) if name in last_seen}
-            sent = (await ours.prepare(Asked(session.messages[:index], sizes, budget))).messages
-            view = "\n".join(text_of(Entry(reader.decode(native, at))) for at, native in enumerate(sent))
+                packed = render_ledgers(ledger, counts, allowance, counter, tail)
+            wanted = {
+                name
+                for call in calls
+                for name in extract_identifiers(argument_text(call.arguments))
+                if name in last_seen
+            }
+            sent = (await ours.prepare(ReplayRequest(session.messages[:index], sizes, budget))).messages
+            view = "\n".join(entry_text(Entry(reader.decode(native, at))) for at, native in enumerate(sent))
             texts = {kind: (tail, text) for kind, text in packed.items()} | {"default": (view, "")}
-            judge({name for name in wanted if index - last_seen[name] > FAR}, texts, tallies)
-        for name in names(entry):
+            count_kept({name for name in wanted if index - last_seen[name] > FAR_MESSAGES}, texts, tallies)
+        for name in entry_identifiers(entry):
             last_seen[name] = index
-    return {"session": session.name, **{kind: figures(tally) for kind, tally in tallies.items()}}
+    return {"session": session.name, **{kind: retention_figures(tally) for kind, tally in tallies.items()}}
 
 
-def judge(far: set[str], texts: dict[str, tuple[str, str]], tallies: dict[str, Tally]) -> None:
+def count_kept(far: set[str], texts: dict[str, tuple[str, str]], tallies: dict[str, Tally]) -> None:
     for kind, tally in tallies.items():
         for name in far:
             is_kept = any(name in text for text in texts[kind])
@@ -121,17 +128,17 @@ def judge(far: set[str], texts: dict[str, tuple[str, str]], tallies: dict[str, T
                 tally.first_kept += is_kept
 
 
-def names(entry: Entry) -> Iterator[str]:
-    yield from demanded(text_of(entry))
+def entry_identifiers(entry: Entry) -> Iterator[str]:
+    yield from extract_identifiers(entry_text(entry))
 
 
-def text_of(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
     message = entry.message
     pieces = [message.text, *(result.text for result in message.results)]
     return "\n".join([*pieces, *(argument_text(call.arguments) for call in message.calls)])
 
 
-def figures(tally: Tally) -> dict[str, float]:
+def retention_figures(tally: Tally) -> dict[str, float]:
     return {
         "far": tally.far_kept / max(1, tally.far),
         "first": tally.first_kept / max(1, tally.first),
@@ -149,18 +156,20 @@ def main() -> None:
     options = parser.parse_args()
     sessions = [read_recording(json.loads(line)) for path in options.files for line in path.read_text().splitlines()]
     with Pool() as pool:
-        rows = pool.map(play, [(session, options.budget, options.ledger) for session in sessions], chunksize=1)
+        rows = pool.map(run_job, [(session, options.budget, options.ledger) for session in sessions], chunksize=1)
     rows = [row for row in rows if row["whole"]["demands"]]
-    print(f"{'session':26}{'demands':>8}" + "".join(f"{kind:>20}" for kind in KINDS) + "   (far / first far use)")
-    for row in [*rows, pooled(rows)]:
-        shares = "".join(f"{row[kind]['far']:>13.3f} /{row[kind]['first']:.3f}" for kind in KINDS)
+    print(
+        f"{'session':26}{'demands':>8}" + "".join(f"{kind:>20}" for kind in LEDGER_KINDS) + "   (far / first far use)"
+    )
+    for row in [*rows, pool_rows(rows)]:
+        shares = "".join(f"{row[kind]['far']:>13.3f} /{row[kind]['first']:.3f}" for kind in LEDGER_KINDS)
         print(f"{row['session'][:25]:26}{row['whole']['demands']:>8.0f}{shares}")
-    save(rows, options.json)
+    save_figures(rows, options.json)
 
 
-def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def pool_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
     pool: dict[str, Any] = {"session": "all"}
-    for kind in KINDS:
+    for kind in LEDGER_KINDS:
         demands, first = sum(row[kind]["demands"] for row in rows), sum(row[kind]["identifiers"] for row in rows)
         pool[kind] = {
             "far": sum(row[kind]["far"] * row[kind]["demands"] for row in rows) / max(1, demands),

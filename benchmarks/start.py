@@ -17,20 +17,20 @@ from pathlib import Path
 
 import pexpect
 
-from benchmarks.imports import seconds_of
+from benchmarks.imports import time_statement
 
-MARK = "›".encode()
-MODEL = "http://127.0.0.1:9/v1#nobody"
+PROMPT_MARK = "›".encode()
+UNREACHABLE_MODEL = "http://127.0.0.1:9/v1#nobody"
 """Whoever answers is loaded behind the line; one that starts a server would still be at it at the next start."""
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 
 
-def first_line(env: dict[str, str]) -> float:
+def first_line_seconds(env: dict[str, str]) -> float:
     """Return the seconds until the line is there."""
     began = time.perf_counter()
-    child = pexpect.spawn(HOLDFAST, ["chat", "--model", MODEL], env=env, timeout=30, dimensions=(24, 80))
+    child = pexpect.spawn(HOLDFAST, ["chat", "--model", UNREACHABLE_MODEL], env=env, timeout=30, dimensions=(24, 80))
     seen = b""
-    while MARK not in seen:
+    while PROMPT_MARK not in seen:
         seen += child.read_nonblocking(65_536, timeout=30)
         for _ in range(seen.count(b"\x1b[6n")):
             child.send("\x1b[1;1R")
@@ -50,8 +50,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "HOLDFAST_HOME": home, "TERM": "xterm-256color", "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
-        first_line(env)
-        pairs = [(first_line(env), seconds_of(sys.executable, "pass", env)) for _ in range(args.runs)]
+        first_line_seconds(env)
+        pairs = [(first_line_seconds(env), time_statement(sys.executable, "pass", env)) for _ in range(args.runs)]
     ours, pythons = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"to the first prompt line   {ours * 1000:6.0f} ms   ({min(one for one, _ in pairs) * 1000:.0f} at best)")
     print(f"python -c pass             {pythons * 1000:6.0f} ms")

@@ -6,7 +6,7 @@ from typing import Any
 DASH = "–"
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table whose first column is text and whose others are figures."""
     rule = ["---", *["--:"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
@@ -18,14 +18,14 @@ def failed_cells(row: Mapping[str, Any], columns: int) -> list[str]:
     return [str(row["name"]), f"**failed:** {reason}", *[""] * (columns - 2)]
 
 
-def table_of(
+def table_with_failures(
     head: Sequence[str], rows: Sequence[Mapping[str, Any]], cells: Callable[[Mapping[str, Any]], list[str]]
 ) -> str:
     """Return a table with the cells of each row, or why it has none."""
-    return markdown(head, [failed_cells(row, len(head)) if "failed" in row else cells(row) for row in rows])
+    return markdown_table(head, [failed_cells(row, len(head)) if "failed" in row else cells(row) for row in rows])
 
 
-def times(value: float, baseline: float | None) -> str:
+def render_ratio(value: float, baseline: float | None) -> str:
     """Return how many times the baseline a value is."""
     if not baseline:
         return DASH
@@ -33,17 +33,17 @@ def times(value: float, baseline: float | None) -> str:
     return f"×{ratio:,.0f}" if ratio >= 100 else f"×{ratio:.1f}" if ratio >= 0.95 else f"×{ratio:.2g}"
 
 
-def share(part: int, whole: int) -> str:
+def render_share(part: int, whole: int) -> str:
     """Return a share in per cent."""
     return f"{part / whole:.0%}" if whole else DASH
 
 
-def yes(is_so: bool) -> str:  # noqa: FBT001 - a word for a claim
+def render_claim(is_so: bool) -> str:  # noqa: FBT001 - a word for a claim
     """Return a claim as a word that can be seen when it is not so."""
     return "yes" if is_so else "**no**"
 
 
-def milliseconds(seconds: float) -> str:
+def render_milliseconds(seconds: float) -> str:
     """Return a time with as many digits as mean something."""
     value = seconds * 1000
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"

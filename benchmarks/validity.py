@@ -25,9 +25,9 @@ from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.validator import ValidationMode, get_validator
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
-from benchmarks.reporting import save
+from benchmarks.reporting import save_figures
 from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
-from holdfast.core.conversation.tokens import total_tokens
+from holdfast.core.conversation.tokens import request_tokens
 from holdfast.wire.formats import format_named
 
 BUDGETS = "4000,8000,16000,32000,100000"
@@ -50,7 +50,7 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter[str])
 
 
-def sessions(paths: list[Path]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def read_sessions(paths: list[Path]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     for path in paths:
         for line in path.read_text().splitlines():
             record = json.loads(line)
@@ -61,28 +61,28 @@ def sessions(paths: list[Path]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             yield record["id"], messages
 
 
-def judge(request: Request, tally: Tally) -> None:
+def check_request(request: Request, tally: Tally) -> None:
     for provider in PROVIDERS:
         sent = convert(request.messages, source="openai-chat", target=provider)
         for violation in validate(sent.messages, provider, system=sent.system, tools=TOOLS):
             tally.violations[f"{provider}: {violation.rule}"] += 1
         if provider == "mistral":
-            ask_oracle(sent.messages, tally)
+            check_with_oracle(sent.messages, tally)
     for violation in validate(request.messages, "openai-chat"):
         tally.violations[f"as sent: {violation.rule}"] += 1
     reader = format_named("openai-chat")
     decoded = [reader.decode(native, index) for index, native in enumerate(request.messages)]
-    tally.over_budget += total_tokens(decoded, counter_for(MODEL)) > tally.budget
+    tally.over_budget += request_tokens(decoded, counter_for(MODEL)) > tally.budget
 
 
-def ask_oracle(messages: list[Any], tally: Tally) -> None:
+def check_with_oracle(messages: list[Any], tally: Tally) -> None:
     try:
         ORACLE.validate_request(ChatCompletionRequest.from_openai(messages, model="mistral"))
     except MistralCommonException as error:
         tally.rejections[str(error)[:80]] += 1
 
 
-def run(job: tuple[str, list[dict[str, Any]], int, int]) -> Tally:
+def check_session(job: tuple[str, list[dict[str, Any]], int, int]) -> Tally:
     session, messages, budget, sample = job
     tally = Tally(session, budget)
     previous = None
@@ -95,7 +95,7 @@ def run(job: tuple[str, list[dict[str, Any]], int, int]) -> Tally:
             tally.errors[f"{type(error).__name__}: {str(error)[:60]}"] += 1
             continue
         if number % sample == 0:
-            judge(previous, tally)
+            check_request(previous, tally)
     return tally
 
 
@@ -108,21 +108,23 @@ def main() -> None:
     options = parser.parse_args()
     budgets = [int(budget) for budget in options.budgets.split(",")]
     jobs = [
-        (name, messages, budget, options.sample) for name, messages in sessions(options.files) for budget in budgets
+        (name, messages, budget, options.sample)
+        for name, messages in read_sessions(options.files)
+        for budget in budgets
     ]
     jobs.sort(key=lambda job: len(job[1]), reverse=True)
     tallies: list[Tally] = []
     with Pool() as pool:
-        for done, tally in enumerate(pool.imap_unordered(run, jobs), start=1):
+        for done, tally in enumerate(pool.imap_unordered(check_session, jobs), start=1):
             tallies.append(tally)
             if sys.stderr.isatty():
                 print(f"\r{done}/{len(jobs)} sessions × budgets", end="", file=sys.stderr, flush=True)
-    report(tallies, budgets)
-    save([{name: getattr(tally, name) for name in Tally.__slots__} for tally in tallies], options.json)
+    print_report(tallies, budgets)
+    save_figures([{name: getattr(tally, name) for name in Tally.__slots__} for tally in tallies], options.json)
     sys.exit(any(tally.violations or tally.rejections or tally.over_budget for tally in tallies))
 
 
-def report(tallies: list[Tally], budgets: list[int]) -> None:
+def print_report(tallies: list[Tally], budgets: list[int]) -> None:
     print(f"mistral-common {version('mistral-common')}, protocol v11, serving mode")
     print(f"{'budget':>8}{'requests':>10}{'violations':>12}{'rejections':>12}{'over budget':>13}{'typed errors':>14}")
     for budget in budgets:

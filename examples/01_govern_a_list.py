@@ -1,9 +1,9 @@
 """Make a session of a thousand messages fit 16,000 tokens, and see what that took."""
 
 from holdfast import govern
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
-messages = generated_session(1_000)
+messages = generate_session(1_000)
 
 request = govern(messages, budget=16_000, model="gpt-5")
 

@@ -3,13 +3,13 @@
 import json
 
 from holdfast import convert, validate
-from holdfast.testing.chat import called, returned, said, told
+from holdfast.testing.chat import system_message, tool_call_message, tool_result_message, user_message
 
 messages = [
-    told("Be brief."),
-    said("What is in src/a.py?"),
-    {**called("call_1"), "reasoning_content": "I should read it."},
-    returned("call_1", "print('hello')"),
+    system_message("Be brief."),
+    user_message("What is in src/a.py?"),
+    {**tool_call_message("call_1"), "reasoning_content": "I should read it."},
+    tool_result_message("call_1", "print('hello')"),
 ]
 
 converted = convert(messages, source="openai-chat", target="anthropic-messages")

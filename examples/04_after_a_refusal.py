@@ -1,9 +1,9 @@
 """Tell an overflow from a rate limit, and prepare a smaller request with what the provider said."""
 
 from holdfast import classify, govern
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
-messages = generated_session(500)
+messages = generate_session(500)
 refusal = classify("prompt is too long: 20831 tokens > 20000 maximum", status=400)
 
 if refusal is not None and refusal.kind == "overflow" and refusal.limit:

@@ -5,15 +5,15 @@ import tempfile
 from pathlib import Path
 
 from holdfast import Session
-from holdfast.session.verify import requests_of
-from holdfast.testing.sessions import generated_session
+from holdfast.session.verify import rebuilt_requests
+from holdfast.testing.sessions import generate_session
 
 
 async def main(folder: Path) -> None:
     """Play a session, and come back to it."""
     url = f"sqlite:///{folder}/chats.db"
     async with Session.open("conversation-1", store=url, policy="default", model="gpt-5") as session:
-        for message in generated_session(300):
+        for message in generate_session(300):
             await session.record([message])  # durable when it returns
             if message["role"] == "user":
                 await session.prepare(16_000)
@@ -23,9 +23,9 @@ async def main(folder: Path) -> None:
         await session.rewind(to=250)
         print(f"after a rewind {len((await session.prepare(16_000)).messages)} messages would be sent")
         await session.undo()
-        proofs = list(requests_of(await session.events()))
+        proofs = list(rebuilt_requests(await session.events()))
         print(f"{sum(proof.is_same for proof in proofs)} of {len(proofs)} requests are proved from the log")
-        print(f"message 3, as it was recorded: {(await session.recall(3))[0]['role']}")
+        print(f"message 3, as it was recorded: {(await session.messages_at(3))[0]['role']}")
 
 
 if __name__ == "__main__":

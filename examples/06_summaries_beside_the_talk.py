@@ -15,7 +15,7 @@ SUMMARY = "Intent: count apples and pears [#0]. Done: rows 0 to 9 are counted [#
 async def main() -> None:
     """Talk until a summary is due, and look at what it did."""
     writer = ScriptedModel([SUMMARY, SUMMARY, SUMMARY])
-    async with Session.open("beside", store="memory://", model="gpt-5", summariser=writer) as session:
+    async with Session.open("beside", store="memory://", model="gpt-5", summarizer=writer) as session:
         for row in range(18):
             question = f"Row {row}: " + "apple pear " * 120
             await session.record([{"role": "user", "content": question}])
@@ -25,7 +25,7 @@ async def main() -> None:
             await asyncio.sleep(0.01)
         for receipt in await session.receipts():
             print(f"\n{receipt}")
-        print(f"\nstill there, to the letter: {len(await session.recall(0, len(session)))} messages")
+        print(f"\nstill there, to the letter: {len(await session.messages_at(0, len(session)))} messages")
 
 
 if __name__ == "__main__":

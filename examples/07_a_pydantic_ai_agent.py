@@ -9,7 +9,7 @@ import asyncio
 from pydantic_ai import Agent, ModelMessage, ModelResponse
 
 from holdfast.adapters.pydantic_ai import Holdfast
-from holdfast.testing.agents import ScriptedAgentModel, tool_call
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 LISTING = "".join(f"{number:03} total = total + price\n" for number in range(40))
 
@@ -17,7 +17,7 @@ LISTING = "".join(f"{number:03} total = total + price\n" for number in range(40)
 def model(messages: list[ModelMessage]) -> str | ModelResponse:
     """Read a file for every question, then answer."""
     is_asked = any(part.part_kind == "user-prompt" for part in messages[-1].parts)
-    return tool_call("read", f"call_{len(messages)}", path="totals.py") if is_asked else "It adds the prices."
+    return tool_call_response("read", f"call_{len(messages)}", path="totals.py") if is_asked else "It adds the prices."
 
 
 async def main() -> None:
@@ -32,8 +32,8 @@ async def main() -> None:
 
         for number in range(16):
             result = await agent.run(f"Question {number}: what does line {number} do?", conversation_id="totals")
-            if governed.last:
-                print(f"{len(result.all_messages()):2} messages so far, sent {governed.last.tokens}")
+            if governed.last_request:
+                print(f"{len(result.all_messages()):2} messages so far, sent {governed.last_request.tokens}")
 
         session = await governed.open("totals")
         for receipt in await session.receipts():

@@ -3,8 +3,8 @@
 import asyncio
 
 from holdfast import Session
-from holdfast.session.recall import Recall
-from holdfast.testing.sessions import generated_session
+from holdfast.session.recall import RecallQuery
+from holdfast.testing.sessions import generate_session
 
 
 async def main() -> None:
@@ -16,14 +16,14 @@ async def main() -> None:
                 {"role": "assistant", "content": "Noted."},
             ]
         )
-        for message in generated_session(200):
+        for message in generate_session(200):
             await session.record([message])
         request = await session.prepare(8_000)
         print(f"{len(session)} messages were said, {len(request.messages)} are sent")
 
-        found = await session.recall_for(Recall(query="when does the ferry leave?", max_tokens=200))
+        found = await session.recall(RecallQuery(query="when does the ferry leave?", max_tokens=200))
         print(found.excerpts[0].ref, found.excerpts[0].text)
-        print(await session.recall_for("#0:L2-L2"))
+        print(await session.recall("#0:L2-L2"))
 
         tool = (
             session.recall_tool()

@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast import Session
-from holdfast.session.child import Sees
+from holdfast.session.child import Visibility
 
 
 async def main() -> None:
@@ -12,7 +12,7 @@ async def main() -> None:
         await session.record([{"role": "user", "content": "Is the release ready? Never push to main."}])
 
         async def asked(agent: str, task: str, says: str) -> None:
-            async with session.delegate(agent, task=task, sees=Sees(turns=1, ledger=True)) as child:
+            async with session.delegate(agent, task=task, sees=Visibility(turns=1, ledger=True)) as child:
                 request = await child.prepare(8_000)  # what to send to that agent's model
                 print(f"{agent} is sent {[message['content'] for message in request.messages]}")
                 await child.record([{"role": "assistant", "content": says}])
@@ -23,7 +23,7 @@ async def main() -> None:
             asked("writer", "Check the notes.", "The notes are complete."),
         )
         for one in await session.delegations():
-            print(f"{one.agent} ({one.state}) saw {one.saw} and says: {one.answer}")
+            print(f"{one.agent} ({one.state}) saw {one.description} and says: {one.answer}")
 
 
 if __name__ == "__main__":

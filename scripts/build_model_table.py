@@ -32,7 +32,7 @@ def download(folder: Path) -> tuple[str, dict[str, dict[str, Any]]]:
         return wheel.name.split("-")[1], json.loads(archive.read(SOURCE))
 
 
-def row(entry: dict[str, Any]) -> list[Any]:
+def model_row(entry: dict[str, Any]) -> list[Any]:
     """Return window, longest answer and four prices a million tokens, the unknown at the end left out."""
     prices = [entry.get(name) for name in PRICES]
     values = [
@@ -51,9 +51,9 @@ def is_wanted(entry: dict[str, Any]) -> bool:
     return entry.get("mode") in MODES and isinstance(window, int) and window > 0
 
 
-def build(table: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
+def build_table(table: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
     """Return the trimmed table: a routed name is left out where the bare name says the same."""
-    wanted = {name.lower(): row(entry) for name, entry in table.items() if is_wanted(entry)}
+    wanted = {name.lower(): model_row(entry) for name, entry in table.items() if is_wanted(entry)}
     return {
         name: values
         for name, values in sorted(wanted.items())
@@ -65,7 +65,7 @@ def main() -> None:
     """Write the table, a model a line."""
     with tempfile.TemporaryDirectory() as folder:
         version, table = download(Path(folder))
-    models = build(table)
+    models = build_table(table)
     lines = ",\n".join(
         f"{json.dumps(name)}:{json.dumps(values, separators=(',', ':'))}" for name, values in models.items()
     )

@@ -34,7 +34,7 @@ class Checklist:
 
     systems: Mapping[str, str]
     """The name of the system behind each letter."""
-    asked: Mapping[str, str]
+    requirements: Mapping[str, str]
     """What each id asks, in a line."""
     documented: Mapping[str, Mapping[str, str]]
     """The page, with its heading, and the reason for each id that no test can show."""
@@ -51,7 +51,7 @@ class Collector:
         self.items = list(items)
 
 
-def checklist() -> Checklist:
+def read_checklist() -> Checklist:
     """Return what is asked for, as it stands in the file."""
     return Checklist(**tomllib.loads(SOURCE.read_text(encoding="utf-8")))
 
@@ -68,21 +68,21 @@ def proofs_of(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
     return {one: sorted(tests) for one, tests in found.items()}
 
 
-def problems(listed: Checklist, proofs: Proofs) -> list[str]:
+def find_problems(listed: Checklist, proofs: Proofs) -> list[str]:
     """Return what is wrong, a line each."""
-    unproved = [one for one in listed.asked if one not in proofs and one not in listed.documented]
-    unknown = [one for one in proofs if one not in listed.asked]
-    unlisted = [one for one in listed.documented if one not in listed.asked]
-    unwritten = [(one, said["page"]) for one, said in listed.documented.items() if not is_there(said["page"])]
+    unproved = [one for one in listed.requirements if one not in proofs and one not in listed.documented]
+    unknown = [one for one in proofs if one not in listed.requirements]
+    unlisted = [one for one in listed.documented if one not in listed.requirements]
+    unwritten = [(one, said["page"]) for one, said in listed.documented.items() if not heading_exists(said["page"])]
     return [
-        *(f"{one}: no test carries it: {listed.asked[one]}" for one in unproved),
+        *(f"{one}: no test carries it: {listed.requirements[one]}" for one in unproved),
         *(f"{one}: is no id, but {proofs[one][0]} carries it" for one in unknown),
         *(f"{one}: is documented, but is no id" for one in unlisted),
         *(f"{one}: {page} is not there" for one, page in unwritten),
     ]
 
 
-def is_there(place: str) -> bool:
+def heading_exists(place: str) -> bool:
     """Return whether a page has the heading it is named with."""
     path, _, anchor = place.partition("#")
     page = ROOT / path
@@ -90,22 +90,22 @@ def is_there(place: str) -> bool:
     return anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def tables(listed: Checklist, proofs: Proofs) -> str:
+def render_tables(listed: Checklist, proofs: Proofs) -> str:
     """Return the tables of the page, one for each system."""
-    shown = sum(one in proofs for one in listed.asked)
+    shown = sum(one in proofs for one in listed.requirements)
     said = sum(one not in proofs for one in listed.documented)
-    lines = [f"\n{len(listed.asked)} behaviours: {shown} shown by tests, {said} documented.\n"]
+    lines = [f"\n{len(listed.requirements)} behaviours: {shown} shown by tests, {said} documented.\n"]
     for letter, system in listed.systems.items():
         lines.append(f"\n## {system}\n\n| id | what is asked | shown by |\n|---|---|---|\n")
         lines += [
-            f"| {one} | {text} | {'<br>'.join(evidence(one, listed, proofs))} |\n"
-            for one, text in listed.asked.items()
+            f"| {one} | {text} | {'<br>'.join(evidence_links(one, listed, proofs))} |\n"
+            for one, text in listed.requirements.items()
             if one.startswith(f"{letter}-")
         ]
     return "".join([*lines, "\n"])
 
 
-def evidence(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]:
+def evidence_links(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]:
     """Yield the links to what shows an id."""
     if said := listed.documented.get(one):
         yield f"*documented:* [{said['page']}](../{said['page']}); {said['reason']}"
@@ -114,7 +114,7 @@ def evidence(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]:
         yield f"[`{name}`](../tests/{path})"
 
 
-def collected() -> dict[str, list[str]]:
+def collect_proofs() -> dict[str, list[str]]:
     """Return the proofs of the whole suite, collected in this process."""
     collector, told = Collector(), io.StringIO()
     with contextlib.redirect_stdout(told):
@@ -126,16 +126,19 @@ def collected() -> dict[str, list[str]]:
 
 def main() -> None:
     """Print every id with its tests, write the page, and fail where something is not shown."""
-    listed, proofs = checklist(), collected()
-    for one, text in listed.asked.items():
+    listed, proofs = read_checklist(), collect_proofs()
+    for one, text in listed.requirements.items():
         print(f"{one}\t{text}".expandtabs(8))
         for line in (*(said["page"] for said in [listed.documented.get(one)] if said), *proofs.get(one, ())):
             print(f"\t{line}".expandtabs(8))
     page = TARGET.read_text(encoding="utf-8")
-    TARGET.write_text(BLOCK.sub(lambda _: tables(listed, proofs), page), encoding="utf-8")
-    if found := problems(listed, proofs):
+    TARGET.write_text(BLOCK.sub(lambda _: render_tables(listed, proofs), page), encoding="utf-8")
+    if found := find_problems(listed, proofs):
         sys.exit("\n".join(found))
-    print(f"\n{len(listed.asked)} ids: {len(proofs)} shown by tests, {len(listed.asked) - len(proofs)} documented")
+    print(
+        f"\n{len(listed.requirements)} ids: {len(proofs)} shown by tests, "
+        f"{len(listed.requirements) - len(proofs)} documented"
+    )
 
 
 if __name__ == "__main__":

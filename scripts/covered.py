@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 PACKAGE = "holdfast"
-LEAST = {"core": 98.0, "wire": 98.0}
+MIN_PERCENT = {"core": 98.0, "wire": 98.0}
 """What must have been run of a room, in per cent."""
-LEAST_OF_ALL = 92.0
+MIN_TOTAL_PERCENT = 92.0
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class Coverage:
     """What there is of a file, or of several, and what of it was run."""
 
     lines: int = 0
@@ -28,8 +28,8 @@ class Covered:
     branches: int = 0
     branches_run: int = 0
 
-    def __add__(self, other: "Covered") -> "Covered":
-        return Covered(
+    def __add__(self, other: "Coverage") -> "Coverage":
+        return Coverage(
             self.lines + other.lines,
             self.lines_run + other.lines_run,
             self.branches + other.branches,
@@ -42,34 +42,34 @@ class Covered:
         return min(_percent(self.lines_run, self.lines), _percent(self.branches_run, self.branches))
 
 
-def rooms_of(report: str) -> dict[str, Covered]:
+def coverage_by_package(report: str) -> dict[str, Coverage]:
     """Return what was run of each room, read from the report of coverage as JSON."""
-    rooms: dict[str, Covered] = {}
+    rooms: dict[str, Coverage] = {}
     for name, file in sorted(json.loads(report)["files"].items()):
         seen = file["summary"]
-        one = Covered(seen["num_statements"], seen["covered_lines"], seen["num_branches"], seen["covered_branches"])
-        room = room_of(name)
-        rooms[room] = rooms.get(room, Covered()) + one
+        one = Coverage(seen["num_statements"], seen["covered_lines"], seen["num_branches"], seen["covered_branches"])
+        room = package_of(name)
+        rooms[room] = rooms.get(room, Coverage()) + one
     return dict(sorted(rooms.items()))
 
 
-def room_of(name: str) -> str:
+def package_of(name: str) -> str:
     """Return the room a file of the package stands in; the package itself where it stands in none."""
     parts = PurePath(name).parts
     inside = parts[parts.index(PACKAGE) + 1 :]
     return inside[0] if len(inside) > 1 else PACKAGE
 
 
-def table(rooms: Mapping[str, Covered]) -> list[str]:
+def render_table(rooms: Mapping[str, Coverage]) -> list[str]:
     """Return the rooms a line each, and all of them together."""
     head = f"{'room':<10} {'lines':>7} {'run':>7} {'branches':>10} {'run':>7}"
-    return [head, *(_line(room, one) for room, one in rooms.items()), _line("all", _together(rooms))]
+    return [head, *(_line(room, one) for room, one in rooms.items()), _line("all", _total(rooms))]
 
 
-def problems(rooms: Mapping[str, Covered]) -> list[str]:
+def find_problems(rooms: Mapping[str, Coverage]) -> list[str]:
     """Return what was not run enough, a line each."""
-    asked = [(room, rooms.get(room, Covered()), least) for room, least in LEAST.items()]
-    asked.append(("all", _together(rooms), LEAST_OF_ALL))
+    asked = [(room, rooms.get(room, Coverage()), least) for room, least in MIN_PERCENT.items()]
+    asked.append(("all", _total(rooms), MIN_TOTAL_PERCENT))
     return [
         f"{name}: {one.percent:.1f} % was run, and {least:.0f} % is asked for"
         for name, one, least in asked
@@ -77,11 +77,11 @@ def problems(rooms: Mapping[str, Covered]) -> list[str]:
     ]
 
 
-def _together(rooms: Mapping[str, Covered]) -> Covered:
-    return sum(rooms.values(), Covered())
+def _total(rooms: Mapping[str, Coverage]) -> Coverage:
+    return sum(rooms.values(), Coverage())
 
 
-def _line(name: str, one: Covered) -> str:
+def _line(name: str, one: Coverage) -> str:
     lines, branches = _percent(one.lines_run, one.lines), _percent(one.branches_run, one.branches)
     return f"{name:<10} {one.lines:>7,} {lines:>5.1f} % {one.branches:>10,} {branches:>5.1f} %"
 
@@ -92,9 +92,9 @@ def _percent(run: int, everything: int) -> float:
 
 def main() -> int:
     """Print the table of the report that comes in; return whether something was not run enough."""
-    rooms = rooms_of(sys.stdin.read())
-    found = problems(rooms)
-    print("\n".join([*table(rooms), *found]))
+    rooms = coverage_by_package(sys.stdin.read())
+    found = find_problems(rooms)
+    print("\n".join([*render_table(rooms), *found]))
     return 1 if found else 0
 
 

@@ -27,26 +27,32 @@ from typing import TypeAlias, TypeVar
 
 from holdfast import HoldfastError, PendingToolCallsError, Receipt, Session, convert, govern
 from holdfast.core.history import events as log
-from holdfast.core.history.findings import Finding
+from holdfast.core.history.findings import DelegateFinding
 from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import ModelRefusedError
 from holdfast.lab.recordings import Recording
-from holdfast.lab.sources import recordings_of
-from holdfast.models.base import Answer, Ask
-from holdfast.session.child import NOTHING, Child, Sees
-from holdfast.session.compactor import Compaction
+from holdfast.lab.sources import load_recordings
+from holdfast.models.base import ModelReply, SummaryPrompt
+from holdfast.session.child import SEES_NOTHING, Delegate, Visibility
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.request import PreparedRequest
-from holdfast.session.transfer import bring_in, records_of
+from holdfast.session.transfer import import_session, records_from_file
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.contents import call_part, model_turn, response_part, user_turn, words
-from holdfast.testing.items import function_call, function_output, output_message, reasoning
-from holdfast.testing.models import Line, ScriptedModel, answer_of
-from holdfast.testing.requests import answer, call, prompt, request, response
-from holdfast.testing.requests import result as tool_return
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.contents import function_call_part, function_response_part, model_turn, text_part, user_turn
+from holdfast.testing.items import function_call_item, function_output_item, output_message_item, reasoning_item
+from holdfast.testing.models import ScriptedModel, ScriptLine, scripted_reply
+from holdfast.testing.requests import (
+    request_message,
+    response_message,
+    text_reply_part,
+    tool_call_part,
+    user_prompt_part,
+)
+from holdfast.testing.requests import tool_return_part as tool_return
+from holdfast.testing.sessions import generate_session
 
 T = TypeVar("T")
 Hashes: TypeAlias = dict[str, list[str]]
@@ -60,7 +66,7 @@ BUDGETS = (500, 1_200, 2_500, 6_000, 60_000)
 MODEL = "gpt-5"
 START_MS = 1_700_000_000_000
 SYSTEM = "You are a careful engineer. Always run the tests. Never push to main."
-TOOLS: list[Json] = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
+TOOLS: list[JsonMessage] = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
 PICTURE = "iVBORw0KGgo="
 REFUSED = "refused"
 NOISE = frozenset({"engine", "owner", "durationMs"})
@@ -136,9 +142,9 @@ def short(text: str) -> str:
 
 def account_of(receipt: Receipt) -> list[object]:
     """Return the values of a receipt."""
-    spans = [[(span.start, span.stop) for span in group] for group in (receipt.folded, receipt.pruned)]
+    spans = [[(span.start, span.stop) for span in group] for group in (receipt.compacted, receipt.dropped)]
     counts = [receipt.tokens_before.total, receipt.tokens.total, receipt.messages_before, receipt.messages]
-    repaired = [repair.position for repair in receipt.mended]
+    repaired = [repair.position for repair in receipt.repairs]
     return [counts, receipt.kept, receipt.clipped, receipt.elided, spans, repaired, len(receipt.reasons)]
 
 
@@ -169,7 +175,7 @@ class Player:
     preset: str
     budget: int
     voice: "Voice"
-    lines: Iterable[Line] | None = None
+    lines: Iterable[ScriptLine] | None = None
     """What the summarizer writes; None where there is none."""
     store: MemoryStore = field(default_factory=MemoryStore)
     clock: SimulatedClock = field(default_factory=lambda: SimulatedClock(START_MS))
@@ -189,17 +195,19 @@ class Player:
             store=self.store,
             policy=self.preset,
             model=MODEL,
-            compaction=Compaction(automatic=self.writer),
+            compaction=CompactionOptions(automatic=self.writer),
             clock=lambda: self.clock.time_ms() + self._waited_ms,
         )
 
-    async def say(self, session: Session | Child, *messages: Json, usage: Mapping[str, int] | None = None) -> None:
+    async def say(
+        self, session: Session | Delegate, *messages: JsonMessage, usage: Mapping[str, int] | None = None
+    ) -> None:
         """Record messages, some seconds after the ones before."""
         await self.wait(20)
         with self._refusals():
             await session.record(list(messages), format=self.voice.format, usage=usage)
 
-    async def prepare(self, session: Session | Child, *, budget: int | None = None) -> PreparedRequest | None:
+    async def prepare(self, session: Session | Delegate, *, budget: int | None = None) -> PreparedRequest | None:
         """Prepare a request, and note it."""
         system = SYSTEM if isinstance(session, Session) else "You are a scout."
 
@@ -238,7 +246,7 @@ class Player:
         except HoldfastError as error:
             self.trace.receipts.append(str(error))
 
-    async def recall(self, session: Session | Child, *questions: Mapping[str, object]) -> None:
+    async def recall(self, session: Session | Delegate, *questions: Mapping[str, object]) -> None:
         """Ask the recall tool as a model does."""
         tool = session.recall_tool(max_tokens=300)
         self.trace.answers += [await self.run(tool.call(question)) for question in questions]
@@ -264,7 +272,7 @@ class Player:
                 self.trace.records.append(canonical([item.time_ms, record]))
         await self.run(session.close())
         if self.writer is not None:
-            self.trace.prompts += [canonical(_asked(ask)) for ask in self.writer.asks]
+            self.trace.prompts += [canonical(_asked(ask)) for ask in self.writer.prompts]
 
     def _refusals(self) -> "_Refusals":
         return _Refusals(self.trace)
@@ -286,7 +294,7 @@ class _Refusals:
         return True
 
 
-def _asked(ask: Ask) -> list[object]:
+def _asked(ask: SummaryPrompt) -> list[object]:
     prefix = ask.prefix and [ask.prefix.messages, ask.prefix.system, ask.prefix.tools]
     return [ask.system, ask.text, ask.max_output_tokens, prefix]
 
@@ -294,7 +302,7 @@ def _asked(ask: Ask) -> list[object]:
 # A summarizer that always writes the same of the same.
 
 
-def summary(ask: Ask) -> str:
+def summary(ask: SummaryPrompt) -> str:
     """Return a short summary with some names of what was asked."""
     read = ask.text + (canonical(ask.prefix.messages) if ask.prefix else "")
     names = sorted(set(re.findall(r"src/\w+/\w+\.py|#\d+", read)))[:12]
@@ -304,23 +312,23 @@ def summary(ask: Ask) -> str:
     )
 
 
-def scripted() -> Iterator[Line]:
+def scripted() -> Iterator[ScriptLine]:
     """Return an endless script of sound summaries."""
     return cycle([summary])
 
 
-def failing() -> Iterator[Line]:
+def failing() -> Iterator[ScriptLine]:
     """Return an endless script in which every way to fail has its turn."""
     return cycle(["", summary, ModelRefusedError(MODEL, "I cannot help with that"), _cut_off(), _inflated, summary])
 
 
-def _cut_off() -> Answer:
-    ask = Ask(system="", text="", max_output_tokens=0)
-    whole = answer_of(ask, "The totals were wrong and", MODEL)
-    return Answer(text=whole.text, model=MODEL, usage=whole.usage, is_cut_off=True)
+def _cut_off() -> ModelReply:
+    ask = SummaryPrompt(system="", text="", max_output_tokens=0)
+    whole = scripted_reply(ask, "The totals were wrong and", MODEL)
+    return ModelReply(text=whole.text, model=MODEL, usage=whole.usage, is_cut_off=True)
 
 
-def _inflated(ask: Ask) -> str:
+def _inflated(ask: SummaryPrompt) -> str:
     return f"{summary(ask)}\n{ask.text}\n" * 3
 
 
@@ -332,112 +340,114 @@ class Voice:
     """Says things in one format."""
 
     format: str
-    asks: Callable[[str], Json]
-    shows: Callable[[str], Json]
+    asks: Callable[[str], JsonMessage]
+    shows: Callable[[str], JsonMessage]
     """A prompt with a picture."""
-    answers: Callable[[str], Json]
-    calls: Callable[[Sequence[str], str], list[Json]]
+    answers: Callable[[str], JsonMessage]
+    calls: Callable[[Sequence[str], str], list[JsonMessage]]
     """An assistant turn that thinks and then calls a tool, once for each id, on a path."""
-    returns: Callable[[Mapping[str, str]], list[Json]]
+    returns: Callable[[Mapping[str, str]], list[JsonMessage]]
     """The outputs of calls."""
 
 
-def _chat_image(text: str) -> Json:
+def _chat_image(text: str) -> JsonMessage:
     url = {"url": f"data:image/png;base64,{PICTURE}"}
     return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "image_url", "image_url": url}]}
 
 
-def _chat_calls(ids: Sequence[str], path: str) -> list[Json]:
-    return [{**called(*ids, arguments={"path": path}), "reasoning_content": f"Read {path} first."}]
+def _chat_calls(ids: Sequence[str], path: str) -> list[JsonMessage]:
+    return [{**tool_call_message(*ids, arguments={"path": path}), "reasoning_content": f"Read {path} first."}]
 
 
-def _anthropic_image(text: str) -> Json:
+def _anthropic_image(text: str) -> JsonMessage:
     source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
     return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "image", "source": source}]}
 
 
-def _anthropic_calls(ids: Sequence[str], path: str) -> list[Json]:
-    thinking: Json = {"type": "thinking", "thinking": f"Read {path} first.", "signature": "c2lnbmVk"}
+def _anthropic_calls(ids: Sequence[str], path: str) -> list[JsonMessage]:
+    thinking: JsonMessage = {"type": "thinking", "thinking": f"Read {path} first.", "signature": "c2lnbmVk"}
     uses = [{"type": "tool_use", "id": name, "name": "read_file", "input": {"path": path}} for name in ids]
     return [{"role": "assistant", "content": [thinking, *uses]}]
 
 
-def _anthropic_results(outputs: Mapping[str, str]) -> list[Json]:
+def _anthropic_results(outputs: Mapping[str, str]) -> list[JsonMessage]:
     blocks = [{"type": "tool_result", "tool_use_id": name, "content": text} for name, text in outputs.items()]
     return [{"role": "user", "content": blocks}]
 
 
-def _responses_image(text: str) -> Json:
+def _responses_image(text: str) -> JsonMessage:
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}
     return {"role": "user", "content": [{"type": "input_text", "text": text}, image]}
 
 
-def _responses_calls(ids: Sequence[str], path: str) -> list[Json]:
-    calls = [function_call(name, arguments={"path": path}) for name in ids]
-    return [reasoning(f"rs_{ids[0]}", summary=f"Read {path} first."), *calls]
+def _responses_calls(ids: Sequence[str], path: str) -> list[JsonMessage]:
+    calls = [function_call_item(name, arguments={"path": path}) for name in ids]
+    return [reasoning_item(f"rs_{ids[0]}", summary=f"Read {path} first."), *calls]
 
 
-def _gemini_image(text: str) -> Json:
-    return user_turn(words(text), {"inlineData": {"mimeType": "image/png", "data": PICTURE}})
+def _gemini_image(text: str) -> JsonMessage:
+    return user_turn(text_part(text), {"inlineData": {"mimeType": "image/png", "data": PICTURE}})
 
 
-def _gemini_calls(ids: Sequence[str], path: str) -> list[Json]:
-    thought: Json = {"text": f"Read {path} first.", "thought": True}
-    parts = [call_part("read_file", name) for name in ids]
+def _gemini_calls(ids: Sequence[str], path: str) -> list[JsonMessage]:
+    thought: JsonMessage = {"text": f"Read {path} first.", "thought": True}
+    parts = [function_call_part("read_file", name) for name in ids]
     for part in parts:
         function = part["functionCall"]
         part["functionCall"] = {**function, "args": {"path": path}} if isinstance(function, dict) else function
     return [model_turn(thought, *parts)]
 
 
-def _gemini_results(outputs: Mapping[str, str]) -> list[Json]:
-    return [user_turn(*(response_part("read_file", name, text) for name, text in outputs.items()))]
+def _gemini_results(outputs: Mapping[str, str]) -> list[JsonMessage]:
+    return [user_turn(*(function_response_part("read_file", name, text) for name, text in outputs.items()))]
 
 
-def _agent_image(text: str) -> Json:
-    return request(prompt([text, {"data": PICTURE, "media_type": "image/png", "kind": "binary"}]))
+def _agent_image(text: str) -> JsonMessage:
+    return request_message(user_prompt_part([text, {"data": PICTURE, "media_type": "image/png", "kind": "binary"}]))
 
 
-def _agent_calls(ids: Sequence[str], path: str) -> list[Json]:
-    thinking: Json = {"content": f"Read {path} first.", "signature": "c2ln", "part_kind": "thinking"}
-    return [response(thinking, *(call(name, "read_file", {"path": path}) for name in ids))]
+def _agent_calls(ids: Sequence[str], path: str) -> list[JsonMessage]:
+    thinking: JsonMessage = {"content": f"Read {path} first.", "signature": "c2ln", "part_kind": "thinking"}
+    return [response_message(thinking, *(tool_call_part(name, "read_file", {"path": path}) for name in ids))]
 
 
-def _agent_results(outputs: Mapping[str, str]) -> list[Json]:
-    return [request(*(tool_return(name, text, "read_file") for name, text in outputs.items()))]
+def _agent_results(outputs: Mapping[str, str]) -> list[JsonMessage]:
+    return [request_message(*(tool_return(name, text, "read_file") for name, text in outputs.items()))]
 
 
 VOICES: Mapping[str, Voice] = {
     "chat": Voice(
         "openai-chat",
-        said,
+        user_message,
         _chat_image,
-        answered,
+        assistant_message,
         _chat_calls,
-        lambda outputs: [returned(*one) for one in outputs.items()],
+        lambda outputs: [tool_result_message(*one) for one in outputs.items()],
     ),
-    "anthropic": Voice("anthropic-messages", said, _anthropic_image, answered, _anthropic_calls, _anthropic_results),
+    "anthropic": Voice(
+        "anthropic-messages", user_message, _anthropic_image, assistant_message, _anthropic_calls, _anthropic_results
+    ),
     "responses": Voice(
         "openai-responses",
-        said,
+        user_message,
         _responses_image,
-        output_message,
+        output_message_item,
         _responses_calls,
-        lambda outputs: [function_output(*one) for one in outputs.items()],
+        lambda outputs: [function_output_item(*one) for one in outputs.items()],
     ),
     "gemini": Voice(
         "gemini",
-        lambda text: user_turn(words(text)),
+        lambda text: user_turn(text_part(text)),
         _gemini_image,
-        lambda text: model_turn(words(text)),
+        lambda text: model_turn(text_part(text)),
         _gemini_calls,
         _gemini_results,
     ),
     "pydantic-ai": Voice(
         "pydantic-ai",
-        lambda text: request(prompt(text)),
+        lambda text: request_message(user_prompt_part(text)),
         _agent_image,
-        lambda text: response(answer(text)),
+        lambda text: response_message(text_reply_part(text)),
         _agent_calls,
         _agent_results,
     ),
@@ -482,7 +492,7 @@ def output(chance: random.Random, path: str) -> str:
     return f"# {path}\n{prose(chance, chance.choice((20, 60, 150, 400)))}"
 
 
-def steps(voice: Voice, chance: random.Random, turn: int) -> Iterator[list[Json]]:
+def steps(voice: Voice, chance: random.Random, turn: int) -> Iterator[list[JsonMessage]]:
     """Yield the steps of one turn: calls, their outputs, an answer."""
     for step in range(chance.randint(1, 3)):
         path = chance.choice(PATHS)
@@ -562,7 +572,7 @@ async def travel(player: Player) -> None:
     await player.change(session.compact(focus="Keep the paths."))
     await player.prepare(session)
     await player.change(session.recompact(focus="Keep the deadline."))
-    await player.change(session.bring_back([0, 1]))
+    await player.change(session.restore_messages([0, 1]))
     await player.prepare(session)
     for step in (session.undo, session.undo, session.redo):
         await player.run(step())
@@ -624,20 +634,26 @@ async def delegation(player: Player) -> None:
     for turn in range(3):
         await player.say(session, voice.asks(f"{ORDERS[turn]} {prose(chance, 25)}"))
         await player.say(session, *(message for messages in steps(voice, chance, turn) for message in messages))
-    await session.note(log.PlanChanged(text="1. read 2. repair"))
-    await session.note(log.TodosChanged(text="[ ] tests"))
-    await session.note(log.SkillInvoked(name="review", instructions="Read twice."))
+    await session.record_state(log.PlanChanged(text="1. read 2. repair"))
+    await session.record_state(log.TodosChanged(text="[ ] tests"))
+    await session.record_state(log.SkillInvoked(name="review", instructions="Read twice."))
     await player.say(session, voice.asks("Let others look."))
     await player.prepare(session)
-    for sees in (Sees(everything=True), NOTHING, Sees(pins=True, ledger=True, files=True, turns=1, max_tokens=600)):
+    for sees in (
+        Visibility(everything=True),
+        SEES_NOTHING,
+        Visibility(pins=True, ledger=True, files=True, turns=1, max_tokens=600),
+    ):
         async with session.delegate("scout", task=f"Find the tests of {PATHS[0]}.", sees=sees) as child:
             player.trace.scopes.append(child.scope)
-            player.trace.answers.append(child.opening)
+            player.trace.answers.append(child.opening_prompt)
             await player.prepare(child)
             await player.say(child, *voice.calls(["s1"], PATHS[0]), *voice.returns({"s1": output(chance, PATHS[0])}))
             await player.prepare(child)
             await player.recall(child, {"query": "invoice total"}, {"last": 2})
-            finding = Finding(claim="They are there.", sources=(PATHS[0], "src/never/seen.py"), status="confirmed")
+            finding = DelegateFinding(
+                claim="They are there.", sources=(PATHS[0], "src/never/seen.py"), status="confirmed"
+            )
             player.trace.answers.append(str(await player.run(child.answer("Found them.", findings=[finding]))))
         await player.prepare(session)
     with suppress(ValueError):
@@ -646,13 +662,13 @@ async def delegation(player: Player) -> None:
             await player.prepare(child)
             raise ValueError("out of ideas")
     await session.transfer("reviewer", message="The totals are right now.")
-    await session.deliver("The user prefers short answers.", format=voice.format)
+    await session.add_memory_note("The user prefers short answers.", format=voice.format)
     await player.say(session, voice.asks("Go on, then."))
     await player.prepare(session)
     await player.end(session)
 
 
-async def grown(messages: Sequence[Json], player: Player) -> None:
+async def grown(messages: Sequence[JsonMessage], player: Player) -> None:
     """Play a broken list as it grows, in four steps."""
     session = await player.open()
     for start in range(0, len(messages), size := max(1, -(-len(messages) // 4))):
@@ -666,7 +682,7 @@ async def imported(file: Path, player: Player) -> None:
     """Bring in a stored file, and go on with each session in it."""
     for number, conversation in enumerate(load_file(file).conversations):
         name = f"{file.stem}-{number}"
-        arrived = await bring_in(player.store, name, records_of(conversation, START_MS))
+        arrived = await import_session(player.store, name, records_from_file(conversation, START_MS))
         player.trace.receipts += [f"{place}: {why}" for place, why in arrived.refused]
         session = await player.open(name)
         player.trace.receipts += session.damage
@@ -704,7 +720,7 @@ class Played:
 
     scenario: Scenario
     format: str
-    script: Callable[[], Iterator[Line]] | None = None
+    script: Callable[[], Iterator[ScriptLine]] | None = None
     is_full: bool = False
     """Whether every preset is played with every budget; else only the default one is, the others with two each."""
 
@@ -729,7 +745,7 @@ def _named(voice: Voice, name: str) -> Voice:
 
 
 @cache
-def broken_histories() -> dict[str, tuple[str, list[Json]]]:
+def broken_histories() -> dict[str, tuple[str, list[JsonMessage]]]:
     """Return the histories with every defect: drawn once from `holdfast.testing.every_format`, and kept."""
     kept = json.loads(BROKEN.read_text(encoding="utf-8"))
     found = {name: (str(case["format"]), list(case["messages"])) for name, case in kept.items()}
@@ -763,7 +779,7 @@ def sessions() -> dict[str, Played]:
 
 def governed(name: str) -> dict[int, Trace]:
     """Return what `govern` makes of one history, by budget: as it is, with pins, and grown from an earlier call."""
-    chat = generated_session(40, loop_steps=3, seed=3)
+    chat = generate_session(40, loop_steps=3, seed=3)
     broken = broken_histories()
     if name in broken:
         wire, messages = broken[name]
@@ -870,7 +886,7 @@ async def workloads(paths: Sequence[str]) -> dict[str, Hashes]:
     """Return the hashes of recorded sessions: some of each file, under every preset, with every third budget."""
     found: dict[str, Hashes] = {}
     for path in paths:
-        recordings, problems = await recordings_of([path], MemoryStore())
+        recordings, problems = await load_recordings([path], MemoryStore())
         for problem in problems:
             print(problem, file=sys.stderr)
         sample = recordings[:: max(1, len(recordings) // RECORDINGS_PER_FILE)][:RECORDINGS_PER_FILE]

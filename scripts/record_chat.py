@@ -20,7 +20,7 @@ from rich.text import Text
 ROWS, COLUMNS = 30, 100
 HEX_DIGITS = 6
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
-SAID = (
+TYPED_LINES = (
     "My boat is called Aurora, and she is moored at berth 7.",
     "What is a tide? Answer in two sentences.",
     "And a spring tide?",
@@ -33,7 +33,7 @@ SAID = (
 )
 
 
-class Recording:
+class TerminalRecording:
     """A terminal that somebody types into."""
 
     def __init__(self, home: str) -> None:
@@ -42,7 +42,7 @@ class Recording:
         self._stream = pyte.ByteStream(self.screen)
         self._child = pexpect.spawn(HOLDFAST, ["chat", "--model", "embedded"], env=env, dimensions=(ROWS, COLUMNS))
 
-    def until_still(self, seconds: float) -> None:
+    def wait_until_still(self, seconds: float) -> None:
         """Wait until nothing has changed for a while."""
         shown, since = None, time.monotonic()
         while time.monotonic() - since < seconds:
@@ -56,7 +56,7 @@ class Recording:
             if list(self.screen.display) != shown:
                 shown, since = list(self.screen.display), time.monotonic()
 
-    def says(self, text: str) -> None:
+    def type_line(self, text: str) -> None:
         """Type a line."""
         self._child.send(f"{text}\r")
 
@@ -65,14 +65,14 @@ class Recording:
         self._child.close(force=True)
 
 
-def drawn(screen: pyte.Screen) -> str:
+def render_svg(screen: pyte.Screen) -> str:
     """Return the screen as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     for row in range(ROWS):
         line = Text()
         for column in range(COLUMNS):
             cell = screen.buffer[row][column]
-            style = ("bold " if cell.bold else "") + ("" if cell.fg == "default" else _colour(cell.fg))
+            style = ("bold " if cell.bold else "") + ("" if cell.fg == "default" else _color(cell.fg))
             line.append(cell.data, style=style.strip() or None)
         line.rstrip()
         console.print(line)
@@ -80,7 +80,7 @@ def drawn(screen: pyte.Screen) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="holdfast chat"), flags=re.DOTALL)
 
 
-def _colour(name: str) -> str:
+def _color(name: str) -> str:
     named = {"brightblack": "bright_black", "brown": "yellow"}
     is_hex = len(name) == HEX_DIGITS and all(letter in "0123456789abcdef" for letter in name)
     return f"#{name}" if is_hex else named.get(name, name)
@@ -92,12 +92,12 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        recording = Recording(home)
-        recording.until_still(5)
-        for text in SAID:
-            recording.says(text)
-            recording.until_still(12)
-        args.output.write_text(drawn(recording.screen))
+        recording = TerminalRecording(home)
+        recording.wait_until_still(5)
+        for text in TYPED_LINES:
+            recording.type_line(text)
+            recording.wait_until_still(12)
+        args.output.write_text(render_svg(recording.screen))
         recording.close()
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast.app.declarations import DECLARATIONS
+from holdfast.app.declarations import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
-from holdfast.models.embedded.weights import fetched
+from holdfast.models.embedded.weights import fetch_weights
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
 settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -18,7 +18,7 @@ settings.load_profile("suite")
 
 # Whoever runs the suite may have settings of his own: no test sees them.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
-for declaration in DECLARATIONS.values():
+for declaration in SETTING_DECLARATIONS.values():
     for variable in declaration.variables:
         os.environ.pop(variable, None)
 
@@ -42,6 +42,6 @@ def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
 def weights() -> Path:
     """Return the embedded model's weights; fetched once for all workers, which wait for each other."""
     try:
-        return asyncio.run(fetched())
+        return asyncio.run(fetch_weights())
     except ModelError as error:
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")

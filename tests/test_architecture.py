@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import DECLARATIONS
-from holdfast.app.policies import LINKS
+from holdfast.app.declarations import SETTING_DECLARATIONS
+from holdfast.app.policies import POLICY_LINKS
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
@@ -165,5 +165,5 @@ def test_every_setting_and_every_field_of_a_policy_is_read_somewhere() -> None:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id != "RULE"
     }
 
-    assert {*DECLARATIONS} - read - {*LINKS} == set()
+    assert {*SETTING_DECLARATIONS} - read - {*POLICY_LINKS} == set()
     assert fields - read == set()

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from holdfast import Budget, CannotFitError, HoldfastError, MalformedInputError, SettingsError, govern
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 MALFORMED: list[tuple[Any, str]] = [
     ("hello", r"messages: must be a list of messages, not a string; read the JSON first"),
     (None, r"messages: must be a list of messages, not null"),
     ({"role": "user"}, r"messages: must be a list of messages, not an object"),
     (5, r"messages: must be a list of messages, not a number"),
-    ([said("a"), "oops"], r"messages\[1\]: must be an object, not str"),
+    ([user_message("a"), "oops"], r"messages\[1\]: must be an object, not str"),
     ([None], r"messages\[0\]: must be an object, not NoneType"),
     (
         [{"content": "x"}],
@@ -49,8 +49,8 @@ def test_the_place_and_the_problem_are_named(messages: Any, problem: str) -> Non
 
 @pytest.mark.parametrize("messages", [messages for messages, _ in MALFORMED if isinstance(messages, list)])
 def test_a_malformed_message_is_found_among_thousands_that_will_be_folded(messages: list[Any]) -> None:
-    many = [said("x" * 400), answered("y" * 400)] * 500
-    shifted = [*many, *messages, *many, said("now")]
+    many = [user_message("x" * 400), assistant_message("y" * 400)] * 500
+    shifted = [*many, *messages, *many, user_message("now")]
 
     with pytest.raises(MalformedInputError) as refusal:
         govern(shifted, budget=1_000)
@@ -80,27 +80,29 @@ def test_the_place_and_the_problem_are_named_in_anthropic_messages(messages: Any
 
 
 def test_lone_surrogates_become_a_replacement_with_a_line_in_the_receipt() -> None:
-    request = govern([said("bad \ud800 half"), answered("ok"), said("go")], budget=1_000)
+    request = govern([user_message("bad \ud800 half"), assistant_message("ok"), user_message("go")], budget=1_000)
 
-    assert request.messages[0] == said("bad \ufffd half")
+    assert request.messages[0] == user_message("bad \ufffd half")
     assert "#0: replaced lone surrogates" in str(request.receipt)
     json.dumps(request.messages).encode()
 
 
 def test_a_split_surrogate_pair_becomes_its_character_again() -> None:
-    request = govern([said("party \ud83c\udf89!")], budget=1_000)
+    request = govern([user_message("party \ud83c\udf89!")], budget=1_000)
 
-    assert request.messages[0] == said("party 🎉!")
+    assert request.messages[0] == user_message("party 🎉!")
 
 
 def test_surrogates_in_arguments_and_results_are_mended_too() -> None:
-    bad_call = called("a")
+    bad_call = tool_call_message("a")
     bad_call["tool_calls"][0]["function"]["arguments"] = '{"x": "\ud800"}'  # pyright: ignore[reportIndexIssue]
 
-    request = govern([said("go"), bad_call, returned("a", "\udfff"), said("on")], budget=1_000)
+    request = govern(
+        [user_message("go"), bad_call, tool_result_message("a", "\udfff"), user_message("on")], budget=1_000
+    )
 
     json.dumps(request.messages, ensure_ascii=False).encode()
-    assert len([repair for repair in request.receipt.mended if "surrogates" in repair.what]) == 2
+    assert len([repair for repair in request.receipt.repairs if "surrogates" in repair.description]) == 2
 
 
 def test_nan_in_a_tool_input_becomes_null_with_a_line_in_the_receipt() -> None:
@@ -122,7 +124,7 @@ def test_nan_in_a_tool_input_becomes_null_with_a_line_in_the_receipt() -> None:
 def test_arguments_that_are_no_text_become_json_text() -> None:
     call = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "run", "arguments": {"x": 1}}}]}
 
-    request = govern([said("go"), call, returned("a")], budget=1_000)
+    request = govern([user_message("go"), call, tool_result_message("a")], budget=1_000)
 
     assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
     assert "as JSON text" in str(request.receipt)
@@ -141,7 +143,9 @@ def test_deep_nesting_is_refused_with_its_place() -> None:
 
 
 def test_a_tool_output_of_fifty_megabytes_is_clipped() -> None:
-    request = govern([said("go"), called("a"), returned("a", "0123456789 " * 4_600_000)], budget=2_000)
+    request = govern(
+        [user_message("go"), tool_call_message("a"), tool_result_message("a", "0123456789 " * 4_600_000)], budget=2_000
+    )
 
     assert request.tokens.total <= 2_000
     assert request.receipt.clipped == (2,)
@@ -149,13 +153,13 @@ def test_a_tool_output_of_fifty_megabytes_is_clipped() -> None:
 
 def test_a_prompt_of_fifty_megabytes_is_refused_by_name() -> None:
     with pytest.raises(CannotFitError) as refusal:
-        govern([said("0123456789 " * 4_600_000)], budget=2_000)
+        govern([user_message("0123456789 " * 4_600_000)], budget=2_000)
 
     assert refusal.value.part == "the newest prompt"
 
 
 def test_any_mapping_is_an_object_and_a_tuple_is_a_list() -> None:
-    message: Mapping[str, Any] = MappingProxyType(said("hi"))
+    message: Mapping[str, Any] = MappingProxyType(user_message("hi"))
 
     assert govern((message,), budget=1_000).messages[0] is message
 
@@ -179,7 +183,7 @@ def test_silly_settings_are_refused_with_the_reason(settings: dict[str, Any], pr
     given: dict[str, Any] = {"budget": 1_000, **settings}
 
     with pytest.raises(SettingsError, match=problem):
-        govern([said("hi")], **given)
+        govern([user_message("hi")], **given)
 
 
 def test_silly_budgets_are_refused_with_the_reason() -> None:
@@ -190,11 +194,11 @@ def test_silly_budgets_are_refused_with_the_reason() -> None:
 
 
 def test_an_unknown_model_is_counted_with_a_margin_and_says_so() -> None:
-    request = govern([said("word " * 700)], budget=1_000, model="acme-9000")
+    request = govern([user_message("word " * 700)], budget=1_000, model="acme-9000")
 
     assert request.tokens.provenance == "estimated"
     with pytest.raises(CannotFitError):
-        govern([said("word " * 900)], budget=1_000, model="acme-9000")
+        govern([user_message("word " * 900)], budget=1_000, model="acme-9000")
 
 
 def test_every_error_is_a_holdfast_error() -> None:

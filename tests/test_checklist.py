@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.checklist import ROOT, TARGET, Checklist, Proofs, checklist, problems, proofs_of, tables
+from scripts.checklist import ROOT, TARGET, Checklist, Proofs, find_problems, proofs_of, read_checklist, render_tables
 from tests.test_seed_names import is_there
 
-LISTED = checklist()
+LISTED = read_checklist()
 
 
 @pytest.fixture(scope="module")
@@ -28,26 +28,26 @@ def numbered(letter: str, count: int) -> list[str]:
 def test_every_behaviour_of_the_four_systems_is_listed_once_in_order() -> None:
     copilot = [*numbered("C", 13), "C-13a", "C-13b", "C-13c", "C-13d", *numbered("C", 63)[13:]]
 
-    assert list(LISTED.asked) == [*numbered("A", 48), *numbered("B", 25), *copilot, *numbered("D", 25)]
-    assert all(LISTED.asked.values())
+    assert list(LISTED.requirements) == [*numbered("A", 48), *numbered("B", 25), *copilot, *numbered("D", 25)]
+    assert all(LISTED.requirements.values())
 
 
 def test_every_behaviour_has_a_test_or_a_page_and_every_mark_is_an_id(proofs: Proofs) -> None:
-    assert problems(LISTED, proofs) == []
+    assert find_problems(LISTED, proofs) == []
 
 
 def test_the_page_is_what_the_command_would_write(proofs: Proofs) -> None:
-    assert tables(LISTED, proofs) in TARGET.read_text(encoding="utf-8"), "run `make checklist`"
+    assert render_tables(LISTED, proofs) in TARGET.read_text(encoding="utf-8"), "run `make checklist`"
 
 
 def test_what_is_not_shown_is_named() -> None:
     listed = Checklist(
         systems={"X": "x"},
-        asked={"X-1": "it hums", "X-2": "it sings"},
+        requirements={"X-1": "it hums", "X-2": "it sings"},
         documented={"X-2": {"page": "docs/seeds.md#no-such-heading", "reason": "r"}},
     )
 
-    assert problems(listed, {"X-9": ["test_a.py::test_b"]}) == [
+    assert find_problems(listed, {"X-9": ["test_a.py::test_b"]}) == [
         "X-1: no test carries it: it hums",
         "X-9: is no id, but test_a.py::test_b carries it",
         "X-2: docs/seeds.md#no-such-heading is not there",

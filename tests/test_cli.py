@@ -16,8 +16,8 @@ from holdfast.cli.main import main
 from holdfast.session.session import Session, now_ms
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import generate_session
 
 CORPUS = Path(__file__).parent / "corpus"
 DAY_MS = 86_400_000
@@ -49,9 +49,16 @@ def talked(path: Path, name: str = "report-1", *, age_days: int = 0) -> None:
 
     async def talk(store: Store) -> None:
         session = await Session.open(name, store=store, clock=lambda: now_ms() - age_days * DAY_MS)
-        await session.record([said("Why does it fail?")])
+        await session.record([user_message("Why does it fail?")])
         await session.prepare(16_000, system="Be brief.")
-        await session.record([called("a"), returned("a", "sk-secret12345 found"), answered("Tabs."), said("Fix it.")])
+        await session.record(
+            [
+                tool_call_message("a"),
+                tool_result_message("a", "sk-secret12345 found"),
+                assistant_message("Tabs."),
+                user_message("Fix it."),
+            ]
+        )
         await session.prepare(16_000, system="Be brief.")
 
     on(path, talk)
@@ -100,14 +107,14 @@ def test_a_conversation_is_shown_as_it_stands_and_as_it_was_sent(
     assert "--- system\nBe brief." in now
     assert "→ read_file" in now
     assert "Fix it." in now
-    assert (then["request"], then["system"], then["messages"]) == (1, "Be brief.", [said("Why does it fail?")])
+    assert (then["request"], then["system"], then["messages"]) == (1, "Be brief.", [user_message("Why does it fail?")])
     code, _, problem = run(capsys, "show", "rep", "--at", "9")
     assert (code, problem) == (2, "holdfast: --at: session 'report-1' has requests 1 to 2, not 9\n")
 
 
 def test_what_was_said_cannot_steer_the_terminal(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def talk(store: Store) -> None:
-        await (await Session.open("c1", store=store)).record([said("a\x1b[2Jb\u202ec")])
+        await (await Session.open("c1", store=store)).record([user_message("a\x1b[2Jb\u202ec")])
 
     on(chats, talk)
 
@@ -125,7 +132,7 @@ def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest
 
     async def forge(store: Store) -> None:
         records = [stored.record for stored in await store.read("report-1")]
-        native = said("Why does it work?")
+        native = user_message("Why does it work?")
         forged = {**records[0], "data": {"format": "openai-chat", "native": native}}
         unknown = {"type": "x.y", "schema": 1, "data": {}}
         await store.rewrite("report-1", {0: forged}, tombstone=unknown, after=len(records), time_ms=now_ms())
@@ -254,9 +261,9 @@ def test_a_damaged_file_is_saved_as_far_as_it_can_be_read(
     async def talk(store: Store) -> None:
         for name in ("a", "b"):
             session = await Session.open(name, store=store)
-            for message in generated_session(60):
+            for message in generate_session(60):
                 await session.record([message])
-            await session.record([said(os.urandom(30_000).hex())])
+            await session.record([user_message(os.urandom(30_000).hex())])
 
     on(chats, talk)
     content = bytearray(chats.read_bytes())
@@ -338,7 +345,7 @@ def test_help_teaches_with_an_example(command: list[str], capsys: pytest.Capture
 
 def test_a_reader_that_has_seen_enough_is_no_error(chats: Path) -> None:
     async def talk(store: Store) -> None:
-        await (await Session.open("c1", store=store)).record(generated_session(2_000))
+        await (await Session.open("c1", store=store)).record(generate_session(2_000))
 
     on(chats, talk)
     program = [sys.executable, "-c", "import sys; from holdfast.cli.main import main; sys.exit(main(['show', 'c1']))"]

@@ -2,7 +2,7 @@
 
 import json
 
-from scripts.covered import Covered, problems, rooms_of, table
+from scripts.covered import Coverage, coverage_by_package, find_problems, render_table
 
 
 def measured(**files: tuple[int, int, int, int]) -> str:
@@ -26,14 +26,14 @@ def test_files_are_added_up_by_room_and_those_beside_the_rooms_count_as_the_pack
         govern=(4, 4, 0, 0),
     )
 
-    rooms = rooms_of(report)
+    rooms = coverage_by_package(report)
 
     assert rooms == {
-        "core": Covered(lines=100, lines_run=99, branches=20, branches_run=18),
-        "holdfast": Covered(lines=4, lines_run=4),
-        "wire": Covered(lines=5, lines_run=5, branches=2, branches_run=2),
+        "core": Coverage(lines=100, lines_run=99, branches=20, branches_run=18),
+        "holdfast": Coverage(lines=4, lines_run=4),
+        "wire": Coverage(lines=5, lines_run=5, branches=2, branches_run=2),
     }
-    assert table(rooms) == [
+    assert render_table(rooms) == [
         "room         lines     run   branches     run",
         "core           100  99.0 %         20  90.0 %",
         "holdfast         4 100.0 %          0 100.0 %",
@@ -44,12 +44,12 @@ def test_files_are_added_up_by_room_and_those_beside_the_rooms_count_as_the_pack
 
 def test_a_room_whose_branches_were_not_run_enough_is_named_whatever_its_lines_say() -> None:
     rooms = {
-        "core": Covered(lines=100, lines_run=100, branches=1000, branches_run=979),
-        "wire": Covered(lines=1000, lines_run=980, branches=10, branches_run=10),
-        "chat": Covered(lines=100, lines_run=90, branches=1000, branches_run=800),
+        "core": Coverage(lines=100, lines_run=100, branches=1000, branches_run=979),
+        "wire": Coverage(lines=1000, lines_run=980, branches=10, branches_run=10),
+        "chat": Coverage(lines=100, lines_run=90, branches=1000, branches_run=800),
     }
 
-    assert problems(rooms) == [
+    assert find_problems(rooms) == [
         "core: 97.9 % was run, and 98 % is asked for",
         "all: 89.0 % was run, and 92 % is asked for",
     ]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load
-from holdfast.cli.saying import ADDING, parser
+from holdfast.app.sources import load_settings
+from holdfast.cli.saying import COMMAND_GROUPS, build_parser
 from tests.test_seed_names import is_there
 
 ROOT = Path(__file__).parent.parent
@@ -55,7 +55,7 @@ def test_every_command_line_of_a_document_can_be_said(path: Path) -> None:
         if program == "make":
             assert arguments[0] in targets
         else:
-            parser().parse_args(arguments)
+            build_parser().parse_args(arguments)
 
 
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -71,7 +71,7 @@ def test_what_a_document_names_in_passing_is_there(path: Path) -> None:
     commands = [span.split()[1] for span in spans if span.startswith("holdfast ")]
 
     assert [name for name in names if not is_there(name)] == []
-    assert [word for word in commands if word not in ADDING and not word.startswith("-")] == []
+    assert [word for word in commands if word not in COMMAND_GROUPS and not word.startswith("-")] == []
     assert {target for span in spans for target in TARGET.findall(span)} - targets == set()
 
 
@@ -81,4 +81,4 @@ def test_the_settings_of_a_document_can_be_read(path: Path, tmp_path: Path) -> N
         home = tmp_path / str(number)
         home.mkdir()
         (home / "holdfast.toml").write_text(block)
-        load(flags={}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+        load_settings(flags={}, cwd=home, environ={"HOLDFAST_HOME": str(home)})

@@ -9,15 +9,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
-from holdfast.core.conversation.mend import mend
-from holdfast.core.conversation.tokens import total_tokens
+from holdfast.core.conversation.mend import repair_entries
+from holdfast.core.conversation.tokens import request_tokens
 from holdfast.core.conversation.view import Entry
-from holdfast.testing.content_histories import sound_content_histories
-from holdfast.testing.every_format import HISTORIES
-from holdfast.testing.histories import chat_histories, sound_chat_histories
-from holdfast.testing.item_histories import item_histories, sound_item_histories
-from holdfast.testing.request_histories import sound_request_histories
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.content_histories import valid_gemini_histories
+from holdfast.testing.every_format import HISTORIES_BY_FORMAT
+from holdfast.testing.histories import chat_histories, valid_chat_histories
+from holdfast.testing.item_histories import responses_histories, valid_responses_histories
+from holdfast.testing.request_histories import valid_pydantic_ai_histories
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
 PROVIDERS = (
@@ -32,12 +32,12 @@ PROVIDERS = (
     "pydantic-ai",
 )
 SOUND_HISTORIES = {
-    "openai-chat": sound_chat_histories(),
-    "openai-responses": sound_item_histories(),
-    "openai-responses-stateless": sound_item_histories(),
-    "gemini": sound_content_histories(),
-    "gemini-2": sound_content_histories(),
-    "pydantic-ai": sound_request_histories(),
+    "openai-chat": valid_chat_histories(),
+    "openai-responses": valid_responses_histories(),
+    "openai-responses-stateless": valid_responses_histories(),
+    "gemini": valid_gemini_histories(),
+    "gemini-2": valid_gemini_histories(),
+    "pydantic-ai": valid_pydantic_ai_histories(),
 }
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 BUDGETS = st.sampled_from([300, 600, 1_500, 4_000, 100_000])
@@ -65,22 +65,22 @@ def broken_rules(request: Request, source: str) -> dict[str, list[str]]:
 def own_tokens(request: Request, source: str) -> int:
     reader = format_named(source)
     decoded = [reader.decode(native, index) for index, native in enumerate(request.messages)]
-    return total_tokens(decoded, counter_for("gpt-5"))
+    return request_tokens(decoded, counter_for("gpt-5"))
 
 
 def assert_counted(request: Request, source: str, budget: int) -> None:
     """The count is exact, or above where mending removed a block but not what was counted with it."""
     own = own_tokens(request, source)
     assert own <= request.tokens.total <= budget
-    assert request.receipt.mended or own == request.tokens.total
+    assert request.receipt.repairs or own == request.tokens.total
 
 
-@pytest.mark.parametrize("source", HISTORIES)
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data(), budget=BUDGETS)
 def test_a_request_is_valid_everywhere_and_within_budget_or_there_is_a_typed_error(
     source: str, data: st.DataObject, budget: int
 ) -> None:
-    messages = data.draw(HISTORIES[source])
+    messages = data.draw(HISTORIES_BY_FORMAT[source])
     request = governed(messages, source, budget, interrupted=True)
     assume(request is not None)
     assert request is not None
@@ -121,14 +121,17 @@ def says_something(content: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("source", HISTORIES)
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data(), interrupted=st.booleans())
 def test_mending_twice_is_mending_once(source: str, data: st.DataObject, interrupted: bool) -> None:  # noqa: FBT001
     reader = format_named(source)
-    entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(data.draw(HISTORIES[source]))]
+    entries = [
+        Entry(reader.decode(native, index), index)
+        for index, native in enumerate(data.draw(HISTORIES_BY_FORMAT[source]))
+    ]
 
-    once = mend(entries, is_interrupted=interrupted, batching=reader.batching)
-    twice = mend(once.entries, is_interrupted=interrupted, batching=reader.batching)
+    once = repair_entries(entries, is_interrupted=interrupted, batching=reader.batching)
+    twice = repair_entries(once.entries, is_interrupted=interrupted, batching=reader.batching)
 
     assert twice.entries == once.entries
     assert twice.repairs == []
@@ -142,7 +145,7 @@ def test_mending_touches_nothing_that_was_fine(source: str, data: st.DataObject)
     request = govern(messages, budget=1_000_000, model="gpt-5", format=source)
 
     assert all(sent is given_message for sent, given_message in zip(request.messages, messages, strict=True))
-    assert request.receipt.mended == ()
+    assert request.receipt.repairs == ()
     assert request.receipt.is_unchanged
 
 
@@ -161,31 +164,31 @@ def test_what_is_sent_unchanged_of_a_sound_history_is_the_same_object(
     assert validate(request.messages, source) == []
 
 
-@pytest.mark.parametrize("source", HISTORIES)
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data())
 def test_decoding_and_encoding_gives_back_the_same_object(source: str, data: st.DataObject) -> None:
     reader = format_named(source)
 
-    for index, native in enumerate(data.draw(HISTORIES[source])):
+    for index, native in enumerate(data.draw(HISTORIES_BY_FORMAT[source])):
         message = reader.decode(native, index)
-        assert message.notes or reader.encode(message) is native
+        assert message.repair_notes or reader.encode(message) is native
 
 
-@pytest.mark.parametrize("source", HISTORIES)
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data())
 def test_rewriting_every_part_as_it_was_gives_back_an_equal_value(source: str, data: st.DataObject) -> None:
     reader = format_named(source)
 
-    for index, native in enumerate(data.draw(HISTORIES[source])):
+    for index, native in enumerate(data.draw(HISTORIES_BY_FORMAT[source])):
         message = reader.decode(native, index)
         rewritten = reader.encode(message.with_parts((*message.parts,)))
-        assert message.notes or json.dumps(rewritten) == json.dumps(native)
+        assert message.repair_notes or json.dumps(rewritten) == json.dumps(native)
 
 
-@pytest.mark.parametrize("source", HISTORIES)
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data(), budget=BUDGETS)
 def test_the_same_input_gives_the_same_bytes(source: str, data: st.DataObject, budget: int) -> None:
-    messages = data.draw(HISTORIES[source])
+    messages = data.draw(HISTORIES_BY_FORMAT[source])
     first = governed(messages, source, budget, interrupted=True)
     second = governed(json.loads(json.dumps(messages)), source, budget, interrupted=True)
 
@@ -195,12 +198,12 @@ def test_the_same_input_gives_the_same_bytes(source: str, data: st.DataObject, b
         assert str(first.receipt) == str(second.receipt)
 
 
-@pytest.mark.parametrize("source", HISTORIES)
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data(), budget=BUDGETS)
 def test_the_previous_request_saves_work_and_changes_nothing(source: str, data: st.DataObject, budget: int) -> None:
-    messages = data.draw(HISTORIES[source])
+    messages = data.draw(HISTORIES_BY_FORMAT[source])
     previous = governed(messages, source, budget, interrupted=True)
-    for addition in data.draw(st.lists(HISTORIES[source], max_size=3)):
+    for addition in data.draw(st.lists(HISTORIES_BY_FORMAT[source], max_size=3)):
         messages = [*messages, *addition[:4]]
         continued = governed(messages, source, budget, interrupted=True, previous=previous)
         fresh = governed(messages, source, budget, interrupted=True)
@@ -216,17 +219,17 @@ def test_the_previous_request_saves_work_and_changes_nothing(source: str, data: 
 @pytest.mark.parametrize("loop_steps", [0, 60])
 @pytest.mark.parametrize("budget", [4_000, 16_000])
 def test_a_growing_list_keeps_its_prefix_until_a_line_moves(source: str, budget: int, loop_steps: int) -> None:
-    session = convert(generated_session(400, loop_steps=loop_steps), source="openai-chat", target=source).messages
+    session = convert(generate_session(400, loop_steps=loop_steps), source="openai-chat", target=source).messages
     length = len(session) - 150 if not loop_steps else len(session) - 100
     moves = 0
     before = None
     for end in range(length, len(session) + 1):
         request = governed(session[:end], source, budget, previous=before)
-        if request is None or request.receipt.mended:
+        if request is None or request.receipt.repairs:
             continue
         if before is not None:
-            lines = (before.receipt.folded, before.receipt.clipped)
-            if (request.receipt.folded, request.receipt.clipped) == lines:
+            lines = (before.receipt.compacted, before.receipt.clipped)
+            if (request.receipt.compacted, request.receipt.clipped) == lines:
                 assert request.messages[: len(before.messages)] == before.messages
             else:
                 moves += 1
@@ -251,7 +254,7 @@ def test_pinned_messages_survive_as_the_same_objects(source: str, data: st.DataO
     assert pins <= set(request.receipt.kept)
 
 
-@given(item_histories(), BUDGETS)
+@given(responses_histories(), BUDGETS)
 def test_a_compaction_survives_as_the_same_object(messages: list[dict[str, object]], budget: int) -> None:
     request = governed(messages, "openai-responses", budget, interrupted=True)
     assume(request is not None)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.history.recall.answer import looks_like_heading
 from holdfast.core.planning import breaker
 from holdfast.errors import MalformedInputError
-from holdfast.stores.jsonl import loaded
+from holdfast.stores.jsonl import load_bytes
 
 GENEROUS_S = 10
 """Of processor time, for what takes less than one: the old patterns took minutes."""
@@ -48,6 +48,6 @@ def test_a_file_of_beginnings_is_refused_in_time_that_grows_with_it(line: bytes)
     started = process_time()
 
     with pytest.raises(MalformedInputError):
-        loaded(line * (200_000 // len(line)))
+        load_bytes(line * (200_000 // len(line)))
 
     assert process_time() - started < GENEROUS_S

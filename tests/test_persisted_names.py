@@ -41,56 +41,61 @@ from pydantic_ai.toolsets import FunctionToolset
 from benchmarks import endurance, imports, log, loop, needles, prepare, recall, retention, start, validity
 from benchmarks.store import appends, opening, size, writers
 from holdfast.adapters.pydantic_ai import SubAgent, delegation_toolset, summarize_messages
-from holdfast.adapters.pydantic_ai.offering import compacting as compacting_toolset
+from holdfast.adapters.pydantic_ai.offering import compaction_toolset as compacting_toolset
 from holdfast.adapters.pydantic_ai.recalling import RecallToolset
-from holdfast.app.providers import KEYS as PROVIDER_KEYS
+from holdfast.app.providers import PROVIDER_KEYS
 from holdfast.app.settings import Settings
-from holdfast.app.sources import load as load_settings
-from holdfast.chat.brain import SUB_SYSTEM, memory_toolset, system_of, toolsets_of
-from holdfast.chat.commands.every import COMMANDS as SLASH_COMMANDS
-from holdfast.chat.folder import Folder
-from holdfast.chat.happenings import Consent
-from holdfast.chat.happenings import Happening as ChatEvent
+from holdfast.app.sources import load_settings
+from holdfast.chat.brain import DELEGATE_SYSTEM_TEXT, build_system_text, build_toolsets, memory_toolset
+from holdfast.chat.commands.every import SLASH_COMMANDS
+from holdfast.chat.folder import FileTools
+from holdfast.chat.happenings import ChatEvent, Consent
 from holdfast.chat.plain import JsonScreen
-from holdfast.chat.prompts import reference as attachment_reference
-from holdfast.chat.shell import Shell
+from holdfast.chat.prompts import attachment_text as attachment_reference
+from holdfast.chat.shell import ShellTool
 from holdfast.chat.steps import StepLimit
 from holdfast.cli.main import main as holdfast
-from holdfast.cli.saying import parser as command_line
+from holdfast.cli.saying import build_parser as command_line
 from holdfast.core.history.events import Event, PlanChanged, SkillInvoked, TodosChanged
 from holdfast.core.history.records import from_record as decode_event
 from holdfast.core.history.records import to_record as encode_event
-from holdfast.core.history.sees import Sees as Visibility
+from holdfast.core.history.sees import Visibility
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.policy_file import read_policy
 from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.settings import kinds_of as types_in
+from holdfast.core.planning.settings import types_in
 from holdfast.errors import ModelAccessError, SettingsError
 from holdfast.govern import govern
 from holdfast.lab import running as lab_running
-from holdfast.lab.tables import rows_of
-from holdfast.session.compactor import Compaction
-from holdfast.session.hooks import HookCall
-from holdfast.session.hooks import payload_of as hook_payload
+from holdfast.lab.tables import result_rows
+from holdfast.session.compactor import CompactionOptions
+from holdfast.session.hooks import HookCall, hook_payload
 from holdfast.session.memory.board import ContextBoard
-from holdfast.session.memory.board import held_at as board_fact
+from holdfast.session.memory.board import board_key as board_fact
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.looking import MemoryTool
+from holdfast.session.memory.looking import MemorySearchTool
 from holdfast.session.memory.repository import Repository, repository_of
 from holdfast.session.session import Session
 from holdfast.session.tools import ModelTool
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.testing.models import ScriptedModel
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
 FROZEN = Path(__file__).with_name("persisted_names.json")
 SOURCE = Path(__file__).parent.parent / "src"
 COMMAND = "python -m tests.test_persisted_names"
 BEGIN_MS = 1_700_000_000_000
 MODEL, BUDGET, SYSTEM = "gpt-5", 9_000, "Be brief."
-TOOLS: list[Json] = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
+TOOLS: list[JsonMessage] = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
 SUMMARY = "Intent: Always run the tests before the answer, and never push to main [#0].\nDone: src/a.py was read [#2]."
 REFUSAL = {"error": {"message": "maximum context length is 6000 tokens", "code": "context_length_exceeded"}}
 FINDINGS = {
@@ -259,13 +264,15 @@ async def kept_in(store: str) -> None:
     """Keep a conversation with two requests and a large message in a store."""
     ticks = itertools.count(BEGIN_MS, 1_000)
     async with Session.open("kept", store=store, model=MODEL, clock=lambda: next(ticks)) as session:
-        await session.record([said("Always run the tests."), answered("Yes."), said("word" * 5_000)])
+        await session.record(
+            [user_message("Always run the tests."), assistant_message("Yes."), user_message("word" * 5_000)]
+        )
         await session.prepare(BUDGET, system=SYSTEM, tools=TOOLS)
-        await session.record([answered("Because the key is sk-leaked-0123456789.")])
+        await session.record([assistant_message("Because the key is sk-leaked-0123456789.")])
         await session.compact()
-        await session.record([said("Go on.")])
+        await session.record([user_message("Go on.")])
         await session.prepare(BUDGET)
-        await session.store.put_fact(board_fact("kept"), {"board": repository_of(Path.cwd()).key})
+        await session.store.put_value(board_fact("kept"), {"board": repository_of(Path.cwd()).key})
 
 
 # Settings.
@@ -381,8 +388,8 @@ def chat_output() -> object:
     def show() -> None:
         for kind in get_args(ChatEvent):
             screen.show(filled(kind))
-        screen.busy("text")
-        asyncio.run(screen.consent("text"))
+        screen.show_busy("text")
+        asyncio.run(screen.ask_consent("text"))
 
     lines = [json.loads(line) for line in printed(show).splitlines()]
     return {event: keys_of(*(line for line in lines if line["event"] == event)) for event in
@@ -395,11 +402,14 @@ def chat_output() -> object:
 def recordings(*wanted: str) -> str:
     """Write recorded conversations into a file, some work with bills and a talk, and return where they are."""
     probes = [{"question": "Which harbour?", "answer": "Bergen", "evidence": ["first"], "category": 1}]
-    first: Json = {**said("[Session 1, 8:56 pm on 20 July, 2023] The harbour is Bergen."), "x_id": "first"}
-    work = generated_session(40)[1:]
+    first: JsonMessage = {
+        **user_message("[Session 1, 8:56 pm on 20 July, 2023] The harbour is Bergen."),
+        "x_id": "first",
+    }
+    work = generate_session(40)[1:]
     billed = [{**m, "x_usage": {"input": 90, "cacheRead": 10, "cacheWrite": 5}} if m["role"] == "assistant" else m
               for m in work]  # fmt: skip
-    turns = [turn for n in range(4) for turn in (said(f"Question {n}?"), answered(f"Answer {n}."))]
+    turns = [turn for n in range(4) for turn in (user_message(f"Question {n}?"), assistant_message(f"Answer {n}."))]
     every = {"work": [first, *billed], "talk": [first, *turns]}
     lines = [json.dumps({"id": name, "messages": every[name], "probes": probes}) for name in wanted]
     path = Path("-".join(wanted)).with_suffix(".jsonl")
@@ -422,10 +432,10 @@ class InThisProcess:
 def lab_output() -> object:
     """Return the keys of the rows of `holdfast lab run` and `holdfast lab tune`."""
     played = (recordings("work"), "--static", "100", "--budget", "4000")
-    with patch.object(lab_running, "Cores", InThisProcess):
+    with patch.object(lab_running, "WorkerPool", InThisProcess):
         run = output_of("lab", "run", *played, "--policy", "default+summary", "--baselines", "full,threshold")
         tuned = output_of("lab", "tune", *played, "--vary", "fold.tail_share=0.05")
-    stopped = rows_of([lab_running.Entry("text", "text", 1, problems=["text"], missing=1)])
+    stopped = result_rows([lab_running.PolicyResult("text", "text", 1, problems=["text"], missing_replays=1)])
     return {"lab run": keys_of(*run, *stopped), "lab tune": keys_of(*tuned)}
 
 
@@ -456,9 +466,9 @@ def benchmark_output() -> object:
         "retention": figures_of(retention, file, "--budget", "6000", "--ledger", "200", Pool=ThreadPool, FAR=2),
         "start": figures_of(start, "--runs", "1", first_line=a_second, seconds_of=a_second),
         "validity": figures_of(validity, file, "--budgets", "8000", Pool=ThreadPool),
-        "beside needles": [needles.counted(needle_row, [needles.Needle("text", "text")])],
-        "beside loop": [loop.judged({"name": "text", "answer": "text"}, loop.Tally())],
-        "beside imports": [imports.judged({"name": "text", "pairs": [(2.0, 1.0)], "modules": 1})],
+        "beside needles": [needles.count_needles(needle_row, [needles.Needle("text", "text")])],
+        "beside loop": [loop.run_figures({"name": "text", "answer": "text"}, loop.Tally())],
+        "beside imports": [imports.row_medians({"name": "text", "pairs": [(2.0, 1.0)], "modules": 1})],
     }
     return {name: keys_of(value) for name, value in found.items()}
 
@@ -486,7 +496,7 @@ def writer_figures(folder: Path) -> object:
         patch.multiple(writers, server=server, multiprocessing=processes, WRITERS=1, MESSAGES=1),
         contextlib.redirect_stderr(io.StringIO()),
     ):
-        return writers.measured(folder)
+        return writers.measure(folder)
 
 
 # Policies.
@@ -549,7 +559,7 @@ def told_programs() -> object:
 class Life:
     """What a conversation came to: its log, and every text that a model was given."""
 
-    records: list[Json] = field(default_factory=list[Json])
+    records: list[JsonMessage] = field(default_factory=list[JsonMessage])
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -558,13 +568,13 @@ async def lived(preset: str, *, window: int | None = None, has_writer: bool = Tr
     life, ticks, store = Life(), itertools.count(BEGIN_MS, 1_000), MemoryStore()
     own = {"name": MODEL, "prefix_formats": ["openai-chat"]} if behind else {}
     writer = ScriptedModel(itertools.repeat(SUMMARY), window=window, **cast("Any", own))
-    how = Compaction(automatic=writer, manual=writer) if has_writer else Compaction()
+    how = CompactionOptions(automatic=writer, manual=writer) if has_writer else CompactionOptions()
     async with Session.open(
         "life", store=store, policy=preset, model=MODEL, compaction=how, clock=lambda: next(ticks)
     ) as session:
         for number, request in enumerate([one async for one in steps_of(session, life)]):
             life.texts[f"request {number}"] = json.dumps(request, ensure_ascii=False)
-        for number, ask in enumerate(writer.asks):
+        for number, ask in enumerate(writer.prompts):
             life.texts |= {f"ask {number} system": ask.system, f"ask {number} text": ask.text}
         life.records = [dict(stored.record) for stored in await store.read("life")]
     return life
@@ -577,21 +587,21 @@ async def steps_of(session: Session, life: Life) -> AsyncIterator[object]:
         TodosChanged(text="[ ] tests"),
         SkillInvoked(name="review", instructions="Read twice."),
     ):
-        await session.note(event)
-    await session.record(generated_session(30))
+        await session.record_state(event)
+    await session.record(generate_session(30))
     await session.pin(1)
     yield (await session.prepare(BUDGET, system=SYSTEM, tools=TOOLS, has_recall=True)).messages
     bill = {"input_tokens": 812, "output_tokens": 40, "cache_read_tokens": 300}
-    await session.record([answered("It is mended.")], usage=bill, duration_ms=1_250, agent="coder")
+    await session.record([assistant_message("It is mended.")], usage=bill, duration_ms=1_250, agent="coder")
     await session.transfer("reviewer", message="The tests are next.")
     visible = Visibility(pins=True, ledger=True, files=True, turns=1, max_tokens=2_000)
     async with session.delegate("scout", task="Find the tests.", sees=visible, main_sees="answers") as child:
-        life.texts["delegate opening"] = child.opening
-        await child.record([called("a"), returned("a", "tests/test_totals.py")])
+        life.texts["delegate opening"] = child.opening_prompt
+        await child.record([tool_call_message("a"), tool_result_message("a", "tests/test_totals.py")])
         yield (await child.prepare(BUDGET, system=SYSTEM)).messages
         # A message of another one's scope is a source, and a file that was never read is none.
         life.texts["delegate answer"] = str(await child.answer(json.dumps(FINDINGS)))
-    await session.record([said("Never touch src/a.py. Is it tested?")])
+    await session.record([user_message("Never touch src/a.py. Is it tested?")])
     yield (await session.prepare(BUDGET, system=SYSTEM, tools=TOOLS, has_recall=True)).messages
     with contextlib.suppress(ModelAccessError):  # one preset has no other way than a model
         await session.compact(focus="the totals")
@@ -599,9 +609,9 @@ async def steps_of(session: Session, life: Life) -> AsyncIterator[object]:
     yield (await session.retry(REFUSAL, status=400)).messages
     for name, arguments in RECALLS.items():
         life.texts[f"recall {name}"] = await session.recall_tool().call(arguments)
-    await session.record([answered("Yes."), called("b")])
+    await session.record([assistant_message("Yes."), tool_call_message("b")])
     await session.interrupt()
-    await session.record([said("Go on with the next part. " * 300)])
+    await session.record([user_message("Go on with the next part. " * 300)])
     yield (await session.prepare(BUDGET, has_recall=True)).messages
 
 
@@ -631,11 +641,11 @@ async def tools_of_the_chat(folder: Path) -> dict[str, str]:
     async def ask(_: str) -> Consent:
         return "no"
 
-    plain = Folder(folder)
+    plain = FileTools(folder)
     agent = SubAgent(agent=cast("Any", None), description="Reads files.")
     made = [
-        *toolsets_of(("read", "run"), plain, ask, (), {}),
-        memory_toolset(MemoryTool(DailyMemory(folder))),
+        *build_toolsets(("read", "run"), plain, ask, (), {}),
+        memory_toolset(MemorySearchTool(DailyMemory(folder))),
         delegation_toolset({"reader": agent, "writer": SubAgent(agent=cast("Any", None))}),
         compacting_toolset(lambda: None),
     ]
@@ -648,7 +658,7 @@ async def tools_of_the_chat(folder: Path) -> dict[str, str]:
         "answer of read_file, missing": plain.read_file("nowhere.py"),
         "answer of read_file, outside": plain.read_file("../outside.py"),
         "answer of search_files, nothing": plain.search_files("zebra"),
-        "answer of run_command, refused": await Shell(folder, ask, ()).run_command("rm -r ."),
+        "answer of run_command, refused": await ShellTool(folder, ask, ()).run_command("rm -r ."),
     }
 
 
@@ -656,19 +666,19 @@ async def memory_texts(folder: Path) -> dict[str, str]:
     """Return what a model is asked when a conversation is over, and what it is offered from memory."""
     store, board = MemoryStore(), ContextBoard(folder / "boards", Repository(Path("/report"), "main"))
     async with Session.open("over", store=store, clock=lambda: BEGIN_MS) as session:
-        await store.put_fact(board_fact("over"), {"board": board.repository.key})
-        await session.record([said("Always run the tests."), answered("Yes.")])
+        await store.put_value(board_fact("over"), {"board": board.repository.key})
+        await session.record([user_message("Always run the tests."), assistant_message("Yes.")])
     writer = ScriptedModel(itertools.repeat("none"))
-    empty = RemAgent(store, board, writer=writer, clock=lambda: BEGIN_MS)
-    await empty.run(is_all=True)
+    empty = RemAgent(store, board, summarizer=writer, clock=lambda: BEGIN_MS)
+    await empty.run(include_active=True)
     await board.add("Tests run with make test", day="2023-11-14")
-    await empty.run(is_all=True)
-    asks = {f"ask {n} {part}": text for n, one in enumerate(writer.asks) for part, text in
+    await empty.run(include_active=True)
+    asks = {f"ask {n} {part}": text for n, one in enumerate(writer.prompts) for part, text in
             (("system", one.system), ("text", one.text))}  # fmt: skip
     day = folder / "memory/2023-11-14.md"
     day.parent.mkdir()
     day.write_text("# 2023-11-14\n\n## A note\nThe red box holds the keys.\n", encoding="utf-8")
-    tool = MemoryTool(DailyMemory(day.parent))
+    tool = MemorySearchTool(DailyMemory(day.parent))
     return {
         **asks,
         "inbox": await board.offer(day="2023-11-14"),
@@ -697,13 +707,20 @@ async def adapter_texts() -> dict[str, str]:
 def repaired_texts() -> dict[str, str]:
     """Return requests with everything in them that is put in the place of something else."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-    broken = [answered("So."), called("a", "b"), returned("a"), said("What?"), returned("lost"), answered("Well.")]
-    shown: Json = {"role": "user", "content": [picture]}
-    images = [message for number in range(24) for message in (shown, answered(f"{number}"))]
-    long = [told("Be brief."), *generated_session(60)[1:]]
+    broken = [
+        assistant_message("So."),
+        tool_call_message("a", "b"),
+        tool_result_message("a"),
+        user_message("What?"),
+        tool_result_message("lost"),
+        assistant_message("Well."),
+    ]
+    shown: JsonMessage = {"role": "user", "content": [picture]}
+    images = [message for number in range(24) for message in (shown, assistant_message(f"{number}"))]
+    long = [system_message("Be brief."), *generate_session(60)[1:]]
     return {
         name: json.dumps(govern(messages, budget=budget, model=MODEL).messages, ensure_ascii=False)
-        for name, messages, budget in (("broken", broken, 4_000), ("images", [*images, said("?")], 50_000),
+        for name, messages, budget in (("broken", broken, 4_000), ("images", [*images, user_message("?")], 50_000),
                                        ("long", long, 4_000))
     }  # fmt: skip
 
@@ -723,9 +740,9 @@ def texts() -> dict[str, str]:
         "memory": asyncio.run(memory_texts(folder)),
         "chat": {
             **asyncio.run(tools_of_the_chat(folder / "memory")),
-            "system": system_of(None, Path("/report"), has_tools=False),
-            "system with tools": system_of(None, Path("/report"), has_tools=True),
-            "system of a sub-agent": SUB_SYSTEM,
+            "system": build_system_text(None, Path("/report"), has_tools=False),
+            "system with tools": build_system_text(None, Path("/report"), has_tools=True),
+            "system of a sub-agent": DELEGATE_SYSTEM_TEXT,
             "end of the steps": str(closing),
             "attachment": attachment_reference("paste-1.txt", "line\n" * 200),
         },
@@ -833,7 +850,7 @@ def test_every_key_inside_of_a_table_of_settings_is_known(tmp_path: Path) -> Non
         with pytest.raises(SettingsError, match="input_prize"):
             load_settings()
 
-    tables = {name: output for name in ("models", "mcp", "agents", "hooks") if (output := loaded.shown(name))}
+    tables = {name: output for name in ("models", "mcp", "agents", "hooks") if (output := loaded.render_value(name))}
     assert tables == {
         "models": "some-model",
         "mcp": "program, address",

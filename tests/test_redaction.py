@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.redaction import Redactor, redacted, taken_out
+from holdfast.redaction import Redactor, redact_and_count, redact_text
 
 BODY = "MIIEpAIBAAKCAQEAx7vT2m0PqJ8cQwYfK1nZ0a9sD3eR5tY7uI9oP1aS3dF5gH7j"
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}=\n-----END RSA PRIVATE KEY-----"
@@ -55,20 +55,20 @@ NO_SECRETS = [
 
 @pytest.mark.parametrize(("text", "expected"), SECRETS)
 def test_what_looks_like_a_key_or_a_password_is_in_no_text_and_no_error(text: str, expected: str) -> None:
-    assert redacted(text) == expected
+    assert redact_text(text) == expected
     assert str(HoldfastError(text)) == expected
 
 
 @pytest.mark.parametrize("text", NO_SECRETS)
 def test_words_and_code_about_secrets_are_none(text: str) -> None:
-    assert redacted(text) == text
+    assert redact_text(text) == text
 
 
 @given(st.lists(st.sampled_from([*(text for text, _ in SECRETS), *NO_SECRETS, "<frame-12ab>", "[#3 user]", "\n"])))
 def test_what_is_clean_stays_as_it_is_and_no_frame_goes(texts: list[str]) -> None:
-    once = redacted("\n".join(texts))
+    once = redact_text("\n".join(texts))
 
-    assert redacted(once) == once
+    assert redact_text(once) == once
     assert [once.count(mark) for mark in ("<frame-12ab>", "[#3 user]")] == [
         texts.count(mark) for mark in ("<frame-12ab>", "[#3 user]")
     ]
@@ -80,7 +80,7 @@ def test_what_is_clean_stays_as_it_is_and_no_frame_goes(texts: list[str]) -> Non
 def test_a_long_text_takes_no_time(text: str) -> None:
     began = time.process_time()
 
-    redacted(text * (1 if len(text) > 100 else 5_000))
+    redact_text(text * (1 if len(text) > 100 else 5_000))
 
     assert time.process_time() - began < 2
 
@@ -90,14 +90,14 @@ def test_what_was_taken_out_is_counted_by_kind() -> None:
         f"sk-proj-abcdef123456 and ghp_0123456789abcdef; Bearer abc.def-ghi= password=hunter2! {PEM} pg://me:pw@host/"
     )
 
-    assert taken_out(text)[1] == {
+    assert redact_and_count(text)[1] == {
         "private key": 1,
         "key": 2,
         "bearer token": 1,
         "named secret": 1,
         "password in a URL": 1,
     }
-    assert [taken_out(one) for one in NO_SECRETS] == [(one, {}) for one in NO_SECRETS]
+    assert [redact_and_count(one) for one in NO_SECRETS] == [(one, {}) for one in NO_SECRETS]
 
 
 def test_a_redactor_counts_each_text_once_and_keeps_no_secret() -> None:
@@ -106,5 +106,5 @@ def test_a_redactor_counts_each_text_once_and_keeps_no_secret() -> None:
     shown = [redactor(text) for text in ("sk-abcdef123456", "sk-abcdef123456", "again sk-abcdef123456", "nothing")]
 
     assert shown == ["sk-[redacted]", "sk-[redacted]", "again sk-[redacted]", "nothing"]
-    assert redactor.taken == (("key", 2),)
+    assert redactor.counts == (("key", 2),)
     assert "abcdef123456" not in repr(vars(redactor))

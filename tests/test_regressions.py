@@ -15,11 +15,11 @@ from holdfast import (
     govern,
     validate,
 )
-from holdfast.core.conversation.tokens import total_tokens
-from holdfast.core.planning.policy import FloorSettings
+from holdfast.core.conversation.tokens import request_tokens
+from holdfast.core.planning.policy import FitSettings
 from holdfast.counters.vocabularies import counter_for
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
 
@@ -64,7 +64,7 @@ def test_learning_from_every_answer_does_not_make_the_factor_swing() -> None:
     calibration = Calibration()
     factors: list[float] = []
     for _ in range(6):
-        request = govern([said("word " * 200)], budget=16_000, model="gpt-5", calibration=calibration)
+        request = govern([user_message("word " * 200)], budget=16_000, model="gpt-5", calibration=calibration)
         calibration = calibration.learn(counted=request.tokens.counted, reported=310)
         factors.append(calibration.factor)
 
@@ -79,13 +79,13 @@ def test_one_report_that_is_far_off_does_not_undo_what_fifty_have_taught() -> No
     ("messages", "settings", "text"),
     [
         (
-            [said("a"), answered("b"), said("c")],
+            [user_message("a"), assistant_message("b"), user_message("c")],
             {"budget": Budget(1_000, turns=1), "pins": [0]},
             "2 turns cannot be made to fit 1",
         ),
-        ([answered("word " * 55)], {"budget": 64}, "89 tokens cannot be made to fit 64"),
+        ([assistant_message("word " * 55)], {"budget": 64}, "89 tokens cannot be made to fit 64"),
         (
-            [said("a"), called("x"), returned("x")],
+            [user_message("a"), tool_call_message("x"), tool_result_message("x")],
             {"budget": Budget(1_000, messages=2)},
             "3 messages cannot be made to fit 2",
         ),
@@ -102,20 +102,31 @@ def test_the_numbers_of_a_refusal_are_those_of_the_limit_that_is_broken(
 
 
 def test_a_late_result_stays_with_its_pinned_call() -> None:
-    messages = [said("go"), called("a"), said("wait"), returned("a", "the result"), *generated_session(300)[1:]]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        user_message("wait"),
+        tool_result_message("a", "the result"),
+        *generate_session(300)[1:],
+    ]
 
     request = govern(messages, budget=4_000, model="gpt-5", pins=[1])
 
-    assert returned("a", "the result") in request.messages
+    assert tool_result_message("a", "the result") in request.messages
 
 
 def test_the_newest_message_is_not_lost_when_it_is_a_late_result() -> None:
-    session = generated_session(300)
-    messages = [*session[:-1], called("late"), *generated_session(200, seed=2)[1:], returned("late", "here it is")]
+    session = generate_session(300)
+    messages = [
+        *session[:-1],
+        tool_call_message("late"),
+        *generate_session(200, seed=2)[1:],
+        tool_result_message("late", "here it is"),
+    ]
 
     request = govern(messages, budget=8_000, model="gpt-5")
 
-    assert returned("late", "here it is") in request.messages
+    assert tool_result_message("late", "here it is") in request.messages
 
 
 def test_an_id_that_anthropic_refuses_is_replaced_on_both_sides() -> None:
@@ -152,7 +163,7 @@ def test_settings_of_the_wrong_kind_are_refused_by_name(settings: dict[str, Any]
     given: dict[str, Any] = {"budget": 1_000, **settings}
 
     with pytest.raises(SettingsError) as refusal:
-        govern([said("hi")], **given)
+        govern([user_message("hi")], **given)
 
     assert refusal.value.setting == name
 
@@ -169,7 +180,7 @@ def test_settings_of_the_wrong_kind_are_refused_by_name(settings: dict[str, Any]
 )
 def test_a_policy_that_cannot_work_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"policy.floor.{next(iter(fields))}"):
-        FloorSettings(**fields)
+        FitSettings(**fields)
 
 
 @pytest.mark.parametrize("factor", [0, -2, float("nan"), "x", 100])
@@ -201,7 +212,7 @@ def test_text_made_to_fool_a_sample_is_counted_whole() -> None:
     text = ("a" * 50_000 + "🎉🏽" * 25_000) * 20
 
     with pytest.raises(CannotFitError):
-        govern([said(text)], budget=500_000, model="gpt-5")
+        govern([user_message(text)], budget=500_000, model="gpt-5")
 
 
 @pytest.mark.parametrize(
@@ -242,11 +253,11 @@ def test_tool_results_are_no_turns() -> None:
 @pytest.mark.parametrize(
     "messages",
     [
-        [said("x"), called("a"), {"role": "tool", "tool_call_id": "a", "content": None}],
-        [said("x"), {"role": "user", "content": None, "tool_calls": called("a")["tool_calls"]}],
-        [said("x"), {"role": "assistant", "content": "y", "tool_calls": []}, said("z")],
-        [said("x"), called("a\ud800b"), returned("a\ud800b")],
-        [said("x"), called("a"), returned("a", "y" * 1_100_000)],
+        [user_message("x"), tool_call_message("a"), {"role": "tool", "tool_call_id": "a", "content": None}],
+        [user_message("x"), {"role": "user", "content": None, "tool_calls": tool_call_message("a")["tool_calls"]}],
+        [user_message("x"), {"role": "assistant", "content": "y", "tool_calls": []}, user_message("z")],
+        [user_message("x"), tool_call_message("a\ud800b"), tool_result_message("a\ud800b")],
+        [user_message("x"), tool_call_message("a"), tool_result_message("a", "y" * 1_100_000)],
     ],
 )
 def test_what_openai_refuses_is_mended(messages: Any) -> None:
@@ -276,19 +287,19 @@ def test_what_utf8_or_json_cannot_carry_is_mended_wherever_it_stands(value: Any)
     messages = [
         {"role": "user", "content": [{"type": "zz", "z": [{"deep": value}]}], "name": value},
         {"role": "assistant", "content": "x", "refusal": {"a": value}, "reasoning_details": [value]},
-        said("go"),
+        user_message("go"),
     ]
 
     request = govern(messages, budget=16_000, model="gpt-5")
 
     json.dumps(request.messages, ensure_ascii=False, allow_nan=False).encode()
-    assert {repair.position for repair in request.receipt.mended} == {0, 1}
+    assert {repair.position for repair in request.receipt.repairs} == {0, 1}
 
 
 @pytest.mark.parametrize("value", [{1, 2}, b"x", object(), {1: 2}, pytest.param(10**5_000, id="long number")])
 def test_what_json_cannot_express_is_refused_with_its_place(value: Any) -> None:
     with pytest.raises(MalformedInputError, match=r"messages\[1\]\.extra\[0\]"):
-        govern([said("x"), {"role": "user", "content": "y", "extra": [value]}], budget=1_000)
+        govern([user_message("x"), {"role": "user", "content": "y", "extra": [value]}], budget=1_000)
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
@@ -298,7 +309,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     with pytest.raises(MalformedInputError, match="nested deeper than 100 levels"):
         govern([{"role": "user", "content": "y", "extra": loop}], budget=1_000)
     with pytest.raises(MalformedInputError, match=r"tools.*nested deeper"):
-        govern([said("x")], budget=1_000, tools=loop)
+        govern([user_message("x")], budget=1_000, tools=loop)
 
 
 def test_removed_cache_marks_are_accounted_for_and_no_more_are_removed_than_needed() -> None:
@@ -317,15 +328,29 @@ def test_removed_cache_marks_are_accounted_for_and_no_more_are_removed_than_need
 @pytest.mark.parametrize(
     "messages",
     [
-        [said("x"), called("a"), returned("a"), called("a"), returned("a"), said("y")],
-        [said("x"), called("a"), said("y"), returned("a"), answered(""), said("z")],
+        [
+            user_message("x"),
+            tool_call_message("a"),
+            tool_result_message("a"),
+            tool_call_message("a"),
+            tool_result_message("a"),
+            user_message("y"),
+        ],
+        [
+            user_message("x"),
+            tool_call_message("a"),
+            user_message("y"),
+            tool_result_message("a"),
+            assistant_message(""),
+            user_message("z"),
+        ],
     ],
 )
 def test_every_position_is_accounted_for(messages: list[Any]) -> None:
     receipt = govern(messages, budget=16_000, model="gpt-5").receipt
 
-    told = {*receipt.kept, *receipt.clipped, *receipt.elided, *(repair.position for repair in receipt.mended)}
-    told |= {position for span in (*receipt.folded, *receipt.pruned) for position in span}
+    told = {*receipt.kept, *receipt.clipped, *receipt.elided, *(repair.position for repair in receipt.repairs)}
+    told |= {position for span in (*receipt.compacted, *receipt.dropped) for position in span}
     assert told >= set(range(len(messages)))
 
 
@@ -369,10 +394,10 @@ def test_an_equal_list_that_costs_more_is_counted_anew() -> None:
     ],
 )
 def test_squeezing_arguments_of_any_shape_gives_a_request(arguments: str) -> None:
-    call: Any = called("a")
+    call: Any = tool_call_message("a")
     call["tool_calls"][0]["function"]["arguments"] = arguments
 
-    request = govern([said("x"), call, returned("a")], budget=1_500, model="gpt-5")
+    request = govern([user_message("x"), call, tool_result_message("a")], budget=1_500, model="gpt-5")
 
     json.dumps(request.messages, ensure_ascii=False, allow_nan=False).encode()
 
@@ -394,12 +419,16 @@ def test_classification_of_garbage_does_not_crash(body: Any) -> None:
 
 
 def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
-    steps = [message for step in range(40) for message in (called(f"c{step}"), returned(f"c{step}", "word " * 40))]
-    messages = [said("the only task"), *steps, answered("done"), said("and now?")]
+    steps = [
+        message
+        for step in range(40)
+        for message in (tool_call_message(f"c{step}"), tool_result_message(f"c{step}", "word " * 40))
+    ]
+    messages = [user_message("the only task"), *steps, assistant_message("done"), user_message("and now?")]
 
     request = govern(messages, budget=2_000, model="gpt-5")
 
-    (folded,) = request.receipt.folded
+    (folded,) = request.receipt.compacted
     assert folded.stop < len(steps)
     assert "“the only task”" in str(request.messages[0]["content"])
     assert "not answered yet" not in str(request.messages[0]["content"])
@@ -407,9 +436,9 @@ def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
 
 def test_a_retry_from_the_same_request_knows_how_long_the_longest_text_is() -> None:
     settings: dict[str, Any] = {"budget": 10**7, "interrupted": True, "model": "gpt-5"}
-    base = [said("a"), called("a")]
+    base = [user_message("a"), tool_call_message("a")]
     first = govern(base, **settings)
-    grown = [*base, returned("a", "w " * 600_000), said("x")]
+    grown = [*base, tool_result_message("a", "w " * 600_000), user_message("x")]
 
     once, again = (govern(grown, **settings, previous=first).messages for _ in range(2))
 
@@ -434,7 +463,9 @@ NAMELESS = {"id": "", "type": "custom", "custom": {"name": "", "input": "x"}, "f
     ],
 )
 def test_odd_assistant_messages_are_mended(message: Any) -> None:
-    request = govern([said("q"), message, returned(""), said("z")], budget=1_000, model="gpt-5")
+    request = govern(
+        [user_message("q"), message, tool_result_message(""), user_message("z")], budget=1_000, model="gpt-5"
+    )
 
     assert validate(request.messages, "openai") == []
 
@@ -442,7 +473,10 @@ def test_odd_assistant_messages_are_mended(message: Any) -> None:
 def test_a_custom_call_keeps_its_shape_when_it_is_renamed() -> None:
     call = {"id": "", "type": "custom", "custom": {"name": "f", "input": "x"}}
 
-    request = govern([said("q"), {"role": "assistant", "tool_calls": [call]}, returned(""), said("z")], budget=1_000)
+    request = govern(
+        [user_message("q"), {"role": "assistant", "tool_calls": [call]}, tool_result_message(""), user_message("z")],
+        budget=1_000,
+    )
 
     assert request.messages[1]["tool_calls"] == [
         {"id": "call_1_0", "type": "custom", "custom": {"name": "f", "input": "x"}}
@@ -488,19 +522,25 @@ FUNCTION: dict[str, Any] = {"name": "f", "arguments": "{}"}
         {"role": "user", "content": "q", "tool_call_id": WORDS},
         {"role": "assistant", "tool_calls": [{"id": "a", "function": FUNCTION, "extra_content": {"signature": WORDS}}]},
         {"role": "assistant", "tool_calls": [{"id": "a", "function": {**FUNCTION, "parsed_arguments": WORDS}}]},
-        {**called("a"), "weight": WORDS},
+        {**tool_call_message("a"), "weight": WORDS},
     ],
 )
 def test_fields_in_unlikely_places_are_counted(message: Any) -> None:
     with pytest.raises(CannotFitError):
-        govern([said("q"), message, returned("a")], budget=1_000, model="gpt-5", pins=[1], interrupted=True)
+        govern(
+            [user_message("q"), message, tool_result_message("a")],
+            budget=1_000,
+            model="gpt-5",
+            pins=[1],
+            interrupted=True,
+        )
 
 
 def test_a_field_on_a_tool_message_is_counted() -> None:
-    odd = {**returned("a"), "reasoning_content": WORDS}
+    odd = {**tool_result_message("a"), "reasoning_content": WORDS}
 
     with pytest.raises(CannotFitError):
-        govern([said("q"), called("a"), odd], budget=1_000, model="gpt-5")
+        govern([user_message("q"), tool_call_message("a"), odd], budget=1_000, model="gpt-5")
 
 
 @pytest.mark.parametrize(
@@ -516,16 +556,22 @@ def test_fields_on_unlikely_blocks_are_counted(block: Any) -> None:
 
 
 def test_a_pinned_result_stays_however_far_its_call_is() -> None:
-    middle = [message for number in range(700) for message in (said(f"u {number}"), answered("v"))]
-    messages = [said("q"), called("b"), *middle, returned("b", "late result"), said("now")]
+    middle = [message for number in range(700) for message in (user_message(f"u {number}"), assistant_message("v"))]
+    messages = [
+        user_message("q"),
+        tool_call_message("b"),
+        *middle,
+        tool_result_message("b", "late result"),
+        user_message("now"),
+    ]
 
     request = govern(messages, budget=600, model="gpt-5", pins=[len(messages) - 2])
 
-    assert returned("b", "late result") in request.messages
+    assert tool_result_message("b", "late result") in request.messages
 
 
 def test_a_pinned_output_too_long_for_the_provider_is_refused_and_not_cut() -> None:
-    messages = [said("a"), called("a"), returned("a", "w " * 600_000), said("z")]
+    messages = [user_message("a"), tool_call_message("a"), tool_result_message("a", "w " * 600_000), user_message("z")]
 
     with pytest.raises(
         CannotFitError, match="1,200,000 characters cannot be made to fit 1,048,576: the pinned messages"
@@ -561,4 +607,4 @@ def test_results_that_are_gathered_are_counted_with_the_images_they_bring() -> N
     request = govern(messages, budget=4_000, format="gemini-2", model="gpt-5", interrupted=True)
 
     again = [format_named("gemini-2").decode(message, index) for index, message in enumerate(request.messages)]
-    assert request.tokens.total == total_tokens(again, counter_for("gpt-5"))
+    assert request.tokens.total == request_tokens(again, counter_for("gpt-5"))

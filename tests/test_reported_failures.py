@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from holdfast import Session, classify, validate
-from holdfast.chat.happenings import Notice
+from holdfast.chat.happenings import ChatNotice
 from holdfast.core.history import events as log
-from holdfast.core.history.artifacts import without_references
+from holdfast.core.history.artifacts import strip_artifact_references
 from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import HoldfastError, NothingToCompactError
-from holdfast.models.base import Ask
-from holdfast.session.compactor import Compaction
-from holdfast.session.summarizer import Patience
-from holdfast.session.verify import requests_of
+from holdfast.models.base import SummaryPrompt
+from holdfast.session.compactor import CompactionOptions
+from holdfast.session.summarizer import RetryLimits
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 from tests.chat import room
 
@@ -39,7 +39,9 @@ def opened(store: MemoryStore | None = None, **settings: Any) -> Any:
 
 async def talked(session: Session, turns: int, start: int = 0) -> None:
     for number in range(start, start + turns):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
 
 
 async def folds(session: Session) -> list[log.CompactionCompleted]:
@@ -50,8 +52,8 @@ async def settled(session: Session) -> None:
     await session._compactor.wait()
 
 
-def read(name: str, text: str) -> list[Json]:
-    return [called(name, arguments={"path": f"src/{name}.py"}), returned(name, text)]
+def read(name: str, text: str) -> list[JsonMessage]:
+    return [tool_call_message(name, arguments={"path": f"src/{name}.py"}), tool_result_message(name, text)]
 
 
 # Sixteen failures of the four systems.
@@ -60,13 +62,13 @@ def read(name: str, text: str) -> list[Json]:
 async def test_a_reply_is_not_lost_when_the_history_is_trimmed_while_it_is_written() -> None:
     store = MemoryStore()
     session = await opened(store, policy="cowagent")
-    mine: list[Json] = []
+    mine: list[JsonMessage] = []
     sent: list[int] = []
     for number in range(23):
-        mine += [said(f"question {number}"), called(f"c{number}"), returned(f"c{number}")]
+        mine += [user_message(f"question {number}"), tool_call_message(f"c{number}"), tool_result_message(f"c{number}")]
         await session.sync(mine)
         sent.append(len((await session.prepare(60_000)).messages))
-        mine.append(answered(f"answer {number}"))
+        mine.append(assistant_message(f"answer {number}"))
         await session.sync(mine)
 
     again = await opened(store)
@@ -81,24 +83,30 @@ async def test_no_cut_through_parallel_calls_leaves_a_result_without_its_call(po
     session = await opened(policy=policy, summariser=endless(summary) if summary else None)
     for number in range(24):
         ids = [f"{number}{letter}" for letter in "abc"]
-        await session.record([said(f"question {number}"), called(*ids), *(returned(one, WORDS) for one in ids)])
+        await session.record(
+            [
+                user_message(f"question {number}"),
+                tool_call_message(*ids),
+                *(tool_result_message(one, WORDS) for one in ids),
+            ]
+        )
         for budget in (2_500, 4_000):
             assert validate((await session.prepare(budget)).messages, "openai") == []
-        await session.record([answered("done")])
+        await session.record([assistant_message("done")])
 
 
 async def test_a_summariser_that_always_fails_is_not_asked_in_every_turn_and_each_failure_is_told() -> None:
     model = FailingModel("refusing")
-    session = await opened(compaction=Compaction(automatic=model, patience=Patience(attempts=1)))
+    session = await opened(compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1)))
     for number in range(60):
-        await session.record([said(f"question {number}: {WORDS}")])
+        await session.record([user_message(f"question {number}: {WORDS}")])
         assert (await session.prepare(3_000)).tokens.total <= 3_000
-        await session.record([answered(f"answer {number}: {WORDS}")])
+        await session.record([assistant_message(f"answer {number}: {WORDS}")])
         await settled(session)
 
     failed = [fold for fold in await folds(session) if not fold.success and not fold.is_cancelled]
-    assert 3 <= len(model.asks) <= 20
-    assert len(failed) == len(model.asks)
+    assert 3 <= len(model.prompts) <= 20
+    assert len(failed) == len(model.prompts)
     assert all(fold.error for fold in failed)
     assert sum(str(receipt).startswith("not compacted") for receipt in await session.receipts()) == len(failed)
 
@@ -106,17 +114,17 @@ async def test_a_summariser_that_always_fails_is_not_asked_in_every_turn_and_eac
 async def test_tools_that_fill_the_window_by_themselves_do_not_make_it_compact_forever() -> None:
     tools = [{"type": "function", "function": {"name": f"t{n}", "description": WORDS * 2}} for n in range(20)]
     model, session = endless(), await opened(policy="copilot")
-    await session.follow("copilot", compaction=Compaction(automatic=model))
+    await session.follow("copilot", compaction=CompactionOptions(automatic=model))
     for number in range(20):
-        await session.record([said(f"question {number}")])
+        await session.record([user_message(f"question {number}")])
         await session.prepare(3_800, tools=tools)
-        await session.record([answered(f"answer {number}")])
+        await session.record([assistant_message(f"answer {number}")])
         await settled(session)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     request = await session.prepare(3_800, tools=tools)
 
     assert request.receipt.tokens.tools > 0.8 * 3_800
-    assert (await folds(session), model.asks) == ([], [])
+    assert (await folds(session), model.prompts) == ([], [])
     assert any("compaction cannot help" in reason for reason in request.receipt.reasons)
 
 
@@ -128,9 +136,9 @@ async def test_a_conversation_that_is_too_long_for_the_summariser_can_still_be_c
     done = await session.compact(budget=100_000)
 
     assert (done.success, done.by_model) == (True, "scripted")
-    assert len(model.asks) > 3
-    assert all(len(ask.system + ask.text) / 4 < 3_000 for ask in model.asks)
-    assert all(any(f"question {n}: alpha" in ask.text for ask in model.asks) for n in range(done.stop // 2))
+    assert len(model.prompts) > 3
+    assert all(len(ask.system + ask.text) / 4 < 3_000 for ask in model.prompts)
+    assert all(any(f"question {n}: alpha" in ask.text for ask in model.prompts) for n in range(done.stop // 2))
 
 
 async def test_compacting_twice_in_a_row_is_no_error_and_loses_nothing(tmp_path: Path) -> None:
@@ -138,14 +146,14 @@ async def test_compacting_twice_in_a_row_is_no_error_and_loses_nothing(tmp_path:
     await room.said(chat, 12)
     await room.told(chat, screen, "/compact")
     await room.told(chat, screen, "/compact")
-    before = await chat.session.shown()
+    before = await chat.session.visible_messages()
 
     start = len(screen.happened)
     shown = await room.told(chat, screen, "/compact")
 
     assert shown.startswith("nothing to compact: ")
-    assert [one.level for one in screen.happened[start:] if isinstance(one, Notice)] == ["info"]
-    assert await chat.session.shown() == before
+    assert [one.level for one in screen.happened[start:] if isinstance(one, ChatNotice)] == ["info"]
+    assert await chat.session.visible_messages() == before
     assert len(await chat.session.messages()) == 24
     with pytest.raises(NothingToCompactError):
         await chat.session.compact()
@@ -154,10 +162,10 @@ async def test_compacting_twice_in_a_row_is_no_error_and_loses_nothing(tmp_path:
 @EVERY
 async def test_the_newest_request_and_pinned_rules_are_not_gone_after_a_compaction(policy: str) -> None:
     session = await opened(policy=policy, summariser=endless("short"))
-    await session.record([said("RULE: never deploy on Fridays."), answered("noted")])
+    await session.record([user_message("RULE: never deploy on Fridays."), assistant_message("noted")])
     await session.pin(0)
     await talked(session, 12)
-    await session.record([said("What day is it today?")])
+    await session.record([user_message("What day is it today?")])
     await session.prepare(30_000)
     done = await session.compact(budget=30_000)
 
@@ -169,14 +177,16 @@ async def test_the_newest_request_and_pinned_rules_are_not_gone_after_a_compacti
 
 
 async def test_a_plan_that_was_agreed_upon_is_not_open_again_after_a_compaction() -> None:
-    asks: list[Ask] = []
+    asks: list[SummaryPrompt] = []
 
-    def written(ask: Ask) -> str:
+    def written(ask: SummaryPrompt) -> str:
         asks.append(ask)
         return "Decisions:\nSplit the table: decided [#0].\nNext step: write the migration [#1]."
 
     session = await opened(summariser=ScriptedModel([written]))
-    await session.record([said("Plan: split the table, then write the migration. Agreed, go."), answered("Going.")])
+    await session.record(
+        [user_message("Plan: split the table, then write the migration. Agreed, go."), assistant_message("Going.")]
+    )
     await session.note(log.PlanChanged(text="1. split the table (done)\n2. write the migration (next)"))
     await talked(session, 8)
 
@@ -192,7 +202,7 @@ async def test_a_plan_that_was_agreed_upon_is_not_open_again_after_a_compaction(
 async def test_facts_of_the_first_turn_are_not_worn_away_by_one_compaction_after_another() -> None:
     session = await opened()
     await session.record(
-        [said("The launch code is 7319-ALPHA. Never write to config/launch.yaml."), answered("Noted.")]
+        [user_message("The launch code is 7319-ALPHA. Never write to config/launch.yaml."), assistant_message("Noted.")]
     )
     for number in range(6):
         await talked(session, 6, 6 * number)
@@ -207,7 +217,7 @@ async def test_facts_of_the_first_turn_are_not_worn_away_by_one_compaction_after
 async def test_a_compaction_that_went_wrong_is_not_there_for_good() -> None:
     session = await opened(summariser=endless())
     await talked(session, 8)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     before = await session.prepare(16_000)
     await session.compact()
 
@@ -230,7 +240,7 @@ async def test_a_replay_does_not_differ_from_the_live_session_in_plan_or_todos(p
     store = MemoryStore()
     live = await opened(store, policy=policy, summariser=endless("short"))
     await talked(live, 8)
-    await live.record([said("next?")])
+    await live.record([user_message("next?")])
     await live.note(log.PlanChanged(text="1. count on"))
     await live.note(log.TodosChanged(text="- lambda"))
     await live.prepare(16_000)
@@ -238,21 +248,21 @@ async def test_a_replay_does_not_differ_from_the_live_session_in_plan_or_todos(p
     request = await live.prepare(16_000)
 
     if policy == "cowagent":  # It restores its last turns as words, on purpose.
-        await live.record([answered("so")])
+        await live.record([assistant_message("so")])
         again = await opened(store, policy="default")
         assert (await again.shown()) == (await live.shown())
         return
     again = await opened(store, policy=policy)
 
     assert (await again.prepare(16_000)).hash == request.hash
-    assert all(rebuilt.is_same for rebuilt in requests_of(await again.events()))
+    assert all(rebuilt.is_same for rebuilt in rebuilt_requests(await again.events()))
 
 
 @EVERY
 async def test_an_overflow_deletes_nothing_that_was_stored_and_a_rate_of_4000_is_none(policy: str) -> None:
     session = await opened(policy=policy)
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     everything = await session.recall(0, 21)
     await session.prepare(16_000)
     for _ in range(9):
@@ -268,10 +278,12 @@ async def test_an_overflow_deletes_nothing_that_was_stored_and_a_rate_of_4000_is
 
 async def test_a_delegate_does_not_see_what_another_delegate_has_found() -> None:
     async with opened() as session:
-        await session.record([said("look into it"), called("m"), returned("m", "found at the top")])
+        await session.record(
+            [user_message("look into it"), tool_call_message("m"), tool_result_message("m", "found at the top")]
+        )
         async with session.delegate("a", task="task a") as one, session.delegate("b", task="task b") as other:
-            await one.record([called("x"), returned("x", "found by a")])
-            await other.record([called("y"), returned("y", "found by b")])
+            await one.record([tool_call_message("x"), tool_result_message("x", "found by a")])
+            await other.record([tool_call_message("y"), tool_result_message("y", "found by b")])
             seen = str((await one.prepare(16_000)).messages)
 
     assert [text in seen for text in ("found at the top", "found by a", "found by b")] == [True, True, False]
@@ -280,8 +292,10 @@ async def test_a_delegate_does_not_see_what_another_delegate_has_found() -> None
 async def test_an_output_that_was_put_away_does_not_count_any_more_is_read_again_and_not_shown_to_the_user() -> None:
     large = "data " * 13_000
     async with opened() as session:
-        await session.record([said("look"), *read("a", large), answered("seen"), said("and now")])
-        await session.record([*read("b", "x"), answered("ok"), said("go on")])
+        await session.record(
+            [user_message("look"), *read("a", large), assistant_message("seen"), user_message("and now")]
+        )
+        await session.record([*read("b", "x"), assistant_message("ok"), user_message("go on")])
 
         request = await session.prepare(16_000)
         (artifact,) = await session.artifacts()
@@ -289,25 +303,25 @@ async def test_an_output_that_was_put_away_does_not_count_any_more_is_read_again
         assert any(isinstance(event, log.OutputsOffloaded) for event in await session.events())
         assert request.tokens.total < 2_500
         assert await session.artifact(artifact.id) == large
-    assert without_references(f"It is there.\n{artifact}\nShall I?") == "It is there.\n\nShall I?"
+    assert strip_artifact_references(f"It is there.\n{artifact}\nShall I?") == "It is there.\n\nShall I?"
 
 
 async def test_a_limit_that_was_learned_is_not_forgotten_by_a_compaction_or_a_restart() -> None:
     store = MemoryStore()
     session = await opened(store)
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare()
     await session.retry(OVERFLOW, status=400)
-    await session.record([answered("so")])
+    await session.record([assistant_message("so")])
     await talked(session, 2, 10)
     await session.compact()
-    await session.record([said("and?")])
+    await session.record([user_message("and?")])
     after = await session.prepare()
 
     again = await opened(store)
     await talked(again, 20, 10)
-    await again.record([said("and now?")])
+    await again.record([user_message("and now?")])
     resumed = await again.prepare()
 
     assert [one.receipt.budget.source for one in (after, resumed)] == ["provider", "provider"]
@@ -319,27 +333,33 @@ async def test_a_limit_that_was_learned_is_not_forgotten_by_a_compaction_or_a_re
 
 async def test_theme_a_a_context_that_stays_nearly_full_is_not_compacted_in_every_turn() -> None:
     model, session = endless(), await opened()
-    await session.follow("default", compaction=Compaction(automatic=model))
-    await session.record([said("RULES: " + WORDS * 22), answered("yes")])
+    await session.follow("default", compaction=CompactionOptions(automatic=model))
+    await session.record([user_message("RULES: " + WORDS * 22), assistant_message("yes")])
     await session.pin(0)
     for number in range(40):
-        await session.record([said(f"question {number}"), answered("so")])
-        await session.record([said("and?")])
+        await session.record([user_message(f"question {number}"), assistant_message("so")])
+        await session.record([user_message("and?")])
         assert (await session.prepare(2_000)).tokens.total <= 2_000
-        await session.record([answered("so")])
+        await session.record([assistant_message("so")])
         await settled(session)
 
     assert len(await folds(session)) <= 8
-    assert len(model.asks) <= 8
+    assert len(model.prompts) <= 8
 
 
 async def test_theme_a_a_file_that_is_read_again_after_a_compaction_is_told_to_be_known() -> None:
     content = "".join(f"value_{number} = {number}\n" for number in range(60))
     session = await opened()
-    await session.record([said("look"), *read("app", content), answered("Read.")])
+    await session.record([user_message("look"), *read("app", content), assistant_message("Read.")])
     await talked(session, 6)
     await session.compact(budget=4_000)
-    await session.record([said("look again"), called("c2", arguments={"path": "src/app.py"}), returned("c2", content)])
+    await session.record(
+        [
+            user_message("look again"),
+            tool_call_message("c2", arguments={"path": "src/app.py"}),
+            tool_result_message("c2", content),
+        ]
+    )
 
     sent = (await session.prepare(8_000)).messages
 
@@ -350,8 +370,8 @@ async def test_theme_a_a_file_that_is_read_again_after_a_compaction_is_told_to_b
 
 @pytest.mark.parametrize("summariser", [None, FailingModel("unreachable")], ids=["nobody", "away"])
 async def test_theme_b_a_conversation_that_is_too_long_is_not_too_long_to_be_compacted(summariser: Any) -> None:
-    session = await opened(compaction=Compaction(automatic=summariser, patience=Patience(attempts=1)))
-    await session.record([said("task"), *(one for n in range(200) for one in read(f"f{n}", WORDS))])
+    session = await opened(compaction=CompactionOptions(automatic=summariser, retry_limits=RetryLimits(attempts=1)))
+    await session.record([user_message("task"), *(one for n in range(200) for one in read(f"f{n}", WORDS))])
 
     request = await session.prepare(3_000)
 
@@ -364,8 +384,8 @@ async def test_theme_b_a_conversation_that_is_too_long_is_not_too_long_to_be_com
 async def test_theme_c_a_second_compaction_right_after_the_first_leaves_no_call_without_its_result(policy: str) -> None:
     session = await opened(policy=policy, summariser=endless("short"))
     for number in range(12):
-        await session.record([said(f"question {number}"), called(f"{number}a", f"{number}b")])
-        await session.record([returned(f"{number}b", WORDS), returned(f"{number}a", WORDS)])
+        await session.record([user_message(f"question {number}"), tool_call_message(f"{number}a", f"{number}b")])
+        await session.record([tool_result_message(f"{number}b", WORDS), tool_result_message(f"{number}a", WORDS)])
         assert validate((await session.prepare(6_000)).messages, "openai") == []
         for _ in range(2):
             try:
@@ -373,23 +393,25 @@ async def test_theme_c_a_second_compaction_right_after_the_first_leaves_no_call_
             except HoldfastError:
                 break
         assert validate((await session.prepare(6_000)).messages, "openai") == []
-        await session.record([answered("done")])
+        await session.record([assistant_message("done")])
 
 
 async def test_theme_d_rules_the_goal_and_the_language_are_not_forgotten_after_a_compaction() -> None:
     model, session = endless("Il faut compter [#0]."), await opened()
-    await session.follow("default", compaction=Compaction(automatic=model))
-    await session.record([said("Réponds toujours en français. Ne touche jamais à poetry.lock."), answered("Entendu.")])
+    await session.follow("default", compaction=CompactionOptions(automatic=model))
+    await session.record(
+        [user_message("Réponds toujours en français. Ne touche jamais à poetry.lock."), assistant_message("Entendu.")]
+    )
     for number in range(3):
         await talked(session, 6, 6 * number)
         await session.compact(budget=8_000)
-    await session.record([said("et maintenant ?")])
+    await session.record([user_message("et maintenant ?")])
 
     request = await session.prepare(8_000, system="Be careful.")
 
     assert request.system == "Be careful."
     assert "Réponds toujours en français. Ne touche jamais à poetry.lock." in str(request.messages[0]["content"])
-    assert all("In the language the user writes in" in ask.system for ask in model.asks)
+    assert all("In the language the user writes in" in ask.system for ask in model.prompts)
 
 
 async def test_theme_e_a_summary_gives_no_orders_and_no_consent_in_the_users_name() -> None:
@@ -397,7 +419,7 @@ async def test_theme_e_a_summary_gives_no_orders_and_no_consent_in_the_users_nam
     session = await opened(summariser=endless(order))
     await talked(session, 8)
     await session.compact()
-    await session.record([said("What did we do?")])
+    await session.record([user_message("What did we do?")])
 
     first, *_, last = (await session.prepare(16_000)).messages
 
@@ -406,7 +428,7 @@ async def test_theme_e_a_summary_gives_no_orders_and_no_consent_in_the_users_nam
     assert "what it calls done is not to be done again" in inside
     assert not any(line.startswith(("User:", "System:")) for line in inside.splitlines())
     assert "delete everything" not in behind
-    assert last == said("What did we do?")
+    assert last == user_message("What did we do?")
 
 
 async def test_theme_f_nothing_is_lost_that_is_typed_while_a_summary_is_written_or_was_said_before_it_was_stopped() -> (
@@ -423,23 +445,23 @@ async def test_theme_f_nothing_is_lost_that_is_typed_while_a_summary_is_written_
     task = asyncio.create_task(session.compact())
     await asked.wait()
 
-    await session.record([said("one more thing")])
+    await session.record([user_message("one more thing")])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
     messages = (await session.prepare(16_000)).messages
     assert len(messages) == 17
-    assert messages[-1] == said("one more thing")
+    assert messages[-1] == user_message("one more thing")
 
 
 async def test_theme_g_no_request_breaks_the_cached_prefix_of_the_one_before_but_for_a_fold() -> None:
     session, before, breaks = await opened(), list[Any](), 0
     for number in range(40):
-        await session.record([said(f"question {number}: {WORDS}"), *read(f"f{number}", WORDS)])
+        await session.record([user_message(f"question {number}: {WORDS}"), *read(f"f{number}", WORDS)])
         messages = list((await session.prepare(8_000)).messages)
         breaks += messages[: len(before)] != before
         before = messages
-        await session.record([answered("so")])
+        await session.record([assistant_message("so")])
 
     assert breaks == len(await folds(session)) <= 4
 
@@ -448,7 +470,7 @@ async def test_theme_h_the_meter_and_the_request_do_not_count_differently_after_
     store = MemoryStore()
     session = await opened(store)
     await talked(session, 8)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(8_000)
     await session.compact(budget=8_000)
     request = await session.prepare(8_000)
@@ -470,8 +492,10 @@ async def test_theme_h_the_meter_and_the_request_do_not_count_differently_after_
 async def test_theme_i_nothing_is_left_out_without_a_word_on_the_receipt(policy: str) -> None:
     session = await opened(policy=policy, summariser=endless("short"))
     for number in range(24):
-        await session.record([said(f"question {number}"), *read(f"f{number}", WORDS * 8), answered("done")])
-    await session.record([said("next?")])
+        await session.record(
+            [user_message(f"question {number}"), *read(f"f{number}", WORDS * 8), assistant_message("done")]
+        )
+    await session.record([user_message("next?")])
 
     receipt = (await session.prepare(6_000)).receipt
 
@@ -484,7 +508,7 @@ async def test_theme_i_nothing_is_left_out_without_a_word_on_the_receipt(policy:
 async def test_theme_i_nothing_shrinks_below_the_line_that_was_set() -> None:
     session = await opened(policy="co-cli")
     await talked(session, 15)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
 
     assert (await session.prepare(200_000)).messages == await session.messages()
     assert await folds(session) == []

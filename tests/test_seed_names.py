@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import DECLARATIONS
+from holdfast.app.declarations import SETTING_DECLARATIONS
 from holdfast.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +64,7 @@ def test_a_name_of_a_seed_leads_somewhere(there: str, here: str, capsys: pytest.
     files = [name for name in named if name.startswith(("tests/", "docs/"))]
     commands = [name for name in named if name.startswith("holdfast ")]
 
-    assert {*settings} <= {*DECLARATIONS}
+    assert {*settings} <= {*SETTING_DECLARATIONS}
     assert [name for name in files if not (ROOT / name).exists()] == []
     for command in commands:
         with pytest.raises(SystemExit) as left:

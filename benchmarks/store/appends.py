@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.reporting import verdict
-from benchmarks.store.files import as_json, url_of
+from benchmarks.store.files import message_bytes, sqlite_url
 from holdfast import Session
-from holdfast.testing.chat import Json
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.sessions import generate_session
 
 ROUNDS = 40
 APPENDS = 50
 """In one round."""
-AIM = 0.5
+MIN_RATIO = 0.5
 """How many of ours there should be for one raw insert."""
-FLUSHES, PAGE = 200, 4_096
+FLUSH_COUNT, PAGE_BYTES = 200, 4_096
 
 
 class Round(NamedTuple):
@@ -36,37 +36,37 @@ class Round(NamedTuple):
     processor: float
 
 
-async def measured(folder: Path) -> dict[str, Any]:
+async def measure(folder: Path) -> dict[str, Any]:
     """Return appends a second, ours and raw; a first round is not counted."""
-    messages = generated_session((ROUNDS + 1) * APPENDS)
+    messages = generate_session((ROUNDS + 1) * APPENDS)
     rounds = [messages[start : start + APPENDS] for start in range(0, (ROUNDS + 1) * APPENDS, APPENDS)]
     ours: list[Round] = []
     raw: list[Round] = []
-    with closing(raw_file(folder / "raw.db")) as connection:
-        async with Session.open("appends", store=url_of(folder / "appends.db")) as session:
+    with closing(open_raw_database(folder / "raw.db")) as connection:
+        async with Session.open("appends", store=sqlite_url(folder / "appends.db")) as session:
             for number, batch in enumerate(rounds):
                 if number % 2:
-                    raw.append(inserted(connection, batch))
-                ours.append(await recorded(session, batch))
+                    raw.append(time_inserts(connection, batch))
+                ours.append(await time_records(session, batch))
                 if not number % 2:
-                    raw.append(inserted(connection, batch))
+                    raw.append(time_inserts(connection, batch))
     ratios = [other.clock / one.clock for one, other in zip(ours[1:], raw[1:], strict=True)]
     return {
         "rounds": ROUNDS,
         "appends": APPENDS,
-        "bytes": sum(len(as_json(message)) for batch in rounds[1:] for message in batch),
-        "flush_ms": flushed(folder / "flushed"),
+        "bytes": sum(len(message_bytes(message)) for batch in rounds[1:] for message in batch),
+        "flush_ms": flush_milliseconds(folder / "flushed"),
         "ours_per_second": 1 / statistics.median(one.clock for one in ours[1:]),
         "raw_per_second": 1 / statistics.median(one.clock for one in raw[1:]),
         "ours_processor_ms": statistics.median(one.processor for one in ours[1:]) * 1000,
         "raw_processor_ms": statistics.median(one.processor for one in raw[1:]) * 1000,
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "aim": AIM,
+        "aim": MIN_RATIO,
     }
 
 
-def raw_file(path: Path) -> sqlite3.Connection:
+def open_raw_database(path: Path) -> sqlite3.Connection:
     """Return a database that promises as much as ours: every insert is a commit, and every commit is flushed."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -75,16 +75,16 @@ def raw_file(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def inserted(connection: sqlite3.Connection, messages: Sequence[Json]) -> Round:
+def time_inserts(connection: sqlite3.Connection, messages: Sequence[JsonMessage]) -> Round:
     """Insert messages one at a time; writing JSON is outside the timer."""
-    lines = [as_json(message) for message in messages]
+    lines = [message_bytes(message) for message in messages]
     started, worked = time.perf_counter(), time.process_time()
     for line in lines:
         connection.execute("INSERT INTO messages (data) VALUES (?)", (line,))
     return Round((time.perf_counter() - started) / len(lines), (time.process_time() - worked) / len(lines))
 
 
-async def recorded(session: Session, messages: Sequence[Json]) -> Round:
+async def time_records(session: Session, messages: Sequence[JsonMessage]) -> Round:
     """Record messages one at a time."""
     started, worked = time.perf_counter(), time.process_time()
     for message in messages:
@@ -92,12 +92,12 @@ async def recorded(session: Session, messages: Sequence[Json]) -> Round:
     return Round((time.perf_counter() - started) / len(messages), (time.process_time() - worked) / len(messages))
 
 
-def flushed(path: Path) -> float:
+def flush_milliseconds(path: Path) -> float:
     """Return how many milliseconds the disk takes to say that a page is on it."""
     times: list[float] = []
     with path.open("wb", buffering=0) as file:
-        for _ in range(FLUSHES):
-            file.write(bytes(PAGE))
+        for _ in range(FLUSH_COUNT):
+            file.write(bytes(PAGE_BYTES))
             started = time.perf_counter()
             os.fsync(file.fileno())
             times.append(time.perf_counter() - started)

@@ -8,16 +8,16 @@ MODEL = "gpt-5"
 BUDGET = 16_000
 
 
-def as_json(message: Mapping[str, object]) -> bytes:
+def message_bytes(message: Mapping[str, object]) -> bytes:
     """Return a message as it would be sent."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def url_of(path: Path) -> str:
+def sqlite_url(path: Path) -> str:
     """Return the URL of a SQLite store."""
     return f"sqlite:///{path.absolute()}"
 
 
-def bytes_of(database: Path) -> int:
+def database_bytes(database: Path) -> int:
     """Return what a database takes, with whatever it has left beside it."""
     return sum(path.stat().st_size for path in database.parent.glob(f"{database.name}*"))

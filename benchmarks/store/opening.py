@@ -16,96 +16,98 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import progress, verdict
-from benchmarks.store.files import BUDGET, MODEL, bytes_of, url_of
+from benchmarks.reporting import print_progress, verdict
+from benchmarks.store.files import BUDGET, MODEL, database_bytes, sqlite_url
 from holdfast import Session
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import Json
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.sessions import generate_session
 
 SIZES = (1_000, 10_000, 100_000)
-EVERY = 50
+REQUEST_EVERY = 50
 """How many messages are recorded before the next request, at the least."""
-NEWS = 150
+NEW_MESSAGES = 150
 """How many messages make a fold certain."""
 REPEATS = 7
 SECONDS = 10.0
 """The most to spend on one measurement, once it was made."""
-AIM_MS = 150
-AIM_GROWTH = 10
-NAME = "opening"
+MAX_OPEN_MS = 150
+MAX_GROWTH = 10
+SESSION_ID = "opening"
 
 
-async def measured(folder: Path, sizes: Sequence[int]) -> dict[str, Any]:
+async def measure(folder: Path, sizes: Sequence[int]) -> dict[str, Any]:
     """Return the times of each size."""
     return {
         "budget": BUDGET,
-        "rows": [await of_size(folder / f"{size}.db", size) for size in sizes],
-        "aim_ms": AIM_MS,
-        "aim_growth": AIM_GROWTH,
+        "rows": [await measure_size(folder / f"{size}.db", size) for size in sizes],
+        "aim_ms": MAX_OPEN_MS,
+        "aim_growth": MAX_GROWTH,
     }
 
 
-async def of_size(path: Path, size: int) -> dict[str, Any]:
+async def measure_size(path: Path, size: int) -> dict[str, Any]:
     """Return what opening a session of a size takes."""
     started = time.perf_counter()
     row: dict[str, Any] = {
-        "messages": await built(path, size),
+        "messages": await build_session(path, size),
         "build_seconds": time.perf_counter() - started,
-        **await kept_in(path),
+        **await stored_sizes(path),
     }
-    progress(f"opening {size:,} messages …")
-    both = await repeated(lambda: opened(path))
-    row |= {"open_ms": ms(one for one, _ in both), "prepare_ms": ms(two for _, two in both)}
-    row |= {"ms": ms(map(sum, both)), "runs": len(both)}
-    row["first_fold_ms"] = ms(await repeated(lambda: folded(path)))
+    print_progress(f"opening {size:,} messages …")
+    both = await repeat(lambda: time_opening(path))
+    row |= {"open_ms": to_milliseconds(one for one, _ in both), "prepare_ms": to_milliseconds(two for _, two in both)}
+    row |= {"ms": to_milliseconds(map(sum, both)), "runs": len(both)}
+    row["first_fold_ms"] = to_milliseconds(await repeat(lambda: time_compaction(path)))
     if row["snapshot_bytes"]:
-        row["without_snapshot_ms"] = ms(map(sum, await repeated(lambda: opened(path, has_snapshot=False))))
+        row["without_snapshot_ms"] = to_milliseconds(
+            map(sum, await repeat(lambda: time_opening(path, has_snapshot=False)))
+        )
     return row
 
 
-async def built(path: Path, size: int) -> int:
+async def build_session(path: Path, size: int) -> int:
     """Record a session of about a size, with requests now and then, close it, and return its size."""
-    messages = generated_session(size)
-    async with Session.open(NAME, store=url_of(path), model=MODEL) as session:
-        for batch in batches(messages):
+    messages = generate_session(size)
+    async with Session.open(SESSION_ID, store=sqlite_url(path), model=MODEL) as session:
+        for batch in request_batches(messages):
             before = len(session)
             await session.record(batch)
             await session.prepare(BUDGET)
             if before // 10_000 < len(session) // 10_000 or len(session) == len(messages):
-                progress(f"building: {len(session):,} of {len(messages):,} messages")
+                print_progress(f"building: {len(session):,} of {len(messages):,} messages")
     return len(messages)
 
 
-def batches(messages: Sequence[Json]) -> Iterator[list[Json]]:
+def request_batches(messages: Sequence[JsonMessage]) -> Iterator[list[JsonMessage]]:
     """Yield messages in batches after which there is something to ask a model."""
-    batch: list[Json] = []
+    batch: list[JsonMessage] = []
     for message in messages:
         batch.append(message)
-        if len(batch) >= EVERY and message["role"] == "user":
+        if len(batch) >= REQUEST_EVERY and message["role"] == "user":
             yield batch
             batch = []
     if batch:
         yield batch
 
 
-async def kept_in(path: Path) -> dict[str, Any]:
+async def stored_sizes(path: Path) -> dict[str, Any]:
     """Return how many events a session has, and how large its file and its shortcut are; 0 where there is none."""
     store = SqliteStore(path)
-    snapshot = await store.get_snapshot(NAME)
-    events = await store.length(NAME)
+    snapshot = await store.get_snapshot(SESSION_ID)
+    events = await store.length(SESSION_ID)
     await store.close()
-    size = bytes_of(path)
+    size = database_bytes(path)
     return {"events": events, "file_bytes": size, "snapshot_bytes": len(snapshot.data) if snapshot else 0}
 
 
-async def opened(path: Path, *, has_snapshot: bool = True) -> tuple[float, float]:
+async def time_opening(path: Path, *, has_snapshot: bool = True) -> tuple[float, float]:
     """Return how long it takes to open a session, and to prepare its first request."""
     if not has_snapshot:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("DELETE FROM snapshots")
     started = time.perf_counter()
-    session = await Session.open(NAME, store=url_of(path), model=MODEL)
+    session = await Session.open(SESSION_ID, store=sqlite_url(path), model=MODEL)
     midway = time.perf_counter()
     await session.prepare(BUDGET)
     ended = time.perf_counter()
@@ -113,24 +115,24 @@ async def opened(path: Path, *, has_snapshot: bool = True) -> tuple[float, float
     return midway - started, ended - midway
 
 
-async def folded(path: Path) -> float:
+async def time_compaction(path: Path) -> float:
     """Return how long the first request takes that has to fold, in a copy of a session that was just opened."""
     copy = path.with_suffix(".copy")
     shutil.copy(path, copy)
-    session = await Session.open(NAME, store=url_of(copy), model=MODEL)
+    session = await Session.open(SESSION_ID, store=sqlite_url(copy), model=MODEL)
     before = len(session)
-    await session.record(generated_session(NEWS, seed=2)[1:])
+    await session.record(generate_session(NEW_MESSAGES, seed=2)[1:])
     started = time.perf_counter()
     request = await session.prepare(BUDGET)
     ended = time.perf_counter()
     await session.close()
     copy.unlink()
-    if request.receipt.folded[-1].stop <= before:
-        raise AssertionError(f"{NEWS} messages did not make a fold at {BUDGET:,} tokens")
+    if request.receipt.compacted[-1].stop <= before:
+        raise AssertionError(f"{NEW_MESSAGES} messages did not make a fold at {BUDGET:,} tokens")
     return ended - started
 
 
-async def repeated(action: Callable[[], Awaitable[Any]]) -> list[Any]:
+async def repeat(action: Callable[[], Awaitable[Any]]) -> list[Any]:
     """Return what an action gave, several times, each time with nothing left over from the time before."""
     results: list[Any] = []
     begun = time.perf_counter()
@@ -140,7 +142,7 @@ async def repeated(action: Callable[[], Awaitable[Any]]) -> list[Any]:
     return results
 
 
-def ms(seconds: Iterator[float] | list[float]) -> float:
+def to_milliseconds(seconds: Iterator[float] | list[float]) -> float:
     return statistics.median(seconds) * 1000
 
 
@@ -156,8 +158,10 @@ def report(figures: dict[str, Any]) -> str:
     for row in rows:
         snapshot = f"{row['snapshot_bytes'] / 1000:,.0f} kB" if row["snapshot_bytes"] else "none"
         size = f"{row['messages']:>9,}{row['events']:>9,}{row['file_bytes'] / 1e6:>7.1f}{snapshot:>10}"
-        both = "".join(timed(row, first, name, width) for name, width in (("ms", 10), ("without_snapshot_ms", 13)))
-        fold = timed(row, first, "first_fold_ms", 12)
+        both = "".join(
+            render_time(row, first, name, width) for name, width in (("ms", 10), ("without_snapshot_ms", 13))
+        )
+        fold = render_time(row, first, "first_fold_ms", 12)
         lines.append(f"  {size}{row['open_ms']:>10,.1f}{row['prepare_ms']:>9,.1f}{both}{fold}{row['runs']:>6}")
     growth, aim_ms, aim_growth = last["ms"] / first["ms"], figures["aim_ms"], figures["aim_growth"]
     if last["messages"] >= SIZES[-1]:  # the aims are those of the longest
@@ -169,7 +173,7 @@ def report(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def timed(row: dict[str, Any], first: dict[str, Any], name: str, width: int) -> str:
+def render_time(row: dict[str, Any], first: dict[str, Any], name: str, width: int) -> str:
     """Return a time and its ratio to that of the shortest session, where both were taken."""
     if name not in row:
         return f"{'–':>{width}}{'–':>7}"

@@ -9,43 +9,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import chosen, rows_of
-from benchmarks.reporting import progress, verdict
-from benchmarks.store.files import BUDGET, MODEL, as_json, bytes_of, url_of
-from benchmarks.tables import table_of, times
+from benchmarks.peers import choose_peers, run_task
+from benchmarks.reporting import print_progress, verdict
+from benchmarks.store.files import BUDGET, MODEL, database_bytes, message_bytes, sqlite_url
+from benchmarks.tables import render_ratio, table_with_failures
 from holdfast import Session
-from holdfast.session.transfer import bring_in, outgoing, records_of
+from holdfast.session.transfer import export_records, import_session, records_from_file
 from holdfast.stores.jsonl import export_lines, load_file
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.sessions import generate_session
 
 STEPS = 200
-AIM = 1.5
-WORDS = (
+MAX_RATIO = 1.5
+EXPLANATION = (
     "One run of 200 tool steps, kept as each library keeps it. Haystack and litellm keep nothing; deepagents has "
     "LangGraph's checkpointers, which stand here already."
 )
 
 
-async def measured(folder: Path, peers: Sequence[str]) -> dict[str, Any]:
+async def measure(folder: Path, peers: Sequence[str]) -> dict[str, Any]:
     """Return what the same run takes on disk, ours first."""
-    steps = in_steps(generated_session(2, loop_steps=STEPS))
-    said = sum(len(as_json(message)) for step in steps for message in step)
-    rows = await ours(folder, steps)
-    for peer in chosen(peers) if peers else []:
-        progress(f"size: {peer.name} …")
-        rows += await rows_of(peer, {"do": "keep", "peer": peer.name, "steps": steps, "folder": str(folder)})
+    steps = split_steps(generate_session(2, loop_steps=STEPS))
+    said = sum(len(message_bytes(message)) for step in steps for message in step)
+    rows = await measure_holdfast(folder, steps)
+    for peer in choose_peers(peers) if peers else []:
+        print_progress(f"size: {peer.name} …")
+        rows += await run_task(peer, {"do": "keep", "peer": peer.name, "steps": steps, "folder": str(folder)})
     for row in (row for row in rows if "failed" not in row):
         row["ratio"] = row["bytes"] / said
         row["times_ours"] = row["bytes"] / rows[0]["bytes"]
     messages = sum(map(len, steps))
-    return {"steps": STEPS, "messages": messages, "bytes": said, "rows": rows, "aim": AIM}
+    return {"steps": STEPS, "messages": messages, "bytes": said, "rows": rows, "aim": MAX_RATIO}
 
 
-def in_steps(messages: Sequence[Json]) -> list[list[Json]]:
+def split_steps(messages: Sequence[JsonMessage]) -> list[list[JsonMessage]]:
     """Return what comes before the first step, and then each step: a call and its results."""
-    steps: list[list[Json]] = [[]]
+    steps: list[list[JsonMessage]] = [[]]
     for message in messages:
         if message["role"] == "assistant":
             steps.append([])
@@ -53,23 +53,23 @@ def in_steps(messages: Sequence[Json]) -> list[list[Json]]:
     return steps
 
 
-async def ours(folder: Path, steps: list[list[Json]]) -> list[dict[str, Any]]:
+async def measure_holdfast(folder: Path, steps: list[list[JsonMessage]]) -> list[dict[str, Any]]:
     """Keep the run, and return how large its file is and how many messages come back out of it."""
     path, lines = folder / "chats.db", folder / "run.jsonl"
-    url = url_of(path)
+    url = sqlite_url(path)
     async with Session.open("run", store=url, model=MODEL) as session:
         await session.record(steps[0])
         for call, *results in steps[1:]:
             await session.prepare(BUDGET)
             await session.record([call])
             await session.record(results)
-    size = bytes_of(path)
+    size = database_bytes(path)
     async with Session.open("run", store=url) as session:
         kept = len(session)
-        records = [record async for record in outgoing(session.store, "run")]
+        records = [record async for record in export_records(session.store, "run")]
     lines.write_text("".join(export_lines("run", "", records)))
     again = MemoryStore()
-    await bring_in(again, "run", records_of(load_file(lines).conversations[0], 0))
+    await import_session(again, "run", records_from_file(load_file(lines).conversations[0], 0))
     async with Session.open("run", store=again) as session:
         exported = len(session)
     return [
@@ -95,12 +95,12 @@ def report(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def in_markdown(figures: dict[str, Any]) -> str:
+def render_markdown(figures: dict[str, Any]) -> str:
     """Return the table of this part."""
     head = ["", "bytes on disk", "for each byte of content", "beside Holdfast", "messages that come back"]
 
     def cells(row: Mapping[str, Any]) -> list[str]:
-        sizes = [f"{row['bytes']:,}", f"{row['ratio']:.2f}", times(row["times_ours"], 1)]
+        sizes = [f"{row['bytes']:,}", f"{row['ratio']:.2f}", render_ratio(row["times_ours"], 1)]
         return [row["name"], *sizes, str(row["messages"])]
 
-    return table_of(head, figures["rows"], cells)
+    return table_with_failures(head, figures["rows"], cells)

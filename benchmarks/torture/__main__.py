@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from benchmarks.torture.batches import Batch, Failure, run_batch
 from benchmarks.torture.rounds import ROUNDS
 
-EXAMPLES, FEWEST = 100, 8
+EXAMPLES, MIN_EXAMPLES = 100, 8
 """Cases in a batch, about a second; of slow rounds fewer, and not so few that all of them are small."""
 
 
@@ -53,12 +53,12 @@ class Tally:
         found = f"{len(self.failures)} failed" if self.failures else "none failed"
         return f"{self.name}: {self.cases:,} cases in {self.seconds:,.0f} s, {rate:,.0f}/s, {found} (seed {self.seed})"
 
-    def take(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         """Count a batch, and keep what failed in it."""
         self.cases += batch.cases
         if batch.failure:
             self.failures.append(batch.failure)
-            print(f"  {batch.failure.reason.splitlines()[0]}\n  kept as {batch.failure.keep()}", flush=True)
+            print(f"  {batch.failure.reason.splitlines()[0]}\n  kept as {batch.failure.save()}", flush=True)
 
 
 def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limits) -> None:
@@ -66,7 +66,7 @@ def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limit
     waiting: set[Future[Batch]] = set()
     weight = ROUNDS[tally.name].weight
     cases = None if limits.cases is None else max(1, limits.cases // weight)
-    examples = min(max(FEWEST, EXAMPLES // weight), cases or EXAMPLES)
+    examples = min(max(MIN_EXAMPLES, EXAMPLES // weight), cases or EXAMPLES)
     shown = time.monotonic()
     for number in itertools.count():
         is_enough = tally.seconds > limits.seconds if cases is None else number * examples >= cases
@@ -76,34 +76,34 @@ def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limit
         if len(waiting) > cores:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for one in done:
-                tally.take(one.result())
+                tally.add_batch(one.result())
         if time.monotonic() - shown > 60:
             shown = time.monotonic()
             print(f"  {tally}", flush=True)
     for one in waiting:
-        tally.take(one.result())
+        tally.add_batch(one.result())
 
 
-def _deaf() -> None:
+def _ignore_interrupts() -> None:
     """Leave Ctrl-C to the process that began it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def options(given: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torture", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rounds", nargs="*", help=f"of: {', '.join(ROUNDS)}; all where none is named")
     parser.add_argument("--seconds", type=float, default=120, help="for all rounds together")
     parser.add_argument("--cases", type=int, help="so many for each round, fewer of slow ones, however long that takes")
     parser.add_argument("--seed", type=int, help="of the first batch; one by chance where none is given")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(argv)
     if unknown := set(chosen.rounds) - set(ROUNDS):
         parser.error(f"no round is called {', '.join(sorted(unknown))}; there are: {', '.join(ROUNDS)}")
     return chosen
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    chosen = options(given)
+def main(argv: Sequence[str] | None = None) -> int:
+    chosen = parse_options(argv)
     names = chosen.rounds or list(ROUNDS)
     seed = secrets.randbelow(10**9) if chosen.seed is None else chosen.seed
     limits = Limits(chosen.seconds / len(names), chosen.cases)
@@ -115,7 +115,7 @@ def main(given: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGINT, stop)
     tallies: list[Tally] = []
     try:
-        with ProcessPoolExecutor(chosen.cores, initializer=_deaf) as pool:
+        with ProcessPoolExecutor(chosen.cores, initializer=_ignore_interrupts) as pool:
             for name in itertools.takewhile(lambda _: not limits.is_interrupted, names):
                 tallies.append(Tally(name, seed))
                 print(f"{name}, seed {seed}: {ROUNDS[name].title}", flush=True)

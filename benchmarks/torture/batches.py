@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from benchmarks.torture.rounds import ROUNDS, Case
 
-FOUND = Path(__file__).parent.parent.parent / "tests" / "corpus" / "found"
+FOUND_FOLDER = Path(__file__).parent.parent.parent / "tests" / "corpus" / "found"
 """Where failures are kept; the suite looks at each of them again."""
 
 
@@ -23,7 +23,7 @@ class Failure:
     reason: str
     case: Case
 
-    def keep(self, folder: Path = FOUND) -> Path:
+    def save(self, folder: Path = FOUND_FOLDER) -> Path:
         """Write it down where the suite finds it, once for each case."""
         name = sha256(json.dumps(self.case, sort_keys=True).encode()).hexdigest()[:12]
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,14 +58,14 @@ def run_batch(name: str, number: int, first_seed: int, examples: int) -> Batch:
             raise
 
     try:
-        _drawn(attempt, torture.strategies[number % len(torture.strategies)], chosen, examples)
+        _draw(attempt, torture.strategies[number % len(torture.strategies)], chosen, examples)
     except Exception as error:  # noqa: BLE001 - whatever a case raises is a failure of what it was tried on
         case, reason = failed[0] if failed else ({}, error)
-        return Batch(name, tried, Failure(name, chosen, _told(reason), case))
+        return Batch(name, tried, Failure(name, chosen, _describe_error(reason), case))
     return Batch(name, tried, None)
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return what went wrong, and where."""
     trace = error.__traceback__
     while trace and trace.tb_next:
@@ -74,7 +74,7 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:2_000] + place
 
 
-def _drawn(attempt: Any, strategy: Any, chosen: int, examples: int) -> None:
+def _draw(attempt: Any, strategy: Any, chosen: int, examples: int) -> None:
     tuned = settings(
         max_examples=examples,
         database=None,

@@ -19,37 +19,37 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import messages_of, settled, standing, unproved
+from benchmarks.torture.standing import differing_requests, messages_of, observed_state, wait_for_summaries
 from holdfast import HoldfastError, Session
-from holdfast.errors import NotInMemoryError, OvertakenError, SequenceConflictError
-from holdfast.models.base import Ask
+from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError
+from holdfast.models.base import SummaryPrompt
 from holdfast.session import log as session_log
-from holdfast.session.owners import LIVE
-from holdfast.session.session import Opening
+from holdfast.session.owners import HELD_HERE
+from holdfast.session.session import SessionOpener
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 T = TypeVar("T")
 NAME, BUDGET = "s", 1_200
 PAGE = 7
 """Records that are read at a time here: what another has written takes several pages."""
-MOST_AWAITS = 300
-NEW = [answered("ok"), said("And what is next? " + "word " * 40)]
-LARGE = [answered("out " * 6_000), said("And?")]
-ANOTHER = [said("Something else."), *NEW]
-WAYS = ["before", "after"]
+MAX_AWAITS = 300
+NEW = [assistant_message("ok"), user_message("And what is next? " + "word " * 40)]
+LARGE = [assistant_message("out " * 6_000), user_message("And?")]
+ANOTHER = [user_message("Something else."), *NEW]
+CANCEL_TIMES = ["before", "after"]
 """When a task is cancelled: before what it waits for is done, or when it is done and nobody was told."""
 
 
-async def _delegated(session: Session) -> object:
+async def _delegate(session: Session) -> object:
     async with session.delegate("reviewer", task="look at it") as child:
-        await child.record([answered("I looked.")])
+        await child.record([assistant_message("I looked.")])
         await child.prepare(BUDGET)
     return None
 
 
-async def _refused(session: Session) -> object:
+async def _retry_after_refusal(session: Session) -> object:
     await session.prepare(BUDGET)
     return await session.retry({"error": {"message": "prompt is too long: 2000 tokens > 700 maximum"}}, status=400)
 
@@ -59,7 +59,7 @@ OPERATIONS: Mapping[str, Callable[[Session], Awaitable[object]]] = {
     "record what is large": lambda session: session.record(LARGE),
     "sync": lambda session: session.sync(ANOTHER),
     "prepare": lambda session: session.prepare(BUDGET, system="Be brief."),
-    "retry": _refused,
+    "retry": _retry_after_refusal,
     "compact": lambda session: session.compact(budget=BUDGET),
     "recompact": lambda session: session.recompact(budget=BUDGET),
     "draft": lambda session: session.preview(draft=True, budget=BUDGET),
@@ -69,20 +69,20 @@ OPERATIONS: Mapping[str, Callable[[Session], Awaitable[object]]] = {
     "rewind": lambda session: session.rewind(to=3),
     "pin": lambda session: session.pin(1),
     "fork": lambda session: session.fork("other"),
-    "recall": lambda session: session.recall(0, 6),
-    "search": lambda session: session.recall_for("word alpha"),
-    "delegate": _delegated,
-    "contents": lambda session: session.contents(budget=BUDGET),
-    "catch up": lambda session: session.catch_up(),
+    "recall": lambda session: session.messages_at(0, 6),
+    "search": lambda session: session.recall("word alpha"),
+    "delegate": _delegate,
+    "contents": lambda session: session.context_breakdown(budget=BUDGET),
+    "catch up": lambda session: session.refresh(),
 }
 ADDED = {"record": NEW, "record what is large": LARGE, "sync": ANOTHER}
 """What is said by each, and said once though it is said again."""
-INTERNAL = (NotInMemoryError, OvertakenError, SequenceConflictError)
+INTERNAL = (NotInMemoryError, ConcurrentWriteError, SequenceConflictError)
 """What nobody but the session itself is to see."""
 CASES = st.fixed_dictionaries(
     {
         "operation": st.sampled_from(list(OPERATIONS)),
-        "way": st.sampled_from(WAYS),
+        "way": st.sampled_from(CANCEL_TIMES),
         "policy": st.sampled_from(["default", "co-cli", "copilot"]),
         "turns": st.sampled_from([4, 12]),
         "others": st.sampled_from([0, 1, 20]),
@@ -93,7 +93,7 @@ STRATEGIES = (CASES,)
 
 
 @dataclass(slots=True)
-class Awaits:
+class CancellingAwaits:
     """Counts where a task waits, and cancels it at one of them."""
 
     stop_at: int
@@ -106,7 +106,7 @@ class Awaits:
         return self.count >= self.stop_at
 
     @coroutine
-    def through(self, action: Awaitable[T]) -> Generator[Any, Any, T]:
+    def run(self, action: Awaitable[T]) -> Generator[Any, Any, T]:
         """Do something, and be cancelled on the way."""
         steps: Any = action.__await__()
         error: BaseException | None = None
@@ -130,33 +130,35 @@ class Awaits:
 
 def check(case: Mapping[str, Any]) -> None:
     """Cancel what a case names, wherever it waits."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(session_log, "PAGE", PAGE):
-        asyncio.run(_everywhere(Path(folder), case))
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(session_log, "RECORDS_PER_PAGE", PAGE):
+        asyncio.run(_cancel_everywhere(Path(folder), case))
 
 
-async def _everywhere(folder: Path, case: Mapping[str, Any]) -> None:
+async def _cancel_everywhere(folder: Path, case: Mapping[str, Any]) -> None:
     begun = folder / "begun.db"
-    await _begin(begun, case)
-    for number in range(1, MOST_AWAITS):
+    await _write_session(begun, case)
+    for number in range(1, MAX_AWAITS):
         path = folder / f"{number}.db"
         shutil.copy(begun, path)
-        if not await _cancelled(path, case, number):
+        if not await _cancel_at(path, case, number):
             return
     raise AssertionError("it never comes to an end")
 
 
-def _opened(store: SqliteStore, case: Mapping[str, Any]) -> Opening:
+def _open_session(store: SqliteStore, case: Mapping[str, Any]) -> SessionOpener:
     model = ScriptedModel(iter(lambda: _summary, None), seconds=0.001) if case["has_summariser"] else None
-    return Session.open(NAME, store=store, policy=case["policy"], model="gpt-5", summariser=model)
+    return Session.open(NAME, store=store, policy=case["policy"], model="gpt-5", summarizer=model)
 
 
-async def _begin(path: Path, case: Mapping[str, Any]) -> None:
+async def _write_session(path: Path, case: Mapping[str, Any]) -> None:
     """Write the file that everything begins with: some turns, a fold, and a change that was taken back."""
     store = SqliteStore(path)
     async with Session.open(NAME, store=store, model="gpt-5") as session:
         for number in range(case["turns"]):
-            await session.record([said(f"question {number} " + "alpha beta " * 20), answered("word " * 40)])
-        await session.record([said("And then?")])
+            await session.record(
+                [user_message(f"question {number} " + "alpha beta " * 20), assistant_message("word " * 40)]
+            )
+        await session.record([user_message("And then?")])
         await session.prepare(BUDGET)
         with suppress(HoldfastError):
             await session.compact(budget=BUDGET)
@@ -166,36 +168,36 @@ async def _begin(path: Path, case: Mapping[str, Any]) -> None:
     await store.close()
 
 
-async def _cancelled(path: Path, case: Mapping[str, Any], number: int) -> bool:
+async def _cancel_at(path: Path, case: Mapping[str, Any], number: int) -> bool:
     """Cancel at one place, hold everything against what must hold, and say whether there was such a place."""
     store = SqliteStore(path)
-    name, live = str(case["operation"]), set(LIVE)
-    async with _opened(store, case) as session:
-        await _wrote(store, case["others"])
+    name, live = str(case["operation"]), set(HELD_HERE)
+    async with _open_session(store, case) as session:
+        await _write_meanwhile(store, case["others"])
         before = messages_of(await session.events())
-        awaits = Awaits(number, case["way"])
+        awaits = CancellingAwaits(number, case["way"])
         outcome = await _outcome(awaits, OPERATIONS[name](session))
-        await settled(session)
+        await wait_for_summaries(session)
 
         assert not (awaits.was_reached and outcome is None), "it goes on though it was cancelled"
         added = messages_of(await session.events())[len(before) :]
         assert name == "delegate" or added in ([], ADDED.get(name, [])), "half of it was recorded"
-        await _agrees(session, store)
+        await _check_agreement(session, store)
         if name in ADDED and awaits.was_reached:
             await OPERATIONS[name](session)
             assert messages_of(await session.events()) == [*before, *ADDED[name]], "lost or doubled"
-        await _goes_on(session)
-        await _agrees(session, store)
-    assert live >= LIVE, "somebody is still said to be at work"
+        await _check_continues(session)
+        await _check_agreement(session, store)
+    assert live >= HELD_HERE, "somebody is still said to be at work"
     await store.close()
     return awaits.was_reached
 
 
-async def _outcome(awaits: Awaits, action: Awaitable[object]) -> BaseException | None:
+async def _outcome(awaits: CancellingAwaits, action: Awaitable[object]) -> BaseException | None:
     """Return what ended an action before its time."""
 
     async def act() -> object:
-        return await awaits.through(action)
+        return await awaits.run(action)
 
     task = asyncio.ensure_future(act())
     await asyncio.wait({task})
@@ -207,31 +209,31 @@ async def _outcome(awaits: Awaits, action: Awaitable[object]) -> BaseException |
     return error
 
 
-async def _wrote(store: SqliteStore, count: int) -> None:
+async def _write_meanwhile(store: SqliteStore, count: int) -> None:
     """Let another write to the session meanwhile."""
     async with Session.open(NAME, store=store) as other:
         for number in range(count):
-            await other.record([(answered if number % 2 else said)(f"another's {number}")])
+            await other.record([(assistant_message if number % 2 else user_message)(f"another's {number}")])
 
 
-async def _agrees(session: Session, store: SqliteStore) -> None:
+async def _check_agreement(session: Session, store: SqliteStore) -> None:
     async with Session.open(NAME, store=store) as anew:
-        fresh, live = await standing(anew), await standing(session)
+        fresh, live = await observed_state(anew), await observed_state(session)
 
     assert live == fresh, "memory and log do not agree"
     assert live["damage"] == []
-    assert unproved(await session.events()) == []
+    assert differing_requests(await session.events()) == []
 
 
-async def _goes_on(session: Session) -> None:
+async def _check_continues(session: Session) -> None:
     length = len(session)
-    positions = await session.record([answered("Yes."), said("Go on.")])
+    positions = await session.record([assistant_message("Yes."), user_message("Go on.")])
     request = await session.prepare(BUDGET)
 
     assert positions == range(length, length + 2)
     assert request.tokens.total <= BUDGET
-    await settled(session)
+    await wait_for_summaries(session)
 
 
-def _summary(ask: Ask) -> str:
+def _summary(ask: SummaryPrompt) -> str:
     return f"The user asks questions in Greek letters. Said: {ask.text[:60]!r}. Next: go on."

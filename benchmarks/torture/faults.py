@@ -18,18 +18,25 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import A_MOMENT, STUCK_SECONDS, messages_of, settled, standing, unproved
+from benchmarks.torture.standing import (
+    POLL_SECONDS,
+    STUCK_SECONDS,
+    differing_requests,
+    messages_of,
+    observed_state,
+    wait_for_summaries,
+)
 from holdfast import HoldfastError, Session, validate
-from holdfast.errors import NotInMemoryError, OvertakenError, SequenceConflictError, StoreError
-from holdfast.models.base import Ask
+from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError, StoreError
+from holdfast.models.base import SummaryPrompt
 from holdfast.session import owners
 from holdfast.session.request import PreparedRequest
 from holdfast.stores import sqlite_database
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import Json, answered, said
+from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 
-INTERNAL = (NotInMemoryError, OvertakenError, SequenceConflictError)
+INTERNAL = (NotInMemoryError, ConcurrentWriteError, SequenceConflictError)
 """What nobody but the session itself is to see."""
 UNAVAILABLE = {"full", "locked", "gone"}
 """When the store may say that it cannot."""
@@ -39,7 +46,7 @@ BUSY_MS = 30
 """How long a writer waits here for one that holds the file."""
 LARGE = 4_000
 """Words of a message that is kept apart."""
-TURNS_OF_THE_LOOP = 200
+LOOP_TICKS = 200
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa "
 STEPS = ["record", "large", "prepare", "compact", "recall", "undo", "clear", "rewind", "pin"]
 FAULTS = ["none", "full", "held", "locked", "gone", "lease", "clock"]
@@ -66,26 +73,26 @@ STRATEGIES = (CASES,)
 def check(case: Mapping[str, Any]) -> None:
     """Let everything go wrong that a case says."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(sqlite_database, "BUSY_MS", BUSY_MS):
-        asyncio.run(_conversed(Path(folder) / "chats.db", case))
+        asyncio.run(_converse(Path(folder) / "chats.db", case))
 
 
-async def _conversed(path: Path, case: Mapping[str, Any]) -> None:
-    conversation = Conversation(SqliteStore(path), case["policy"])
-    async with conversation.opened():
+async def _converse(path: Path, case: Mapping[str, Any]) -> None:
+    conversation = FaultyConversation(SqliteStore(path), case["policy"])
+    async with conversation.open_session():
         for moment in case["moments"]:
-            await conversation.go_through(moment)
-            await conversation.agree()
+            await conversation.run_moment(moment)
+            await conversation.check_agreement()
 
 
-class Conversation:
+class FaultyConversation:
     """A session, what it has acknowledged, and what it was told when something was wrong."""
 
     def __init__(self, store: SqliteStore, policy: str) -> None:
         self.store = store
         self.policy = policy
         self.now_ms = 40 * HOUR_MS
-        self.acknowledged: list[Json] = []
-        self.open_ended: list[Json] = []
+        self.acknowledged: list[JsonMessage] = []
+        self.open_ended: list[JsonMessage] = []
         """What was said last, if nobody knows whether it arrived."""
         self.numbers = count()
         self.gate = asyncio.Event()
@@ -93,11 +100,11 @@ class Conversation:
         self.gate.set()
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None]:
+    async def open_session(self) -> AsyncGenerator[None]:
         """Have the session open, and something said in it."""
         model = ScriptedModel(iter(lambda: _summary, None), sleep=self._wait, seconds=1)
         opening = Session.open(
-            NAME, store=self.store, policy=self.policy, model="gpt-5", summariser=model, clock=lambda: self.now_ms
+            NAME, store=self.store, policy=self.policy, model="gpt-5", summarizer=model, clock=lambda: self.now_ms
         )
         async with opening as self.session:
             for _ in range(20):
@@ -108,7 +115,7 @@ class Conversation:
     async def _wait(self, _: float) -> None:
         await self.gate.wait()
 
-    async def go_through(self, moment: Mapping[str, Any]) -> None:
+    async def run_moment(self, moment: Mapping[str, Any]) -> None:
         """Take some steps while something is wrong; a step does what it says, or raises an error for who asked."""
         async with getattr(self, f"_{moment['fault']}")(moment):
             for name in moment["steps"]:
@@ -133,7 +140,7 @@ class Conversation:
             case "compact":
                 await session.compact(budget=BUDGET)
             case "recall":
-                await session.recall(max(0, len(session) - 3), len(session))
+                await session.messages_at(max(0, len(session) - 3), len(session))
             case "undo":
                 await session.undo()
             case "clear":
@@ -147,7 +154,7 @@ class Conversation:
         if not self.open_ended:
             number = next(self.numbers)
             # What is large is an answer: a prompt that is larger than the budget cannot be sent at all.
-            said_now = said if number % 2 == 0 and words < LARGE else answered
+            said_now = user_message if number % 2 == 0 and words < LARGE else assistant_message
             self.open_ended = [said_now(f"message {number}: " + (WORDS * words)[: words * 6])]
         # What nobody could acknowledge is said again, until somebody does.
         positions = await self.session.record(self.open_ended)
@@ -155,21 +162,21 @@ class Conversation:
         self.acknowledged += self.open_ended
         self.open_ended = []
 
-    async def agree(self) -> None:
+    async def check_agreement(self) -> None:
         """Hold the session against one that is opened anew, and both against what was acknowledged; then go on."""
-        await settled(self.session)
+        await wait_for_summaries(self.session)
         async with Session.open(NAME, store=self.store, clock=lambda: self.now_ms) as anew:
-            fresh, live = await standing(anew), await standing(self.session)
+            fresh, live = await observed_state(anew), await observed_state(self.session)
         events = await self.session.events()
 
         assert live == fresh, "memory and log do not agree"
         assert live["damage"] == []
         assert messages_of(events) in (self.acknowledged, [*self.acknowledged, *self.open_ended]), "lost or doubled"
-        assert unproved(events) == []
+        assert differing_requests(events) == []
         await self.say(30)
         if self.acknowledged[-1]["role"] == "user":
             await self.step("prepare")
-        await settled(self.session)
+        await wait_for_summaries(self.session)
 
     # What goes wrong.
 
@@ -210,7 +217,7 @@ class Conversation:
             await self.store.length(NAME)
             other.execute("BEGIN IMMEDIATE")
             saying = asyncio.ensure_future(self.say(30))
-            for _turn in range(TURNS_OF_THE_LOOP):
+            for _turn in range(LOOP_TICKS):
                 await asyncio.sleep(0)
             other.execute("COMMIT")
             await saying
@@ -238,12 +245,12 @@ class Conversation:
         """Let a compaction of another host seem abandoned while it is not, and be finished after all."""
         self.gate.clear()
         with mock.patch.object(owners.socket, "gethostname", return_value="elsewhere"):
-            preparing = await self._begun()
-        mine = {owner for owner in owners.LIVE if owner.startswith("elsewhere")}
-        owners.LIVE.difference_update(mine)
+            preparing = await self._start_summary()
+        mine = {owner for owner in owners.HELD_HERE if owner.startswith("elsewhere")}
+        owners.HELD_HERE.difference_update(mine)
         self.now_ms += moment["hours"] * HOUR_MS
         async with Session.open(NAME, store=self.store, policy=self.policy, clock=lambda: self.now_ms) as other:
-            run = other.history.facts.running
+            run = other.history.session_state.running_compaction
             assert run is None or run.owner not in mine, "nobody may compact for want of a lease that is over"
             with suppress(HoldfastError):
                 await other.compact(budget=BUDGET)
@@ -251,18 +258,18 @@ class Conversation:
         await asyncio.gather(preparing, return_exceptions=True)
         yield
 
-    async def _begun(self) -> asyncio.Future[PreparedRequest]:
+    async def _start_summary(self) -> asyncio.Future[PreparedRequest]:
         """Talk until a summary is begun, and return the last request, which may wait for it."""
         for left in reversed(range(8)):
             await self.say(80)
             preparing = asyncio.ensure_future(self.session.prepare(BUDGET))
-            while not preparing.done() and self.session.history.facts.running is None:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(A_MOMENT)
-            if not left or self.session.history.facts.running is not None:
+            while not preparing.done() and self.session.history.session_state.running_compaction is None:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(POLL_SECONDS)
+            if not left or self.session.history.session_state.running_compaction is not None:
                 return preparing
         raise AssertionError
 
 
-def _summary(ask: Ask) -> str:
+def _summary(ask: SummaryPrompt) -> str:
     """Return a summary that names what it was given."""
     return f"The user counts in Greek letters. Said: {ask.text[:60]!r}. Next: go on."

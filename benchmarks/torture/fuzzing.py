@@ -15,22 +15,22 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast import classify, convert, govern, read_policy, validate
-from holdfast.app.declarations import DECLARATIONS
-from holdfast.app.sources import load
+from holdfast.app.declarations import SETTING_DECLARATIONS
+from holdfast.app.sources import load_settings
 from holdfast.errors import HoldfastError
 from holdfast.lab.recordings import read_recording
-from holdfast.stores.jsonl import loaded
-from holdfast.testing.every_format import HISTORIES
-from holdfast.wire.validate.provider import PROVIDERS
+from holdfast.stores.jsonl import load_bytes
+from holdfast.testing.every_format import HISTORIES_BY_FORMAT
+from holdfast.wire.validate.provider import PROVIDER_VALIDATION_RULES
 
 CORPUS = Path(__file__).parent.parent.parent / "tests" / "corpus"
 FILES = [path.read_bytes()[:4_000] for path in sorted(CORPUS.glob("*.json*"))]
-ODD = st.one_of(
+ODD_VALUES = st.one_of(
     st.sampled_from([None, True, 0, -1, 1.5, 10**30, "", " ", "\ud800", "\0", [], {}, [[]], {"type": "text"}, ["x"]]),
     st.text(max_size=6),
     st.floats(),
 )
-REFUSALS = [
+REFUSAL_BODIES = [
     {"error": {"message": "prompt is too long: 208310 tokens > 200000 maximum", "type": "invalid_request_error"}},
     {"error": {"message": "maximum context length is 4097 tokens", "code": "context_length_exceeded", "metadata": {}}},
     {"error": {"metadata": {"raw": '{"error": {"message": "n_ctx", "n_ctx": 10, "n_prompt_tokens": 20}}'}}},
@@ -46,21 +46,21 @@ TABLES = [
 POLICIES = ["[fold]\nfraction = 0.5\n", "max_steps = 3\nunknown_window = 5\n", "[floor]\nkeep_last = 2\n[[x]]\n"]
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
+def _container_slots(value: Any) -> list[tuple[Any, Any]]:
     """Return everything inside a value, as containers and keys."""
     if isinstance(value, dict):
         own: list[tuple[Any, Any]] = [(value, key) for key in value]
     else:
         own = [(value, index) for index in range(len(value))] if isinstance(value, list) else []
-    return own + [place for container, key in own for place in _places(container[key])]
+    return own + [place for container, key in own for place in _container_slots(container[key])]
 
 
 @st.composite
-def mutated(draw: st.DrawFn, valid: st.SearchStrategy[Any]) -> Any:
+def mutate_json(draw: st.DrawFn, valid: st.SearchStrategy[Any]) -> Any:
     """Draw a valid value, with a few things in it replaced, taken away or there twice."""
     value = copy.deepcopy(draw(valid))
     for _ in range(draw(st.integers(1, 3))):
-        places = _places(value)
+        places = _container_slots(value)
         if not places:
             break
         container, key = places[draw(st.integers(0, len(places) - 1))]
@@ -70,12 +70,12 @@ def mutated(draw: st.DrawFn, valid: st.SearchStrategy[Any]) -> Any:
             case "double" if isinstance(container, list):
                 container.append(copy.deepcopy(container[key]))
             case _:
-                container[key] = copy.deepcopy(draw(ODD))
+                container[key] = copy.deepcopy(draw(ODD_VALUES))
     return value
 
 
 @st.composite
-def spoiled(draw: st.DrawFn, valid: Sequence[bytes]) -> str:
+def spoil_bytes(draw: st.DrawFn, valid: Sequence[bytes]) -> str:
     """Draw bytes, as Latin-1: a valid file cut, joined and overwritten, or nothing but noise."""
     content = bytearray(draw(st.sampled_from([*valid, b""])))
     for _ in range(draw(st.integers(1, 4))):
@@ -85,43 +85,46 @@ def spoiled(draw: st.DrawFn, valid: Sequence[bytes]) -> str:
     return bytes(content).decode("latin-1")
 
 
-def _attempt(*actions: Callable[[], object]) -> None:
+def _run_all(*actions: Callable[[], object]) -> None:
     """Do each of some things; an error of ours is an answer."""
     for action in actions:
         with suppress(HoldfastError):
             action()
 
 
-def decode(case: Mapping[str, Any]) -> None:
+def check_decoding(case: Mapping[str, Any]) -> None:
     """Read, govern, validate and convert messages."""
     messages, source = case["messages"], case["format"]
-    _attempt(
+    _run_all(
         lambda: govern(messages, budget=600, format=source, model="gpt-5", interrupted=True),
         lambda: validate(messages, source),
-        *(lambda target=target: convert(messages, source=source, target=target) for target in PROVIDERS),
+        *(
+            lambda target=target: convert(messages, source=source, target=target)
+            for target in PROVIDER_VALIDATION_RULES
+        ),
     )
 
 
-def read(case: Mapping[str, Any]) -> None:
+def check_import(case: Mapping[str, Any]) -> None:
     """Import a file, and take its lines for recordings."""
     content = str(case["content"]).encode("latin-1")
-    _attempt(lambda: loaded(content))
+    _run_all(lambda: load_bytes(content))
     for line in content.splitlines():
         with suppress(ValueError, RecursionError):
             record = json.loads(line)
-            _attempt(lambda record=record: read_recording(record))
+            _run_all(lambda record=record: read_recording(record))
 
 
-def refuse(case: Mapping[str, Any]) -> None:
+def check_refusal(case: Mapping[str, Any]) -> None:
     """Take an answer for a refusal: as JSON, as a text, as bytes, and as a stream."""
     body, status = case["body"], case["status"]
     text = body if isinstance(body, str) else json.dumps(body)
     raw = text.encode("utf-8", "replace")
     for one in (body, text, raw, f"data: {text}\n\ndata: [DONE]"):
-        _attempt(lambda one=one: classify(one, status=status), lambda one=one: classify(one, is_stream=True))
+        _run_all(lambda one=one: classify(one, status=status), lambda one=one: classify(one, is_stream=True))
 
 
-def settle(case: Mapping[str, Any]) -> None:
+def check_settings(case: Mapping[str, Any]) -> None:
     """Read settings from a file and from the environment, and a policy."""
     content = str(case["content"]).encode("latin-1")
     with tempfile.TemporaryDirectory() as folder:
@@ -129,30 +132,33 @@ def settle(case: Mapping[str, Any]) -> None:
         (home / "holdfast.toml").write_bytes(content)
         (home / "config.json").write_bytes(content)
         environ = {"HOLDFAST_HOME": folder, **case["environ"]}
-        _attempt(lambda: load(cwd=home, environ=environ), lambda: load(cwd=home, environ=environ, is_tolerant=True))
-    _attempt(lambda: read_policy(content.decode("utf-8", "replace")))
+        _run_all(
+            lambda: load_settings(cwd=home, environ=environ),
+            lambda: load_settings(cwd=home, environ=environ, is_tolerant=True),
+        )
+    _run_all(lambda: read_policy(content.decode("utf-8", "replace")))
 
 
 def _histories(source: str) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({"format": st.just(source), "messages": mutated(HISTORIES[source])})
+    return st.fixed_dictionaries({"format": st.just(source), "messages": mutate_json(HISTORIES_BY_FORMAT[source])})
 
 
-VARIABLES = sorted({variable for declaration in DECLARATIONS.values() for variable in declaration.variables})
+VARIABLES = sorted({variable for declaration in SETTING_DECLARATIONS.values() for variable in declaration.variables})
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-DECODING = tuple(_histories(source) for source in HISTORIES)
-IMPORTING = (st.fixed_dictionaries({"content": spoiled(FILES)}),)
-REFUSING = (
+DECODING_CASES = tuple(_histories(source) for source in HISTORIES_BY_FORMAT)
+IMPORT_CASES = (st.fixed_dictionaries({"content": spoil_bytes(FILES)}),)
+REFUSAL_CASES = (
     st.fixed_dictionaries(
         {
-            "body": st.one_of(mutated(st.sampled_from(REFUSALS)), st.text(max_size=80)),
+            "body": st.one_of(mutate_json(st.sampled_from(REFUSAL_BODIES)), st.text(max_size=80)),
             "status": st.sampled_from(STATUSES),
         }
     ),
 )
-SETTLING = (
+SETTINGS_CASES = (
     st.fixed_dictionaries(
         {
-            "content": spoiled([text.encode() for text in (*TABLES, *POLICIES)]),
+            "content": spoil_bytes([text.encode() for text in (*TABLES, *POLICIES)]),
             "environ": st.dictionaries(st.sampled_from(VARIABLES), VALUES, max_size=3),
         }
     ),

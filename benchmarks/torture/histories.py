@@ -11,22 +11,22 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast import convert, counter_for, validate
-from holdfast.core.conversation.tokens import total_tokens
+from holdfast.core.conversation.tokens import request_tokens
 from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import CannotFitError, EmptyConversationError, MalformedInputError
-from holdfast.testing.every_format import HISTORIES
+from holdfast.testing.every_format import HISTORIES_BY_FORMAT
 from holdfast.testing.planned import Planned
 from holdfast.wire.formats import format_named
-from holdfast.wire.validate.provider import PROVIDERS
+from holdfast.wire.validate.provider import PROVIDER_VALIDATION_RULES
 
 BUDGETS = [300, 600, 1_500, 4_000, 100_000]
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 MODEL = "gpt-5"
-REFUSALS = (CannotFitError, EmptyConversationError, MalformedInputError)
+EXPECTED_ERRORS = (CannotFitError, EmptyConversationError, MalformedInputError)
 """What may be said instead of a request."""
 
 
-def cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
+def make_cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
     """Return a strategy for cases of one format under one preset."""
     return st.fixed_dictionaries(
         {
@@ -34,30 +34,30 @@ def cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
             "preset": st.just(preset),
             "budget": st.sampled_from(BUDGETS),
             "has_summariser": st.booleans(),
-            "grows": st.lists(HISTORIES[source], min_size=1, max_size=3),
+            "grows": st.lists(HISTORIES_BY_FORMAT[source], min_size=1, max_size=3),
         }
     )
 
 
-STRATEGIES = tuple(cases(source, preset) for source in HISTORIES for preset in PRESETS)
+STRATEGIES = tuple(make_cases(source, preset) for source in HISTORIES_BY_FORMAT for preset in PRESETS)
 
 
 def check(case: dict[str, Any]) -> None:
     """Play a case twice, and hold every request against what must hold."""
     source, budget = str(case["format"]), int(case["budget"])
-    once = played(case)
-    again = played(json.loads(json.dumps(case)))
+    once = play_case(case)
+    again = play_case(json.loads(json.dumps(case)))
 
     assert json.dumps(once) == json.dumps(again), "the same history gave two requests"
     for sent in once:
         if isinstance(sent, list):
             assert broken_rules(sent, source) == [], "not valid"
-            assert own_tokens(sent, source) <= budget, "over budget"
+            assert count_tokens(sent, source) <= budget, "over budget"
     if isinstance(sent := once[-1], list):
         assert broken_elsewhere(sent, source) == {}, "not valid elsewhere"
 
 
-def played(case: Mapping[str, Any]) -> list[list[Any] | str]:
+def play_case(case: Mapping[str, Any]) -> list[list[Any] | str]:
     """Return what would be sent after each step; the name of an error where nothing could be."""
     policy, source = PRESETS[case["preset"]], case["format"]
     player = Planned(policy, model=MODEL, format=source, has_summariser=case["has_summariser"])
@@ -67,7 +67,7 @@ def played(case: Mapping[str, Any]) -> list[list[Any] | str]:
         said += addition
         try:
             sent.append(list(player.prepare(said, case["budget"])))
-        except REFUSALS as refusal:
+        except EXPECTED_ERRORS as refusal:
             sent.append(type(refusal).__name__)
     return sent
 
@@ -80,7 +80,7 @@ def broken_rules(sent: Sequence[Mapping[str, Any]], source: str) -> list[str]:
 def broken_elsewhere(sent: Sequence[Mapping[str, Any]], source: str) -> dict[str, list[str]]:
     """Return what a request breaks, by provider, when it is turned into the format of each of the others."""
     found: dict[str, list[str]] = {}
-    for provider in PROVIDERS:
+    for provider in PROVIDER_VALIDATION_RULES:
         if provider != source:
             turned = convert(sent, source=source, target=provider)
             violations = validate(turned.messages, provider, system=turned.system, tools=TOOLS)
@@ -88,7 +88,7 @@ def broken_elsewhere(sent: Sequence[Mapping[str, Any]], source: str) -> dict[str
     return found
 
 
-def own_tokens(sent: Sequence[Mapping[str, Any]], source: str) -> int:
+def count_tokens(sent: Sequence[Mapping[str, Any]], source: str) -> int:
     """Return what a request costs, read and counted anew."""
     reader = format_named(source)
-    return total_tokens([reader.decode(native, index) for index, native in enumerate(sent)], counter_for(MODEL))
+    return request_tokens([reader.decode(native, index) for index, native in enumerate(sent)], counter_for(MODEL))

@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import asked, standing
+from benchmarks.torture.standing import observed_state, query_history
 from holdfast import CannotFitError, EmptyConversationError, PendingToolCallsError, Session
 from holdfast.cli.main import main
 from holdfast.errors import CompactionError, ModelAccessError
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
 T = TypeVar("T")
 STEPS = 30
@@ -92,7 +92,7 @@ class Programs:
         self.runner = asyncio.Runner()
         self.stores = [SqliteStore(self.path), SqliteStore(self.path)]
         self.open: list[dict[str, Session]] = [{}, {}]
-        self.said: dict[str, list[Json]] = {"c0": []}
+        self.said: dict[str, list[JsonMessage]] = {"c0": []}
         self.sent: dict[str, list[Any]] = {"c0": []}
         self.pins: dict[str, frozenset[int]] = {"c0": frozenset()}
         self.number = 0
@@ -111,13 +111,13 @@ class Programs:
             self.open[program][name] = self.do(Session.open(name, store=self.stores[program], policy=self.policy))
         return self.open[program][name]
 
-    def fresh(self, words: int) -> Json:
+    def new_message(self, words: int) -> JsonMessage:
         self.number += 1
-        return said(f"question {self.number} " + "word " * words)
+        return user_message(f"question {self.number} " + "word " * words)
 
-    def agree(self, session: Session) -> None:
+    def check_agreement(self, session: Session) -> None:
         """Hold a session against what was said in it, and against one that is opened anew."""
-        live = self.do(standing(session))
+        live = self.do(observed_state(session))
         start, messages = live["recalled"]
 
         assert live["damage"] == []
@@ -127,39 +127,43 @@ class Programs:
         assert self.do(self.stored(session.id)) == live
 
     async def stored(self, name: str) -> dict[str, Any]:
-        return await standing(await Session.open(name, store=self.stores[0]))
+        return await observed_state(await Session.open(name, store=self.stores[0]))
 
     def say(self, program: int, where: float, turns: int, words: int) -> None:
         session = self.session(program, where)
-        talk = [message for _ in range(turns) for message in (self.fresh(words), answered("word " * words))]
+        talk = [
+            message for _ in range(turns) for message in (self.new_message(words), assistant_message("word " * words))
+        ]
         self.record(session, talk[:-1])
 
     def work(self, program: int, where: float, words: int, is_answered: bool) -> None:  # noqa: FBT001
         session = self.session(program, where)
         self.number += 1
         call = f"call{self.number}"
-        done = [returned(call, "out " * words), answered(f"done {self.number}")] if is_answered else []
-        self.record(session, [called(call), *done])
+        done = (
+            [tool_result_message(call, "out " * words), assistant_message(f"done {self.number}")] if is_answered else []
+        )
+        self.record(session, [tool_call_message(call), *done])
         if not is_answered:
             self.do(session.interrupt())
-        self.agree(session)
+        self.check_agreement(session)
 
-    def record(self, session: Session, messages: list[Json]) -> None:
+    def record(self, session: Session, messages: list[JsonMessage]) -> None:
         before = len(self.said[session.id])
 
         positions = self.do(session.record(messages))
 
         self.said[session.id] += messages
         assert positions == range(before, len(self.said[session.id]))
-        self.agree(session)
+        self.check_agreement(session)
 
     def sync(self, program: int, where: float, keep: float, words: int, is_sent: bool) -> None:  # noqa: FBT001
         session = self.session(program, where)
-        said = self.do(asked(session, lambda history: list(history.context().between(0, len(history)))))
+        said = self.do(query_history(session, lambda history: list(history.context().entries_between(0, len(history)))))
         known = [entry.message.native or {} for entry in said]
         if is_sent and self.sent[session.id]:
             known = self.sent[session.id][-1]["messages"]
-        given = [*map(dict, known[: round(keep * len(known))]), self.fresh(words)]
+        given = [*map(dict, known[: round(keep * len(known))]), self.new_message(words)]
 
         positions = self.do(session.sync(given))
 
@@ -167,54 +171,54 @@ class Programs:
         self.said[session.id] += new
         assert new[-1:] == given[-1:]
         assert self.do(session.sync(given)) == range(positions.stop, positions.stop)
-        self.agree(session)
+        self.check_agreement(session)
 
     def prepare(self, program: int, where: float, budget: int, system: str) -> None:
         session = self.session(program, where)
         with contextlib.suppress(EmptyConversationError, PendingToolCallsError, CannotFitError):
             request = self.do(session.prepare(budget, system=system))
             self.sent[session.id].append({"messages": request.messages, "system": system or None})
-        self.agree(session)
+        self.check_agreement(session)
 
     def compact(self, program: int, where: float) -> None:
         session = self.session(program, where)
         with contextlib.suppress(CompactionError, ModelAccessError, CannotFitError):
             self.do(session.compact(budget=1_000))
-        self.agree(session)
+        self.check_agreement(session)
 
     def clear(self, program: int, where: float) -> None:
         session = self.session(program, where)
         self.do(session.clear())
-        now = self.do(standing(session))
+        now = self.do(observed_state(session))
         assert (now["shown"], now["recalled"]) == ([], (len(session), []))
-        self.agree(session)
+        self.check_agreement(session)
 
     def rewind(self, program: int, where: float, to: float) -> None:
         session = self.session(program, where)
         stop = round(to * len(session))
         self.do(session.rewind(to=stop))
-        assert all(position is None or position < stop for position, *_ in self.do(standing(session))["shown"])
-        self.agree(session)
+        assert all(position is None or position < stop for position, *_ in self.do(observed_state(session))["shown"])
+        self.check_agreement(session)
 
     def undo(self, program: int, where: float) -> None:
         session = self.session(program, where)
-        self.do(session.catch_up())
-        could, before = session.history.can_undo, self.do(standing(session))
+        self.do(session.refresh())
+        could, before = session.history.can_undo, self.do(observed_state(session))
 
         assert self.do(session.undo()) == could
         if could:
             assert self.do(session.redo())
-            assert self.do(standing(session))["shown"] == before["shown"]
+            assert self.do(observed_state(session))["shown"] == before["shown"]
             assert self.do(session.undo())
-        self.agree(session)
+        self.check_agreement(session)
 
     def redo(self, program: int, where: float) -> None:
         session = self.session(program, where)
-        self.do(session.catch_up())
+        self.do(session.refresh())
         could = session.history.can_redo
 
         assert self.do(session.redo()) == could
-        self.agree(session)
+        self.check_agreement(session)
 
     def pin(self, program: int, where: float, position: float) -> None:
         session = self.session(program, where)
@@ -222,7 +226,7 @@ class Programs:
         if len(session):
             self.do(session.pin(at))
             self.pins[session.id] |= {at}
-        self.agree(session)
+        self.check_agreement(session)
 
     def unpin(self, program: int, where: float, position: float) -> None:
         session = self.session(program, where)
@@ -230,7 +234,7 @@ class Programs:
             at = pinned[round(position * (len(pinned) - 1))]
             self.do(session.unpin(at))
             self.pins[session.id] -= {at}
-        self.agree(session)
+        self.check_agreement(session)
 
     def fork(self, program: int, where: float) -> None:
         session, name = self.session(program, where), f"c{len(self.said)}"
@@ -240,9 +244,9 @@ class Programs:
         self.said[name], self.pins[name] = list(self.said[session.id]), self.pins[session.id]
         self.sent[name] = list(self.sent[session.id])
         self.open[program][name] = fork
-        self.agree(fork)
-        self.agree(session)
-        assert self.do(standing(fork))["shown"] == self.do(standing(session))["shown"]
+        self.check_agreement(fork)
+        self.check_agreement(session)
+        assert self.do(observed_state(fork))["shown"] == self.do(observed_state(session))["shown"]
 
     def fork_from_the_past(self, program: int, where: float, at: float) -> None:
         session, name = self.session(program, where), f"c{len(self.said)}"
@@ -250,10 +254,10 @@ class Programs:
 
         fork = self.do(session.fork(name, at=stop))
 
-        self.said[name], self.pins[name] = self.said[session.id][:stop], fork.history.facts.pins
+        self.said[name], self.pins[name] = self.said[session.id][:stop], fork.history.session_state.pins
         self.sent[name] = self.sent[session.id][: len(self.proved(name))]
         self.open[program][name] = fork
-        self.agree(fork)
+        self.check_agreement(fork)
 
     def close(self, program: int) -> None:
         """End a program: a long session leaves a shortcut, and is opened again when it is needed."""
@@ -287,7 +291,7 @@ class Programs:
 
     def end(self) -> None:
         """Close both programs, and hold what is left against what they knew, with the shortcuts and without."""
-        live = {name: self.do(standing(session)) for name, session in self.open[0].items()}
+        live = {name: self.do(observed_state(session)) for name, session in self.open[0].items()}
         for program in (0, 1):
             self.close(program)
         by_shortcut = {name: self.do(self.stored(name)) for name in live}

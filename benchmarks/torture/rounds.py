@@ -34,10 +34,16 @@ ROUNDS: Mapping[str, Round] = {
         histories.STRATEGIES,
         histories.check,
     ),
-    "decoders": Round("messages changed at random: a value or an error with a type", fuzzing.DECODING, fuzzing.decode),
-    "importers": Round("spoiled files: a value or an error with a type", fuzzing.IMPORTING, fuzzing.read),
-    "refusals": Round("answers changed at random: a value or an error with a type", fuzzing.REFUSING, fuzzing.refuse),
-    "settings": Round("spoiled settings: a value or an error with a type", fuzzing.SETTLING, fuzzing.settle),
+    "decoders": Round(
+        "messages changed at random: a value or an error with a type", fuzzing.DECODING_CASES, fuzzing.check_decoding
+    ),
+    "importers": Round("spoiled files: a value or an error with a type", fuzzing.IMPORT_CASES, fuzzing.check_import),
+    "refusals": Round(
+        "answers changed at random: a value or an error with a type", fuzzing.REFUSAL_CASES, fuzzing.check_refusal
+    ),
+    "settings": Round(
+        "spoiled settings: a value or an error with a type", fuzzing.SETTINGS_CASES, fuzzing.check_settings
+    ),
     "interleavings": Round(
         "two programs do everything to the same sessions: live, stored and replayed are one",
         interleavings.STRATEGIES,

@@ -9,53 +9,57 @@ from holdfast import MalformedInputError, Session
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.errors import NotInMemoryError
-from holdfast.session.owners import LIVE
-from holdfast.session.verify import requests_of
+from holdfast.session.owners import HELD_HERE
+from holdfast.session.verify import rebuilt_requests
 
 T = TypeVar("T")
 STUCK_SECONDS = 30.0
-A_MOMENT = 0.001
+POLL_SECONDS = 0.001
 
 
-async def recalled(session: Session) -> tuple[int, list[Mapping[str, object]]]:
+async def recall_all(session: Session) -> tuple[int, list[Mapping[str, object]]]:
     """Return everything that can be recalled, and from where on."""
     start = 0
     try:
-        await session.recall(0, len(session))
+        await session.messages_at(0, len(session))
     except MalformedInputError as error:
         start = int(re.findall(r"there are messages (\d+) to", str(error))[0])
-    return start, await session.recall(start, len(session)) if start < len(session) else []
+    return start, await session.messages_at(start, len(session)) if start < len(session) else []
 
 
-async def asked(session: Session, question: Callable[[History], T]) -> T:
+async def query_history(session: Session, question: Callable[[History], T]) -> T:
     """Return what a history says; a session that took a shortcut reads what it misses."""
     while True:
         try:
             return question(session.history)
         except NotInMemoryError as missing:
-            await session.fetch(missing.positions)
+            await session.load_messages(missing.positions)
 
 
-async def standing(session: Session) -> dict[str, Any]:
+async def observed_state(session: Session) -> dict[str, Any]:
     """Return all that is to be the same."""
-    await session.catch_up()
-    shown = await asked(session, lambda history: history.context().shown())
+    await session.refresh()
+    shown = await query_history(session, lambda history: history.context().visible_entries())
     history = session.history
     return {
         "messages": len(session),
-        "shown": [(entry.position, entry.message, entry.message.native, entry.message.notes) for entry in shown],
-        "recalled": await recalled(session) if len(session) else (0, []),
-        "facts": history.facts,
+        "shown": [(entry.position, entry.message, entry.message.native, entry.message.repair_notes) for entry in shown],
+        "recalled": await recall_all(session) if len(session) else (0, []),
+        "facts": history.session_state,
         "changes": (history.can_undo, history.can_redo),
         "damage": session.damage,
     }
 
 
-async def settled(session: Session) -> None:
+async def wait_for_summaries(session: Session) -> None:
     """Return when nobody is writing a summary of a session any more."""
     async with asyncio.timeout(STUCK_SECONDS):
-        while (run := session.history.facts.running) and session.history.facts.written is None and run.owner in LIVE:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(A_MOMENT)
+        while (  # noqa: ASYNC110 - there is no event to wait for
+            (run := session.history.session_state.running_compaction)
+            and session.history.session_state.ready_summary is None
+            and run.owner in HELD_HERE
+        ):
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def messages_of(events: Sequence[log.Event]) -> list[Mapping[str, object]]:
@@ -63,6 +67,6 @@ def messages_of(events: Sequence[log.Event]) -> list[Mapping[str, object]]:
     return [event.native for event in events if isinstance(event, log.MessageAppended)]
 
 
-def unproved(events: list[log.Event]) -> list[int]:
+def differing_requests(events: list[log.Event]) -> list[int]:
     """Return the requests that do not come out of the log as they were sent."""
-    return [request.number for request in requests_of(events) if not request.is_same]
+    return [request.number for request in rebuilt_requests(events) if not request.is_same]

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast import Session, counter_for
 from holdfast.errors import CannotFitError, CompactionError, EmptyConversationError, PendingToolCallsError
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 
 MODEL, BUDGET = "gpt-5", 1_500
 
@@ -30,8 +30,8 @@ async def write(session: Session, name: str, case: Mapping[str, Any]) -> None:
     """Say numbered messages, and ask for requests and folds in between, which are refused by name or made."""
     for number in range(case["each"]):
         text = f"{name} {number} " + "word " * case["words"][number % len(case["words"])]
-        positions = await session.record([(said if number % 2 == 0 else answered)(text)])
-        tell({"session": session.id, "writer": name, "number": number, "position": positions.start})
+        positions = await session.record([(user_message if number % 2 == 0 else assistant_message)(text)])
+        print_line({"session": session.id, "writer": name, "number": number, "position": positions.start})
         if name == case["killed"] and number == case["each"] // 2:
             os.kill(os.getpid(), signal.SIGKILL)
         if case["asks"] and number % 3 == 1:
@@ -42,12 +42,12 @@ async def write(session: Session, name: str, case: Mapping[str, Any]) -> None:
                 await session.compact(budget=BUDGET)
 
 
-def tell(line: object) -> None:
+def print_line(line: object) -> None:
     """Write a line at once: it is shorter than what a pipe takes in one piece."""
     os.write(sys.stdout.fileno(), f"{json.dumps(line)}\n".encode())
 
 
-async def work(url: str, case: Mapping[str, Any], process: int) -> None:
+async def run_process(url: str, case: Mapping[str, Any], process: int) -> None:
     """Let the tasks of one process write; those of one session share it."""
     names = {session_of(case, process, task) for task in range(case["tasks"])}
     sessions = {name: await Session.open(name, store=url, model=MODEL) for name in sorted(names)}
@@ -65,7 +65,7 @@ def main(url: str, written: str) -> None:
         # The vocabulary is loaded once for all of them.
         counter_for(MODEL).count("word")
     own = next((process for process in range(1, case["processes"]) if not os.fork()), 0)
-    asyncio.run(work(url, case, own))
+    asyncio.run(run_process(url, case, own))
     with suppress(ChildProcessError):
         while True:
             os.wait()

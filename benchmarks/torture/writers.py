@@ -16,10 +16,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import messages_of, unproved
+from benchmarks.torture.standing import differing_requests, messages_of
 from benchmarks.torture.writer import session_of
 from holdfast import Session
-from holdfast.testing.chat import answered
+from holdfast.testing.chat import assistant_message
 
 ROOT = Path(__file__).parent.parent.parent
 STUCK_SECONDS = 120.0
@@ -61,23 +61,23 @@ def check(case: Mapping[str, Any]) -> None:
         )
         assert done.stderr == "", done.stderr.splitlines()[-1]
         told = [json.loads(line) for line in done.stdout.splitlines()]
-        asyncio.run(_is_there(url, case, told))
+        asyncio.run(_check_store(url, case, told))
 
 
-async def _is_there(url: str, case: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> None:
+async def _check_store(url: str, case: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> None:
     acknowledged: dict[str, dict[int, tuple[str, int]]] = defaultdict(dict)
     for line in told:
         places = acknowledged[line["session"]]
         assert line["position"] not in places, "two were told of one place"
         places[line["position"]] = line["writer"], line["number"]
-    _complete(case, told)
+    _check_complete(case, told)
     for name, places in acknowledged.items():
         async with Session.open(name, store=url) as session:
             events = await session.events()
-            found = {at: _named(message) for at, message in enumerate(messages_of(events))}
+            found = {at: _parse_message(message) for at, message in enumerate(messages_of(events))}
             assert session.damage == []
-            assert unproved(events) == []
-            assert await session.record([answered("after")]) == range(len(found), len(found) + 1)
+            assert differing_requests(events) == []
+            assert await session.record([assistant_message("after")]) == range(len(found), len(found) + 1)
         unknown = {at: said for at, said in found.items() if at not in places}
         assert {at: found[at] for at in places} == places, "acknowledged, and not there"
         assert all(_is_of_killed(case, writer) for writer, _ in unknown.values()), "there, and acknowledged by nobody"
@@ -87,10 +87,10 @@ async def _is_there(url: str, case: Mapping[str, Any], told: Sequence[Mapping[st
             assert numbers == list(range(len(numbers))), "out of order"
 
 
-def _complete(case: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> None:
+def _check_complete(case: Mapping[str, Any], acknowledged: Sequence[Mapping[str, Any]]) -> None:
     """Hold what was told against what was to be written."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
-    for line in told:
+    for line in acknowledged:
         counts[line["session"], line["writer"]] += 1
     for process in range(case["processes"]):
         for task in range(case["tasks"]):
@@ -99,7 +99,7 @@ def _complete(case: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> Non
                 assert counts[session_of(case, process, task), name] == case["each"], "not all was acknowledged"
 
 
-def _named(message: Mapping[str, object]) -> tuple[str, int]:
+def _parse_message(message: Mapping[str, object]) -> tuple[str, int]:
     name, number, _ = str(message["content"]).split(" ", 2)
     return name, int(number)
 

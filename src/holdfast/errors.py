@@ -41,7 +41,7 @@ A message says what is true and what to do; the facts are attributes. What looks
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.redaction import redacted
+from holdfast.redaction import redact_text
 
 FIRST_SERVER_STATUS = 500
 
@@ -50,14 +50,14 @@ class HoldfastError(Exception):
     """The root: catch this to catch everything that Holdfast raises on purpose."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(redacted(message))
+        super().__init__(redact_text(message))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let an error travel between processes with its facts."""
-        return _restored, (type(self), self.args, dict(self.__dict__))
+        return _restore_error, (type(self), self.args, dict(self.__dict__))
 
 
-def _restored(kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]) -> HoldfastError:
+def _restore_error(kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]) -> HoldfastError:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(facts)
@@ -70,7 +70,7 @@ class MalformedInputError(HoldfastError):
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
         self.where = where
-        self.problem = redacted(problem)
+        self.problem = redact_text(problem)
 
 
 class EmptyConversationError(MalformedInputError):
@@ -94,7 +94,7 @@ class SettingsError(HoldfastError):
     def __init__(self, setting: str, problem: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {setting}: {problem}" if where else f"{setting}: {problem}")
         self.setting = setting
-        self.problem = redacted(problem)
+        self.problem = redact_text(problem)
         self.where = where
         """File and line, variable or flag."""
 
@@ -170,7 +170,7 @@ class CompactionFailedError(CompactionError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"the compaction failed and nothing has changed: {problem}")
-        self.problem = redacted(problem)
+        self.problem = redact_text(problem)
 
 
 class CompactionCancelledError(CompactionError):
@@ -228,7 +228,7 @@ class ArtifactTooLargeError(ArtifactError):
         self.limit = limit
 
 
-class DelegationOverError(HoldfastError):
+class DelegationEndedError(HoldfastError):
     """The delegation has ended, so nothing more can be said in it. Begin another one."""
 
     def __init__(self, scope: str, state: str) -> None:
@@ -246,7 +246,7 @@ class NotInMemoryError(HoldfastError):
         self.positions = positions
 
 
-class OvertakenError(HoldfastError):
+class ConcurrentWriteError(HoldfastError):
     """Another writer was faster, so that a decision has to be made again. Sessions do that by themselves."""
 
     def __init__(self, session: str) -> None:
@@ -258,8 +258,8 @@ class ModelError(HoldfastError):
 
     def __init__(self, model: str, problem: str, remedy: str) -> None:
         super().__init__(f"{model}: {problem}; {remedy}")
-        self.model = redacted(model)
-        self.problem = redacted(problem)
+        self.model = redact_text(model)
+        self.problem = redact_text(problem)
 
 
 class ModelAccessError(ModelError):
@@ -300,7 +300,7 @@ class ModelOverflowError(ModelError):
         """How large the provider found it, in tokens."""
 
 
-ASK_OTHERWISE = "ask again, or choose another model"
+RETRY_OR_SWITCH_MODEL = "ask again, or choose another model"
 
 
 class ModelRefusedError(ModelError):
@@ -308,9 +308,9 @@ class ModelRefusedError(ModelError):
 
     def __init__(self, model: str, problem: str, *, status: int | None = None, remedy: str | None = None) -> None:
         is_passing = status is not None and status >= FIRST_SERVER_STATUS
-        super().__init__(model, problem, remedy or ("ask again later" if is_passing else ASK_OTHERWISE))
+        super().__init__(model, problem, remedy or ("ask again later" if is_passing else RETRY_OR_SWITCH_MODEL))
         self.status = status
-        self.is_passing = is_passing
+        self.is_transient = is_passing
         """Whether the fault is the server's own, so that the same request may be answered another time."""
 
 
@@ -320,7 +320,7 @@ class WorkspaceUnavailableError(HoldfastError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.path = path
-        self.problem = redacted(problem)
+        self.problem = redact_text(problem)
 
 
 class StoreError(HoldfastError):
@@ -363,7 +363,7 @@ class StoreUnavailableError(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(f"{store}: {problem}")
         self.store = store
-        self.problem = redacted(problem)
+        self.problem = redact_text(problem)
 
 
 class DamagedStoreError(StoreError):
@@ -372,4 +372,4 @@ class DamagedStoreError(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(f"{store} is damaged ({problem}); `holdfast recover {store}` saves what can be read")
         self.store = store
-        self.problem = redacted(problem)
+        self.problem = redact_text(problem)

@@ -9,22 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.conversation.json_values import cleaned_text, is_clean, is_utf8
+from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.planning.account import account
-from holdfast.core.planning.floor import Fitted, Floor
-from holdfast.core.planning.policy import FloorSettings, Policy
-from holdfast.core.planning.presets import policy_of
+from holdfast.core.planning.account import receipt_of
+from holdfast.core.planning.floor import FittedView, ViewFitter
+from holdfast.core.planning.policy import FitSettings, Policy
+from holdfast.core.planning.presets import policy_named
 from holdfast.core.planning.receipt import Receipt
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire.anthropic_messages import count_cache_marks, without_excess_marks
-from holdfast.wire.formats import Format, elements_of, format_named
-from holdfast.wire.reading import Place, check_list
+from holdfast.wire.anthropic_messages import count_cache_marks, drop_excess_cache_marks
+from holdfast.wire.formats import MessageFormat, format_named, split_elements
+from holdfast.wire.reading import InputPath, check_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def govern(
     """
     wire = format_named(format)
     given = check_list(messages)
-    natives, places = elements_of(wire, given)
+    natives, places = split_elements(wire, given)
     _check_settings(model, counter, calibration, previous)
-    if system and not wire.has_system_apart:
+    if system and not wire.has_separate_system:
         raise SettingsError("system", f"{wire.name} has system text among its messages; put it there")
     counter = counter or counter_for(model)
     repairs: list[Repair] = []
@@ -79,23 +79,23 @@ def govern(
         budget=budget_for(model, budget),
         counter=counter,
         calibration=calibration or Calibration(),
-        system_tokens=_count(system, "system", counter),
-        tools_tokens=_count(tools, "tools", counter),
-        pins=_placed(_checked_pins(pins, len(given)), places),
+        system_tokens=_extras_tokens(system, "system", counter),
+        tools_tokens=_extras_tokens(tools, "tools", counter),
+        pins=_pins_of_elements(_check_pins(pins, len(given)), places),
         is_interrupted=bool(interrupted),
         batching=wire.batching,
         max_text_chars=wire.max_text_chars,
         max_images=wire.max_images,
     )
-    rules = policy_of(policy).floor
+    rules = policy_named(policy).floor
     transcript = _known_transcript(natives, wire, counter, previous)
-    fitted = None if transcript is None else _fitted_as_known(transcript, rules, situation)
+    fitted = None if transcript is None else _fit_known_transcript(transcript, rules, situation)
     if transcript is None or fitted is None:
         transcript = Transcript(natives, wire, counter)
-        fitted = Floor(transcript, rules, situation).fit()
-    sent, unmarked = _encoded(fitted, natives, wire, marks)
+        fitted = ViewFitter(transcript, rules, situation).fit()
+    sent, unmarked = _encode_view(fitted, natives, wire, marks)
     repairs += [Repair(position, "removed a cache mark: there were too many") for position in unmarked]
-    receipt = account(transcript, situation, fitted, rules.max_media, repairs)
+    receipt = receipt_of(transcript, situation, fitted, rules.max_media, repairs)
     return Request(sent, receipt.tokens, receipt, system, tools, transcript)
 
 
@@ -104,7 +104,7 @@ def _sendable_system(system: object, repairs: list[Repair]) -> object:
     if not isinstance(system, str) or is_utf8(system):
         return system
     repairs.append(Repair(None, "replaced lone surrogates in the system text"))
-    return cleaned_text(system)
+    return replace_surrogates(system)
 
 
 def _check_settings(model: object, counter: object, calibration: object, previous: object) -> None:
@@ -119,35 +119,35 @@ def _check_settings(model: object, counter: object, calibration: object, previou
 
 
 def _known_transcript(
-    natives: list[object], wire: Format, counter: Counter, previous: Request | None
+    natives: list[object], message_format: MessageFormat, counter: Counter, previous: Request | None
 ) -> Transcript | None:
     """Return the previous call's transcript grown to this list, if it is the same list so far."""
     known = previous.transcript if previous else None
-    if known is None or known.reader is not wire or known.counter is not counter:
+    if known is None or known.reader is not message_format or known.counter is not counter:
         return None
-    return known.continued(natives)
+    return known.continue_with(natives)
 
 
-def _fitted_as_known(transcript: Transcript, policy: FloorSettings, situation: Situation) -> Fitted | None:
+def _fit_known_transcript(transcript: Transcript, policy: FitSettings, situation: Situation) -> FittedView | None:
     """Fit a transcript that was read earlier; None if what it would send was changed in place since."""
-    fitted = Floor(transcript, policy, situation).fit()
+    fitted = ViewFitter(transcript, policy, situation).fit()
     positions = [entry.position for entry in fitted.view.entries if entry.position is not None]
-    return fitted if transcript.is_as_weighed(positions) else None
+    return fitted if transcript.has_unchanged_sizes(positions) else None
 
 
-def _count(value: object, name: str, counter: Counter) -> int:
+def _extras_tokens(value: object, name: str, counter: Counter) -> int:
     """Return the cost of what is sent besides the messages; what cannot be sent as it is is refused."""
     if value is None or value in ([], ""):
         return 0
     if isinstance(value, str):
         return counter.count(value)
-    text = Place(name).json(value, "")
-    if not is_clean(value):
+    text = InputPath(name).json_text(value, "")
+    if not is_sendable_json(value):
         raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; mend it first")
     return counter.count(text)
 
 
-def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
+def _check_pins(pins: Iterable[int], length: int) -> frozenset[int]:
     checked: set[int] = set()
     if not isinstance(pins, Iterable):
         raise SettingsError("pins", f"must be indices of messages, not {pins!r}")
@@ -158,24 +158,24 @@ def _checked_pins(pins: Iterable[int], length: int) -> frozenset[int]:
     return frozenset(checked)
 
 
-def _placed(pins: frozenset[int], places: Sequence[int]) -> frozenset[int]:
+def _pins_of_elements(pins: frozenset[int], source_indices: Sequence[int]) -> frozenset[int]:
     """Return pins as the elements of what they name: a request with system text before it is two."""
-    return frozenset(number for number, place in enumerate(places) if place in pins) if pins else pins
+    return frozenset(number for number, place in enumerate(source_indices) if place in pins) if pins else pins
 
 
-def _encoded(
-    fitted: Fitted, natives: list[Any], wire: Format, other_marks: int
+def _encode_view(
+    fitted: FittedView, natives: list[Any], message_format: MessageFormat, other_marks: int
 ) -> tuple[list[Mapping[str, Any]], list[int]]:
     """Return the messages as JSON, and the positions of those that lost a cache mark."""
     messages: list[Mapping[str, Any]] = []
     for entry in fitted.view.entries:
         position, message = entry.position, entry.message
-        if position is not None and message.is_untouched and not message.notes:
+        if position is not None and message.is_unedited and not message.repair_notes:
             messages.append(natives[position])
         else:
-            messages.append(wire.encode(message))
-    if wire.max_cache_marks is None:
+            messages.append(message_format.encode(message))
+    if message_format.max_cache_marks is None:
         return messages, []
-    fewer = without_excess_marks(messages, wire.max_cache_marks - other_marks)
+    fewer = drop_excess_cache_marks(messages, message_format.max_cache_marks - other_marks)
     pairs = zip(fewer, messages, fitted.view.entries, strict=True)
     return fewer, [entry.position for new, old, entry in pairs if new is not old and entry.position is not None]

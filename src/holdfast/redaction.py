@@ -9,9 +9,9 @@ import re
 from collections import Counter
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["key", "bearer token", "named secret", "private key", "password in a URL"]
+SecretKind: TypeAlias = Literal["key", "bearer token", "named secret", "private key", "password in a URL"]
 
-REDACTED = "[redacted]"
+REDACTED_MARK = "[redacted]"
 # A word begins here, also behind a line break or a tab as JSON writes them.
 _EDGE = r"(?:\b|(?<=\\[nrtbf]))"
 _KEY = re.compile(
@@ -29,17 +29,17 @@ _BEARER = re.compile(
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
 # Named as a secret, and with letters and digits mixed: `token = get_token()` and `password: str` are code.
 _MIXED = r"(?=[^\s0-9]{0,80}[0-9])(?=[^\sa-z]{0,80}[a-z])[A-Za-z0-9+/_=~!@$%^&*\-]{6,}+(?![\w(\[]|\.\w)"
-_WORD_FOR_IT = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"
+_PASSWORD = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"  # noqa: S105 - the word, not one
 _ASSIGNED = re.compile(
     r"((?:(?<![a-z])|(?<=\\[nrtbf]))(?:api[_-]?key|secret(?:[_-]?(?:access)?[_-]?key)?|access[_-]?key"
-    rf"|(?:access|auth|refresh)[_-]?token|token|{_WORD_FOR_IT}|private[_-]?key)"
+    rf"|(?:access|auth|refresh)[_-]?token|token|{_PASSWORD}|private[_-]?key)"
     r"[\"'\\]{0,4}[ \t]{0,4}[:=][ \t]{0,4}[\"'\\]{0,4})"
     rf"{_MIXED}",
     re.IGNORECASE,
 )
 # In prose; "the password is sha256-hashed" tells how and not what.
-_TOLD = re.compile(
-    rf"((?<![a-z])(?:{_WORD_FOR_IT})[ \t]{{1,4}}(?:is|ist|was|war)[ \t]{{0,2}}:?[ \t]{{1,4}}[\"'“`]{{0,2}})"
+_SPOKEN_PASSWORD = re.compile(
+    rf"((?<![a-z])(?:{_PASSWORD})[ \t]{{1,4}}(?:is|ist|was|war)[ \t]{{0,2}}:?[ \t]{{1,4}}[\"'“`]{{0,2}})"
     rf"(?!sha|md5|base\d|bcrypt|argon|pbkdf|utf|encod|hash|encrypt){_MIXED}",
     re.IGNORECASE,
 )
@@ -50,50 +50,50 @@ _PEM = re.compile(
 )
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return a text without what looks like a key or a password; the beginning that tells its kind stays."""
-    return taken_out(text)[0]
+    return redact_and_count(text)[0]
 
 
-def taken_out(text: str) -> tuple[str, dict[Kind, int]]:
+def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
     """Return a text without what looks like a key or a password, and how many of each kind were taken out of it."""
-    counts: dict[Kind, int] = {}
+    counts: dict[SecretKind, int] = {}
     if "-----BEGIN " in text:
-        text, counts["private key"] = _PEM.subn(rf"\1{REDACTED}", text)
-    text, counts["key"] = _KEY.subn(_without_key, text)
-    text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED}", text)
-    text, assigned = _ASSIGNED.subn(rf"\1{REDACTED}", text)
-    text, told = _TOLD.subn(rf"\1{REDACTED}", text)
-    text, in_urls = _PASSWORD_IN_URL.subn(rf"\1{REDACTED}@", text)
+        text, counts["private key"] = _PEM.subn(rf"\1{REDACTED_MARK}", text)
+    text, counts["key"] = _KEY.subn(_redact_key, text)
+    text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED_MARK}", text)
+    text, assigned = _ASSIGNED.subn(rf"\1{REDACTED_MARK}", text)
+    text, told = _SPOKEN_PASSWORD.subn(rf"\1{REDACTED_MARK}", text)
+    text, in_urls = _PASSWORD_IN_URL.subn(rf"\1{REDACTED_MARK}@", text)
     counts["named secret"], counts["password in a URL"] = assigned + told, in_urls
     return text, {kind: count for kind, count in counts.items() if count}
 
 
-def without_keys(text: str) -> str:
+def redact_keys(text: str) -> str:
     """Return a text without keys that are known by how they begin: all that a single word can tell."""
-    return _KEY.sub(_without_key, text)
+    return _KEY.sub(_redact_key, text)
 
 
-def _without_key(found: re.Match[str]) -> str:
-    return f"{next(filter(None, found.groups()))}{REDACTED}"
+def _redact_key(found: re.Match[str]) -> str:
+    return f"{next(filter(None, found.groups()))}{REDACTED_MARK}"
 
 
 class Redactor:
     """Takes keys and passwords out of texts, and counts them by kind, each text once; never keeps one."""
 
     def __init__(self) -> None:
-        self._taken: Counter[Kind] = Counter()
+        self._counts: Counter[SecretKind] = Counter()
         self._seen: set[int] = set()
 
     def __call__(self, text: str) -> str:
         """Return a text without them."""
-        without, counts = taken_out(text)
+        without, counts = redact_and_count(text)
         if counts and hash(text) not in self._seen:
             self._seen.add(hash(text))
-            self._taken.update(counts)
+            self._counts.update(counts)
         return without
 
     @property
-    def taken(self) -> tuple[tuple[str, int], ...]:
+    def counts(self) -> tuple[tuple[str, int], ...]:
         """How many of each kind were taken out so far."""
-        return tuple(sorted(self._taken.items()))
+        return tuple(sorted(self._counts.items()))

@@ -12,10 +12,10 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolRet
 from holdfast import HoldfastError, validate
 from holdfast.adapters.pydantic_ai import Holdfast, native_messages
 from holdfast.session.session import Session
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.testing.agents import ScriptedAgentModel
-from holdfast.testing.request_histories import sound_request_histories
-from holdfast.wire.pydantic_ai import essence
+from holdfast.testing.request_histories import valid_pydantic_ai_histories
+from holdfast.wire.pydantic_ai import canonical_form
 
 BUDGET = 1_200
 DEEDS = st.sampled_from(["talk", "loop", "loop", "fail", "stop", "rewind", "clear", "undo", "redo", "compact", "pass"])
@@ -85,15 +85,17 @@ async def played(deeds: list[str], passed: Sequence[ModelMessage]) -> None:
             except (HoldfastError, OSError):
                 continue
             if history is not None:
-                assert list(map(essence, await session.messages())) == list(map(essence, native_messages(history)))
+                assert list(map(canonical_form, await session.messages())) == list(
+                    map(canonical_form, native_messages(history))
+                )
         for request in actor.model.requests:
             assert validate(native_messages(request), "pydantic-ai") == []
-        proofs = requests_of(await session.events())
+        proofs = rebuilt_requests(await session.events())
         assert all(proof.is_same for proof in proofs)
 
 
 @settings(max_examples=25)
-@given(st.lists(DEEDS, min_size=1, max_size=12), sound_request_histories())
+@given(st.lists(DEEDS, min_size=1, max_size=12), valid_pydantic_ai_histories())
 def test_whatever_happens_requests_are_valid_and_the_session_holds_what_the_run_holds(
     deeds: list[str], passed: list[Any]
 ) -> None:

@@ -20,8 +20,8 @@ from pydantic_ai.models.test import TestModel
 from holdfast import Budget, MalformedInputError, Session, SettingsError, validate
 from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
 from holdfast.core.history import events as log
-from holdfast.session.verify import requests_of
-from holdfast.testing.agents import ScriptedAgentModel, tool_call
+from holdfast.session.verify import rebuilt_requests
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 from holdfast.testing.models import ScriptedModel
 
 OUTPUT = "line of output\n" * 80
@@ -33,7 +33,7 @@ def is_return(message: ModelMessage) -> bool:
 
 def looking(messages: list[ModelMessage]) -> str | ModelResponse:
     """Look something up for every prompt, then answer."""
-    return "It is there. " * 10 if is_return(messages[-1]) else tool_call(call_id=f"c{len(messages)}", n=1)
+    return "It is there. " * 10 if is_return(messages[-1]) else tool_call_response(call_id=f"c{len(messages)}", n=1)
 
 
 def agent_with(governed: Holdfast, model: ScriptedAgentModel, **settings: Any) -> Agent[None, str]:
@@ -82,7 +82,7 @@ async def test_requests_fit_and_the_history_stays_whole() -> None:
     prepared = await events_of(session, log.RequestPrepared)
     assert len(prepared) == 24
     assert all(event.situation["tokens"] <= 2_000 for event in prepared)
-    assert all(request.is_same for request in requests_of(await session.events()))
+    assert all(request.is_same for request in rebuilt_requests(await session.events()))
 
 
 async def test_a_summary_is_pydantic_ais_own_compaction_part_behind_the_system_text() -> None:
@@ -100,7 +100,7 @@ async def test_a_summary_is_pydantic_ais_own_compaction_part_behind_the_system_t
 
 async def test_requests_in_the_middle_of_a_tool_loop_are_governed_too() -> None:
     steps = 12
-    replies: list[str | ModelResponse] = [tool_call(call_id=f"c{n}", n=1) for n in range(steps)]
+    replies: list[str | ModelResponse] = [tool_call_response(call_id=f"c{n}", n=1) for n in range(steps)]
     governed, model = Holdfast(budget=1_500), ScriptedAgentModel([*replies, "done"])
     agent = agent_with(governed, model)
 
@@ -121,12 +121,12 @@ async def test_instructions_and_tools_count() -> None:
     await agent.run("hello")
     await Agent(ScriptedAgentModel(["hi"]), capabilities=[bare]).run("hello")
 
-    assert governed.last is not None
-    assert bare.last is not None
-    assert (bare.last.tokens.system, bare.last.tokens.tools) == (0, 0)
-    assert governed.last.tokens.system >= 1_000
-    assert governed.last.tokens.tools > 10
-    assert governed.last.system == "word " * 999 + "word"
+    assert governed.last_request is not None
+    assert bare.last_request is not None
+    assert (bare.last_request.tokens.system, bare.last_request.tokens.tools) == (0, 0)
+    assert governed.last_request.tokens.system >= 1_000
+    assert governed.last_request.tokens.tools > 10
+    assert governed.last_request.system == "word " * 999 + "word"
 
 
 async def test_old_output_is_offloaded_in_requests_and_whole_in_the_history() -> None:
@@ -138,7 +138,7 @@ async def test_old_output_is_offloaded_in_requests_and_whole_in_the_history() ->
     def read() -> str:
         return "word " * 3_000
 
-    model = ScriptedAgentModel([tool_call("read", "r"), "read it", "yes", "yes", "yes"])
+    model = ScriptedAgentModel([tool_call_response("read", "r"), "read it", "yes", "yes", "yes"])
     agent.model = model
     for text in ("Read it.", "And?", "So?", "Well?"):
         result = await agent.run(text, conversation_id="c1")
@@ -279,7 +279,7 @@ async def test_what_becomes_of_the_session_between_runs_is_respected() -> None:
 
 
 async def test_a_compaction_on_the_users_word_shows_in_the_next_request() -> None:
-    async with Session.open("mine", summariser=ScriptedModel(["They counted to three [#0-5]."])) as session:
+    async with Session.open("mine", summarizer=ScriptedModel(["They counted to three [#0-5]."])) as session:
         governed, model = Holdfast(session=session), ScriptedAgentModel(lambda _: "fine " * 50)
         agent = Agent(model, capabilities=[governed])
         for text in ("one", "two", "three"):
@@ -327,7 +327,7 @@ async def test_without_a_conversation_there_is_none_to_open() -> None:
 
 
 async def test_only_so_many_conversations_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.adapters.pydantic_ai.sessions.MOST", 2)
+    monkeypatch.setattr("holdfast.adapters.pydantic_ai.sessions.MAX_OPEN_SESSIONS", 2)
     governed = Holdfast()
     agent = Agent(ScriptedAgentModel(lambda _: "fine"), capabilities=[governed])
 
@@ -342,8 +342,8 @@ async def test_only_so_many_conversations_stay_open(monkeypatch: pytest.MonkeyPa
 
 async def test_the_budget_is_the_users_else_the_models_window_else_the_tables() -> None:
     def budget_of(governed: Holdfast) -> Budget:
-        assert governed.last is not None
-        return governed.last.receipt.budget
+        assert governed.last_request is not None
+        return governed.last_request.receipt.budget
 
     given, known, named, unknown = Holdfast(budget=5_000), Holdfast(), Holdfast(model="gpt-4o"), Holdfast()
     windowed = ScriptedAgentModel(["hi"])
@@ -375,7 +375,7 @@ async def test_a_bill_is_recorded_with_cached_tokens_apart_and_calibrates() -> N
     await Agent(model, capabilities=[governed]).run("hello " * 40, conversation_id="c1")
 
     billed = log.Usage(input_tokens=30, output_tokens=7, cache_read_tokens=60, cache_write_tokens=10)
-    assert governed.usage == billed
+    assert governed.last_usage == billed
     appended = await events_of(await governed.open("c1"), log.MessageAppended)
     assert [event.usage for event in appended] == [None, billed]
 

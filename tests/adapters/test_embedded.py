@@ -46,11 +46,11 @@ async def test_a_conversation_longer_than_the_window_goes_on_and_its_bills_calib
     events = await (await governed.open()).events()
     assert len(result.all_messages()) == 2 * TURNS  # pyright: ignore[reportPossiblyUnboundVariable]
     assert any(isinstance(event, log.CompactionCompleted) and event.success for event in events)
-    assert governed.usage is not None
-    assert governed.last is not None
-    billed = governed.usage.input_tokens + governed.usage.cache_read_tokens
+    assert governed.last_usage is not None
+    assert governed.last_request is not None
+    billed = governed.last_usage.input_tokens + governed.last_usage.cache_read_tokens
     assert 0 < billed <= N_CTX
-    assert governed.last.tokens.provenance == "calibrated"
+    assert governed.last_request.tokens.provenance == "calibrated"
 
 
 @in_one_loop

@@ -33,7 +33,7 @@ from holdfast.adapters.pydantic_ai import (
     truncate_tool_returns,
 )
 from holdfast.adapters.pydantic_ai.processors import SUMMARY_INSTRUCTIONS, SUMMARY_PROMPT
-from holdfast.testing.agents import ScriptedAgentModel, tool_call
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 
 def asked(text: str) -> ModelRequest:
@@ -347,7 +347,9 @@ async def test_cutting_returns_asks_no_model_and_the_window_asks_the_runs() -> N
 
 @pytest.mark.seed("A-2", "A-5", "A-6")
 async def test_both_processors_run_in_order_before_every_request_and_what_they_leave_is_the_history() -> None:
-    model = ScriptedAgentModel(lambda messages: "done" if is_return(messages[-1]) else tool_call(n=len(messages)))
+    model = ScriptedAgentModel(
+        lambda messages: "done" if is_return(messages[-1]) else tool_call_response(n=len(messages))
+    )
     processors = history_processors(
         tool_output_trim_chars=10, max_history_messages=6, summarization_model=Summariser().model
     )
@@ -394,16 +396,16 @@ def test_settings_are_read_from_the_environment_under_their_own_names() -> None:
         "CO_CLI_SUMMARIZATION_MODEL": "openai:gpt-5-mini",
     }
 
-    assert HistorySettings.read({}) == HistorySettings(
+    assert HistorySettings.from_environment({}) == HistorySettings(
         tool_output_trim_chars=2_000, max_history_messages=40, summarization_model=""
     )
-    assert HistorySettings.read(environment) == HistorySettings(
+    assert HistorySettings.from_environment(environment) == HistorySettings(
         tool_output_trim_chars=500, max_history_messages=0, summarization_model="openai:gpt-5-mini"
     )
 
 
 def test_a_setting_that_is_no_number_is_named() -> None:
     with pytest.raises(SettingsError, match="CO_CLI_MAX_HISTORY_MESSAGES: must be a whole number, not 'many'"):
-        HistorySettings.read({"CO_CLI_MAX_HISTORY_MESSAGES": "many"})
+        HistorySettings.from_environment({"CO_CLI_MAX_HISTORY_MESSAGES": "many"})
     with pytest.raises(SettingsError, match="max_history_messages"):
         HistorySettings(max_history_messages=-1)

@@ -5,7 +5,7 @@ from pydantic_ai import Agent, UserError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart
 
 from holdfast.adapters.pydantic_ai import Holdfast
-from holdfast.testing.agents import ScriptedAgentModel, tool_call
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 SECRET_PLACE = "The key lies under the third flower pot."
 
@@ -35,11 +35,14 @@ def returned(messages: list[ModelMessage]) -> list[str]:
 
 
 def tools_of(model: ScriptedAgentModel) -> list[list[str]]:
-    return [[tool.name for tool in info.function_tools] for info in model.asked]
+    return [[tool.name for tool in info.function_tools] for info in model.request_infos]
 
 
 async def test_the_tool_comes_with_the_first_request_that_leaves_something_out() -> None:
-    governed, model = Holdfast(session="c1", budget=4_000), talking(tool_call("recall", "r", query="key flower pot"))
+    governed, model = (
+        Holdfast(session="c1", budget=4_000),
+        talking(tool_call_response("recall", "r", query="key flower pot")),
+    )
 
     await long_talk(governed, model)
 
@@ -51,7 +54,7 @@ async def test_the_tool_comes_with_the_first_request_that_leaves_something_out()
 
 
 async def test_the_model_sees_again_what_was_folded() -> None:
-    governed, model = Holdfast(session="c1", budget=4_000), talking(tool_call("recall", "r", ref="#0"))
+    governed, model = Holdfast(session="c1", budget=4_000), talking(tool_call_response("recall", "r", ref="#0"))
 
     messages = await long_talk(governed, model)
 
@@ -62,7 +65,7 @@ async def test_the_model_sees_again_what_was_folded() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"ref": "#999"}, {"ref": "nonsense ("}, {"query": "???"}, {"other": 1}])
 async def test_whatever_a_model_asks_it_gets_words_back(arguments: dict[str, object]) -> None:
-    governed, model = Holdfast(session="c1", budget=4_000), talking(tool_call("recall", "r", **arguments))
+    governed, model = Holdfast(session="c1", budget=4_000), talking(tool_call_response("recall", "r", **arguments))
 
     messages = await long_talk(governed, model)
 
@@ -92,7 +95,9 @@ async def test_a_small_window_is_not_filled_with_it() -> None:
 
 async def test_an_agents_own_tool_of_that_name_is_not_ours() -> None:
     agent = Agent(ScriptedAgentModel(["hi"]), capabilities=[Holdfast(session="c1")])
-    own = Agent(ScriptedAgentModel([tool_call("recall", "r", what="x"), "hi"]), capabilities=[Holdfast(recall=False)])
+    own = Agent(
+        ScriptedAgentModel([tool_call_response("recall", "r", what="x"), "hi"]), capabilities=[Holdfast(recall=False)]
+    )
 
     for one in (agent, own):
 

@@ -35,7 +35,7 @@ from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messa
 from holdfast.core.history import events as log
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.agents import ScriptedAgentModel, tool_call
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 
 def kinds(messages: list[ModelMessage]) -> list[list[str]]:
@@ -89,7 +89,7 @@ async def by_nodes(agent: Agent[None, str], text: str) -> str:
 async def test_every_way_to_drive_a_run_is_governed_and_recorded(
     drive: Callable[[Agent[None, str], str], Any],
 ) -> None:
-    replies = [tool_call("twice", "a", number=2), "four", tool_call("twice", "b", number=4), "eight"]
+    replies = [tool_call_response("twice", "a", number=2), "four", tool_call_response("twice", "b", number=4), "eight"]
     governed, model = Holdfast(session="c1"), ScriptedAgentModel(replies)
     agent = Agent(model, tools=[twice], capabilities=[governed])
 
@@ -118,7 +118,7 @@ def test_a_synchronous_run_is_governed_too() -> None:
 
 async def test_structured_output_leaves_a_history_that_can_be_gone_on_with() -> None:
     governed = Holdfast(session="c1")
-    model = ScriptedAgentModel([tool_call("final_result", f"f{n}", response=n) for n in range(2)])
+    model = ScriptedAgentModel([tool_call_response("final_result", f"f{n}", response=n) for n in range(2)])
     agent = Agent(model, output_type=int, capabilities=[governed])
 
     outputs = [(await agent.run(f"Number {n}?")).output for n in range(2)]
@@ -133,7 +133,7 @@ async def test_structured_output_leaves_a_history_that_can_be_gone_on_with() -> 
 
 async def test_calls_that_wait_for_approval_are_gone_on_with_by_conversation_alone() -> None:
     governed = Holdfast(session="c1")
-    model = ScriptedAgentModel([tool_call("erase", "e1", path="a"), "erased", "fine"])
+    model = ScriptedAgentModel([tool_call_response("erase", "e1", path="a"), "erased", "fine"])
     agent = Agent(
         model,
         output_type=[str, DeferredToolRequests],
@@ -155,7 +155,7 @@ async def test_calls_that_wait_for_approval_are_gone_on_with_by_conversation_alo
 
 async def test_whoever_talks_on_instead_of_approving_gets_an_answer() -> None:
     governed = Holdfast(session="c1")
-    model = ScriptedAgentModel([tool_call("erase", "e1", path="a"), "As you wish."])
+    model = ScriptedAgentModel([tool_call_response("erase", "e1", path="a"), "As you wish."])
     agent = Agent(
         model,
         output_type=[str, DeferredToolRequests],
@@ -189,7 +189,7 @@ async def test_agents_inside_agents_have_sessions_of_their_own(session: str | No
         return (await helper.run(task)).output
 
     await agent.run("Do three things.", conversation_id="c1")
-    last = governed.last
+    last = governed.last_request
     await agent.run("And?", conversation_id="c1")
 
     main = await kept(governed, "c1")
@@ -207,7 +207,7 @@ async def test_agents_inside_agents_have_sessions_of_their_own(session: str | No
 
 async def test_an_agent_inside_itself_with_the_same_conversation_does_not_disturb_it() -> None:
     governed = Holdfast()
-    model = ScriptedAgentModel([tool_call("again", "a"), "inner", "outer"])
+    model = ScriptedAgentModel([tool_call_response("again", "a"), "inner", "outer"])
     agent = Agent(model, capabilities=[governed])
 
     @agent.tool
@@ -352,7 +352,7 @@ async def test_a_process_that_died_in_a_tool_call_is_gone_on_with() -> None:
 
 
 async def test_whoever_leaves_a_loop_over_nodes_leaves_what_was_said() -> None:
-    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call("twice", "a", number=2), "fine"])
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call_response("twice", "a", number=2), "fine"])
     agent = Agent(model, tools=[twice], capabilities=[governed])
 
     async with agent.iter("one") as run:
@@ -366,7 +366,7 @@ async def test_whoever_leaves_a_loop_over_nodes_leaves_what_was_said() -> None:
 
 
 async def test_a_limit_that_stops_a_run_leaves_a_history_that_can_be_gone_on_with() -> None:
-    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call("twice", "a", number=2), "fine"])
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call_response("twice", "a", number=2), "fine"])
     agent = Agent(model, tools=[twice], capabilities=[governed])
 
     with pytest.raises(UsageLimitExceeded):
@@ -378,7 +378,7 @@ async def test_a_limit_that_stops_a_run_leaves_a_history_that_can_be_gone_on_wit
 
 
 async def test_a_tool_that_raises_ends_the_run_and_the_next_one_goes_on() -> None:
-    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call("fail", "a"), "fine"])
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel([tool_call_response("fail", "a"), "fine"])
     agent = Agent(model, capabilities=[governed])
 
     @agent.tool_plain
@@ -397,7 +397,7 @@ async def test_a_run_that_cannot_begin_leaves_the_session_as_it_was() -> None:
     governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
     agent = Agent(model, capabilities=[governed])
     await agent.run("one")
-    open_call: list[ModelMessage] = [ModelRequest.user_text_prompt("?"), tool_call("look", "l")]
+    open_call: list[ModelMessage] = [ModelRequest.user_text_prompt("?"), tool_call_response("look", "l")]
 
     with pytest.raises(UserError, match="unprocessed tool calls"):
         await agent.run("two", message_history=open_call)
@@ -415,7 +415,7 @@ async def test_a_store_that_is_gone_when_a_run_fails_does_not_hide_why_it_failed
             return await super().append(*args, **kwargs)
 
     store = Failing()
-    agent = Agent(ScriptedAgentModel([tool_call("fail", "a")]), capabilities=[Holdfast(store=store)])
+    agent = Agent(ScriptedAgentModel([tool_call_response("fail", "a")]), capabilities=[Holdfast(store=store)])
 
     @agent.tool_plain
     def fail() -> str:
@@ -505,7 +505,7 @@ async def test_system_text_that_is_made_anew_goes_out_as_it_is_now_and_costs_no_
     assert model.prompts == ["one", "two", "three"]
     assert await counted(session, log.Rewound) == 0
     assert len(session) == 7
-    assert "It is 2 o'clock." in session.history.facts.system
+    assert "It is 2 o'clock." in session.history.session_state.system
 
 
 async def test_instructions_that_change_cost_no_history() -> None:
@@ -521,7 +521,7 @@ async def test_instructions_that_change_cost_no_history() -> None:
         await agent.run(text)
 
     session = await governed.open()
-    assert model.asked[-1].instructions == "It is 1 o'clock."
+    assert model.request_infos[-1].instructions == "It is 1 o'clock."
     assert await counted(session, log.Rewound) == 0
     assert len(session) == 4
 
@@ -535,7 +535,10 @@ def after(opening: ModelResponse) -> ScriptedAgentModel:
 
 
 async def test_tools_that_were_found_before_a_fold_are_still_there_after_it() -> None:
-    governed, model = Holdfast(session="c1", budget=1_500), after(tool_call("search_tools", "s", queries=["weather"]))
+    governed, model = (
+        Holdfast(session="c1", budget=1_500),
+        after(tool_call_response("search_tools", "s", queries=["weather"])),
+    )
     agent = Agent(model, capabilities=[governed], tools=[twice])
 
     @agent.tool_plain(defer_loading=True)
@@ -553,14 +556,17 @@ async def test_tools_that_were_found_before_a_fold_are_still_there_after_it() ->
 
     assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
     assert not any(isinstance(part, ToolCallPart) for message in model.requests[-1] for part in message.parts)
-    assert model.asked[-1].model_request_parameters.revealed_tool_names == {"get_weather"}
+    assert model.request_infos[-1].model_request_parameters.revealed_tool_names == {"get_weather"}
 
 
 async def test_a_capability_that_was_loaded_before_a_fold_is_still_loaded_after_it() -> None:
     weather = Capability[Any](
         id="weather", instructions="Always name the wind.", tools=[twice], description="Weather.", defer_loading=True
     )
-    governed, model = Holdfast(session="c1", budget=1_500), after(tool_call("load_capability", "l", id="weather"))
+    governed, model = (
+        Holdfast(session="c1", budget=1_500),
+        after(tool_call_response("load_capability", "l", id="weather")),
+    )
     agent = Agent(model, capabilities=[governed, weather])
 
     for number in range(12):
@@ -568,8 +574,8 @@ async def test_a_capability_that_was_loaded_before_a_fold_is_still_loaded_after_
 
     assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
     assert "Always name the wind." in str(model.requests[-1])
-    assert model.asked[-1].model_request_parameters.revealed_tool_names == {"twice"}
-    assert len((await governed.open()).history.facts.pins) == 1
+    assert model.request_infos[-1].model_request_parameters.revealed_tool_names == {"twice"}
+    assert len((await governed.open()).history.session_state.pins) == 1
 
 
 async def test_instructions_that_were_changed_before_a_fold_are_still_changed_after_it() -> None:
@@ -585,7 +591,7 @@ async def test_instructions_that_were_changed_before_a_fold_are_still_changed_af
         await agent.run(f"prompt {number}")
 
     assert isinstance(model.requests[-1][0].parts[0], CompactionPart)
-    assert "Be fast." in str([*model.requests[-1], model.asked[-1].instructions])
+    assert "Be fast." in str([*model.requests[-1], model.request_infos[-1].instructions])
 
 
 async def test_a_run_goes_on_from_what_was_said_to_it_and_not_from_notes_and_delegates() -> None:
@@ -596,7 +602,7 @@ async def test_a_run_goes_on_from_what_was_said_to_it_and_not_from_notes_and_del
         return {"kind": "response", "parts": [{"part_kind": "text", "content": text}]}
 
     session: Session = await Session.open("c1", store=MemoryStore())
-    await session.deliver("[Inbox]\n- Use tabs.", format="pydantic-ai")
+    await session.add_memory_note("[Inbox]\n- Use tabs.", format="pydantic-ai")
     await session.record([request("hello"), response("hi")], format="pydantic-ai")
     await session.record([request("look"), response("seen")], format="pydantic-ai", scope="scout")
     length = len(session)

@@ -10,8 +10,8 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from holdfast import Session, SettingsError
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.core.history import events as log
-from holdfast.session.child import Sees
-from holdfast.testing.agents import ScriptedAgentModel, tool_call
+from holdfast.session.child import Visibility
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 
 def asking(*tasks: tuple[str, str]) -> ModelResponse:
@@ -34,7 +34,7 @@ def text_of(messages: list[ModelMessage]) -> str:
 
 
 async def test_a_sub_agent_works_in_a_scope_of_its_own_and_its_answer_comes_back() -> None:
-    inner = ScriptedAgentModel([tool_call("look", "i1"), "It is in app.py."])
+    inner = ScriptedAgentModel([tool_call_response("look", "i1"), "It is in app.py."])
     sub = Agent(inner, instructions="You look.")
 
     @sub.tool_plain
@@ -65,7 +65,7 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own_and_its_answer_comes_back
 
 @pytest.mark.seed("B-21")
 async def test_sub_agents_that_work_at_once_do_not_see_each_other() -> None:
-    models = {name: ScriptedAgentModel([tool_call("look", name), f"{name} is done."]) for name in ("a", "b")}
+    models = {name: ScriptedAgentModel([tool_call_response("look", name), f"{name} is done."]) for name in ("a", "b")}
     both = asyncio.Barrier(2)
 
     def made(name: str) -> Agent[None, str]:
@@ -100,7 +100,7 @@ async def test_a_sub_agent_sees_what_was_chosen_for_it() -> None:
     inner = ScriptedAgentModel(["Nothing was shown to me."])
     outer = ScriptedAgentModel(["Hello.", asking(("blind", "Guess.")), "Done."])
     governed = Holdfast(session="c1")
-    toolset = delegation_toolset({"blind": SubAgent(agent=Agent(inner), sees=Sees())})
+    toolset = delegation_toolset({"blind": SubAgent(agent=Agent(inner), sees=Visibility())})
     agent = Agent(outer, toolsets=[toolset], capabilities=[governed])
 
     await agent.run("My name is Ada.")
@@ -133,8 +133,18 @@ async def test_a_sub_agent_sends_out_others() -> None:
     ("inner", "settings", "told", "state"),
     [
         ([RuntimeError("no network")], {}, "sub has not answered: RuntimeError: no network", "failed"),
-        ([tool_call("wait", "w1")], {"timeout_seconds": 0.05}, "sub has not answered: its time ran out", "timed_out"),
-        ([tool_call("quick", "q1"), "never"], {"max_steps": 1}, "sub has not answered: UsageLimitExceeded", "failed"),
+        (
+            [tool_call_response("wait", "w1")],
+            {"timeout_seconds": 0.05},
+            "sub has not answered: its time ran out",
+            "timed_out",
+        ),
+        (
+            [tool_call_response("quick", "q1"), "never"],
+            {"max_steps": 1},
+            "sub has not answered: UsageLimitExceeded",
+            "failed",
+        ),
     ],
 )
 async def test_whoever_asked_is_told_why_there_is_no_answer(inner: Any, settings: Any, told: str, state: str) -> None:
@@ -205,8 +215,8 @@ async def test_a_session_with_delegates_goes_on_in_another_process(tmp_path: Any
 
 async def test_a_model_asks_for_a_compaction_itself() -> None:
     replies = [
-        *[tool_call("look", f"c{number}", n=4) for number in range(8)],
-        tool_call("compact_context", "x"),
+        *[tool_call_response("look", f"c{number}", n=4) for number in range(8)],
+        tool_call_response("compact_context", "x"),
         "Done.",
     ]
     model, governed = ScriptedAgentModel(replies), Holdfast(session="c1", compact_context=True)

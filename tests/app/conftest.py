@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pytest
 
 from holdfast.app.settings import Settings
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 
 Setup: TypeAlias = Callable[..., Settings]
 
@@ -48,6 +48,6 @@ def settings(home: Path, project: Path) -> Setup:
             if text:
                 path.write_text(text, encoding="utf-8")
         known = {"HOLDFAST_HOME": str(home), **(environ or {})}
-        return load(flags=flags, cwd=project, environ=known, is_tolerant=is_tolerant)
+        return load_settings(flags=flags, cwd=project, environ=known, is_tolerant=is_tolerant)
 
     return setup

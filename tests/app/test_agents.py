@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.agents import NamedAgent
+from holdfast.app.agents import AgentSettings
 from holdfast.app.settings import Settings
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 from holdfast.errors import SettingsError
-from holdfast.session.child import Sees
+from holdfast.session.child import Visibility
 
 
 def settings(folder: Path, text: str) -> Settings:
     (folder / "holdfast.toml").write_text(text)
-    return load(flags={}, cwd=folder, environ={"HOLDFAST_HOME": str(folder)})
+    return load_settings(flags={}, cwd=folder, environ={"HOLDFAST_HOME": str(folder)})
 
 
 def test_an_agent_has_everything_that_is_said_of_it(tmp_path: Path) -> None:
@@ -35,13 +35,13 @@ timeout_seconds = 60
     )
 
     assert dict(found.agents) == {
-        "reviewer": NamedAgent(
+        "reviewer": AgentSettings(
             name="reviewer",
             description="reads changes",
             instructions="You review.",
             model="openai:gpt-5",
             tools=("read", "run"),
-            sees=Sees(pins=True, ledger=True, files=True, turns=2, max_tokens=4_000),
+            sees=Visibility(pins=True, ledger=True, files=True, turns=2, max_tokens=4_000),
             main_sees="answers",
             max_steps=20,
             timeout_seconds=60,
@@ -52,13 +52,13 @@ timeout_seconds = 60
 @pytest.mark.parametrize(
     ("text", "sees"),
     [
-        ("", Sees(everything=True)),
-        ('sees = "nothing"', Sees()),
-        ("turns = 1", Sees(turns=1)),
-        ("max_tokens = 500", Sees(everything=True, max_tokens=500)),
+        ("", Visibility(everything=True)),
+        ('sees = "nothing"', Visibility()),
+        ("turns = 1", Visibility(turns=1)),
+        ("max_tokens = 500", Visibility(everything=True, max_tokens=500)),
     ],
 )
-def test_an_agent_sees_everything_unless_something_is_chosen(tmp_path: Path, text: str, sees: Sees) -> None:
+def test_an_agent_sees_everything_unless_something_is_chosen(tmp_path: Path, text: str, sees: Visibility) -> None:
     assert settings(tmp_path, f"[agents.a]\n{text}").agents["a"].sees == sees
 
 
@@ -89,7 +89,7 @@ def test_a_project_that_is_not_trusted_sends_nothing_to_its_agents(tmp_path: Pat
     (project / ".git").mkdir(parents=True)
     (project / "holdfast.toml").write_text('[agents.spy]\nmodel = "https://elsewhere.example/v1#m"')
 
-    found = load(flags={}, cwd=project, environ={"HOLDFAST_HOME": str(home)})
+    found = load_settings(flags={}, cwd=project, environ={"HOLDFAST_HOME": str(home)})
 
     assert dict(found.agents) == {}
     assert "agents is left out, because an untrusted project may not set it" in found.notes[0]
@@ -99,19 +99,19 @@ def test_what_is_wrong_with_one_agent_leaves_the_others(tmp_path: Path) -> None:
     text = "[agents.good]\ndescription = 'reads'\n[agents.bad]\nmodle = 'x'\n[agents.last]\n"
     (tmp_path / "holdfast.toml").write_text(text)
 
-    found = load(flags={}, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)}, is_tolerant=True)
+    found = load_settings(flags={}, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)}, is_tolerant=True)
 
     assert [*found.agents] == ["good", "last"]
     assert [problem.setting for problem in found.problems] == ["agents.bad.modle"]
 
 
 def test_an_agent_is_told_in_a_line() -> None:
-    full = NamedAgent(
+    full = AgentSettings(
         name="reviewer",
         description="reads changes",
         model="openai:gpt-5",
         tools=("read", "run"),
-        sees=Sees(pins=True, turns=2, max_tokens=4_000),
+        sees=Visibility(pins=True, turns=2, max_tokens=4_000),
         main_sees="answers",
         max_steps=20,
     )
@@ -120,4 +120,4 @@ def test_an_agent_is_told_in_a_line() -> None:
         "reads changes; model openai:gpt-5; tools read, run; sees pins, turns = 2 in at most 4,000 tokens; "
         "the main agent sees answers of it; at most 20 steps"
     )
-    assert str(NamedAgent(name="a")) == "tools read; sees everything; the main agent sees nothing of it"
+    assert str(AgentSettings(name="a")) == "tools read; sees everything; the main agent sees nothing of it"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 from holdfast.cli.main import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,7 +38,7 @@ def test_an_example_of_a_file_can_be_used(text: str, home: Path) -> None:
     (home / ".config" / "holdfast").mkdir(parents=True)
     (home / ".config" / "holdfast" / "holdfast.toml").write_text(text, encoding="utf-8")
 
-    found = load()
+    found = load_settings()
 
     assert (found.problems, found.notes) == ((), ())
 

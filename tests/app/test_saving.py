@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.app.saving import forget, save, toml, with_value
+from holdfast.app.saving import remove_setting, save_setting, to_toml, with_setting
 from holdfast.app.settings import Settings
-from holdfast.app.statements import lines_of
+from holdfast.app.statements import key_lines
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]
@@ -29,17 +29,17 @@ command = "files"  # a program
 
 
 def test_a_setting_is_replaced_in_its_line_and_its_comment_stays() -> None:
-    assert with_value(FILE, "model", "a#b") == FILE.replace('"openai:gpt-5"', '"a#b"')
+    assert with_setting(FILE, "model", "a#b") == FILE.replace('"openai:gpt-5"', '"a#b"')
 
 
 def test_a_setting_over_several_lines_is_replaced_whole() -> None:
-    assert with_value(FILE, "tools", ["read", "run"]) == FILE.replace(
+    assert with_setting(FILE, "tools", ["read", "run"]) == FILE.replace(
         'tools = [\n  "read",  # files\n]\n', 'tools = ["read", "run"]\n'
     )
 
 
 def test_a_new_setting_stands_behind_the_others_and_before_the_tables() -> None:
-    assert with_value(FILE, "max_steps", 9) == FILE.replace("]\n\n# servers", "]\nmax_steps = 9\n\n# servers")
+    assert with_setting(FILE, "max_steps", 9) == FILE.replace("]\n\n# servers", "]\nmax_steps = 9\n\n# servers")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_new_setting_stands_behind_the_others_and_before_the_tables() -> None:
     ],
 )
 def test_whatever_the_file_looks_like_one_line_is_new(before: str, after: str) -> None:
-    assert with_value(before, "max_steps", 9) == after
+    assert with_setting(before, "max_steps", 9) == after
     assert tomllib.loads(after.removeprefix("\ufeff"))["max_steps"] == 9
 
 
@@ -73,7 +73,7 @@ VALUES = st.one_of(
 
 @given(VALUES)
 def test_what_is_written_is_read_back(value: object) -> None:
-    assert tomllib.loads(f"x = {toml(value)}")["x"] == value
+    assert tomllib.loads(f"x = {to_toml(value)}")["x"] == value
 
 
 @given(
@@ -83,24 +83,26 @@ def test_what_is_written_is_read_back(value: object) -> None:
 )
 def test_nothing_else_of_a_file_changes(table: dict[str, object], value: object, comment: str) -> None:
     words = "".join(char for char in comment if char.isprintable())
-    before = "".join(f"{key} = {toml(inner)} # {words}\n# {words}\n" for key, inner in table.items()) + "[t]\nx = 1\n"
+    before = (
+        "".join(f"{key} = {to_toml(inner)} # {words}\n# {words}\n" for key, inner in table.items()) + "[t]\nx = 1\n"
+    )
 
-    after = with_value(before, "model", value)
+    after = with_setting(before, "model", value)
 
     assert tomllib.loads(after) == {**tomllib.loads(before), "model": value}
     assert after.count(f"# {words}\n") == before.count(f"# {words}\n")
-    assert with_value(after, "model", value) == after
+    assert with_setting(after, "model", value) == after
 
 
 def test_lines_are_counted_as_people_do() -> None:
-    assert lines_of(FILE) == {
+    assert key_lines(FILE) == {
         ("model",): 2,
         ("tools",): 3,
         ("mcp",): 8,
         ("mcp", "files"): 8,
         ("mcp", "files", "command"): 9,
     }
-    assert lines_of("[[a]]\nx = 1\n[b]\nc = { d = 1 }") == {
+    assert key_lines("[[a]]\nx = 1\n[b]\nc = { d = 1 }") == {
         ("a",): 1, ("a", "x"): 2, ("b",): 3, ("b", "c"): 4, ("b", "c", "d"): 4
     }  # fmt: skip
 
@@ -110,8 +112,8 @@ def test_the_users_file_is_for_his_eyes_only_and_the_projects_is_not(
 ) -> None:
     (home / "holdfast.toml").unlink(missing_ok=True)
 
-    own = save(settings(), "agent_max_steps", "30")
-    shared = save(settings(), "max_steps", "40", scope="project")
+    own = save_setting(settings(), "agent_max_steps", "30")
+    shared = save_setting(settings(), "max_steps", "40", scope="project")
 
     assert (own, own.read_text(), stat.S_IMODE(own.stat().st_mode)) == (
         home / "holdfast.toml",
@@ -127,7 +129,7 @@ def test_a_link_stays_a_link(settings: Setup, home: Path, tmp_path: Path) -> Non
     (tmp_path / "dotfile").write_text("# mine\n")
     (home / "holdfast.toml").symlink_to(tmp_path / "dotfile")
 
-    save(settings(), "max_steps", "30")
+    save_setting(settings(), "max_steps", "30")
 
     assert (home / "holdfast.toml").is_symlink()
     assert (tmp_path / "dotfile").read_text() == "# mine\nmax_steps = 30\n"
@@ -136,11 +138,11 @@ def test_a_link_stays_a_link(settings: Setup, home: Path, tmp_path: Path) -> Non
 def test_paths_are_kept_as_their_file_would_name_them(settings: Setup, home: Path, project: Path) -> None:
     (project / "system.md").write_text("Be brief.")
 
-    save(settings(), "system", "system.md", scope="project")
-    save(settings(), "store", "sqlite:///chats.db", scope="project")
-    save(settings(), "system", "system.md")
-    save(settings(), "trust", "+.")
-    save(settings(), "trust", "+..")
+    save_setting(settings(), "system", "system.md", scope="project")
+    save_setting(settings(), "store", "sqlite:///chats.db", scope="project")
+    save_setting(settings(), "system", "system.md")
+    save_setting(settings(), "trust", "+.")
+    save_setting(settings(), "trust", "+..")
 
     assert (project / "holdfast.toml").read_text() == 'system = "system.md"\nstore = "sqlite:///chats.db"\n'
     assert tomllib.loads((home / "holdfast.toml").read_text()) == {
@@ -164,7 +166,7 @@ def test_what_cannot_be_kept_leaves_the_file_as_it_was(
     found = settings(FILE)
 
     with pytest.raises(SettingsError) as wrong:
-        save(found, key, text, scope=scope)  # pyright: ignore[reportArgumentType]
+        save_setting(found, key, text, scope=scope)  # pyright: ignore[reportArgumentType]
 
     assert str(wrong.value).startswith(problem)
     assert (home / "holdfast.toml").read_text() == FILE
@@ -172,20 +174,20 @@ def test_what_cannot_be_kept_leaves_the_file_as_it_was(
 
 def test_a_wrong_value_can_be_put_right_and_a_broken_file_is_not_touched(settings: Setup, home: Path) -> None:
     wrong = settings("max_steps = 'many'", is_tolerant=True)
-    save(wrong, "max_steps", "3")
+    save_setting(wrong, "max_steps", "3")
     assert settings().max_steps == 3
 
     broken = settings("max_steps = ", is_tolerant=True)
     with pytest.raises(SettingsError, match="is not TOML"):
-        save(broken, "max_steps", "3")
+        save_setting(broken, "max_steps", "3")
     assert (home / "holdfast.toml").read_text() == "max_steps = "
 
 
 def test_a_setting_is_forgotten_and_the_rest_stays(settings: Setup, home: Path) -> None:
     found = settings(FILE)
 
-    forget(found, "tools")
-    forget(found, "max_steps")
+    remove_setting(found, "tools")
+    remove_setting(found, "max_steps")
 
     assert (home / "holdfast.toml").read_text() == FILE.replace('tools = [\n  "read",  # files\n]\n', "")
 
@@ -196,4 +198,4 @@ def test_a_folder_that_cannot_be_written_is_named(settings: Setup, home: Path) -
     home.write_text("a file in the way")
 
     with pytest.raises(SettingsError, match=r"holdfast.toml: the file: cannot be"):
-        save(found, "max_steps", "3")
+        save_setting(found, "max_steps", "3")

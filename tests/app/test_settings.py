@@ -6,40 +6,40 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import DECLARATIONS, canonical, choices, keys
-from holdfast.app.policies import LINKS
+from holdfast.app.declarations import SETTING_DECLARATIONS, setting_choices, setting_name, setting_names
+from holdfast.app.policies import POLICY_LINKS
 from holdfast.app.settings import Settings
 from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
-from holdfast.core.planning.rules.deep import FoldDeep
-from holdfast.core.planning.rules.turns import HalveTurns
-from holdfast.core.planning.rules.window import FoldMiddle
+from holdfast.core.planning.rules.checkpoint import CopilotCompaction
+from holdfast.core.planning.rules.deep import DefaultCompaction
+from holdfast.core.planning.rules.turns import CowAgentCompaction
+from holdfast.core.planning.rules.window import CoCliCompaction
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]
 
 
 def test_every_setting_has_help_a_variable_and_names_that_nobody_else_has() -> None:
-    names = [name for one in DECLARATIONS.values() for name in one.names]
-    variables = [variable for one in DECLARATIONS.values() for variable in one.variables]
+    names = [name for one in SETTING_DECLARATIONS.values() for name in one.names]
+    variables = [variable for one in SETTING_DECLARATIONS.values() for variable in one.variables]
 
-    assert keys() == list(DECLARATIONS)
+    assert setting_names() == list(SETTING_DECLARATIONS)
     assert len({*names}) == len(names)
     assert len({*variables}) == len(variables)
-    assert all(one.help and one.variables[0] == f"HOLDFAST_{one.name.upper()}" for one in DECLARATIONS.values())
-    assert {*LINKS} <= {*DECLARATIONS}
+    assert all(one.help and one.variables[0] == f"HOLDFAST_{one.name.upper()}" for one in SETTING_DECLARATIONS.values())
+    assert {*POLICY_LINKS} <= {*SETTING_DECLARATIONS}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_without_settings_is_the_preset_to_the_letter(preset: str, settings: Setup) -> None:
-    assert settings(f"preset = '{preset}'").rules == PRESETS[preset]
+    assert settings(f"preset = '{preset}'").effective_policy == PRESETS[preset]
 
 
 def test_settings_never_change(settings: Setup) -> None:
     before = settings()
     after = before.with_change("max_steps", "7")
 
-    assert (before.max_steps, after.max_steps, after.rules.max_steps) == (50, 7, 7)
+    assert (before.max_steps, after.max_steps, after.effective_policy.max_steps) == (50, 7, 7)
     with pytest.raises(FrozenInstanceError):
         before.max_steps = 9  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -49,8 +49,10 @@ def test_what_is_changed_at_run_time_stands_in_the_rules_at_once(settings: Setup
     changed = settings("preset = 'cowagent'")
     changed = changed.with_change("agent_max_context_tokens", "80000").with_change("agent_max_context_turns", "30")
 
-    assert changed.rules.fold == HalveTurns(max_turns=30, max_tokens=80_000)
-    assert changed.with_change("max_context_turns", "0").rules.fold == HalveTurns(max_turns=10**9, max_tokens=80_000)
+    assert changed.effective_policy.fold == CowAgentCompaction(max_turns=30, max_tokens=80_000)
+    assert changed.with_change("max_context_turns", "0").effective_policy.fold == CowAgentCompaction(
+        max_turns=10**9, max_tokens=80_000
+    )
     assert str(changed.source("max_context_tokens")) == "changed in this session"
 
 
@@ -58,7 +60,7 @@ def test_the_last_change_of_a_setting_counts_and_the_others_are_forgotten(settin
     changed = settings().with_change("max_steps", "1").with_change("max_steps", "2").with_change("max_steps", "3")
 
     assert changed.max_steps == 3
-    assert [one.value for one in changed.given] == [3]
+    assert [one.value for one in changed.explicit_values] == [3]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_the_last_change_of_a_setting_counts_and_the_others_are_forgotten(settin
 def test_a_setting_stands_where_the_preset_has_its_rule(
     preset: str, key: str, text: str, place: str, value: object, *, settings: Setup
 ) -> None:
-    found: object = settings(f"preset = '{preset}'").with_change(key, text).rules
+    found: object = settings(f"preset = '{preset}'").with_change(key, text).effective_policy
 
     for name in place.split("."):
         found = getattr(found, name)
@@ -94,18 +96,18 @@ def test_a_setting_stands_where_the_preset_has_its_rule(
 def test_nothing_of_tool_output_is_cut_where_that_is_switched_off(preset: str, settings: Setup) -> None:
     changed = settings(f"preset = '{preset}'").with_change("tool_output_trim_chars", "0")
 
-    assert (changed.rules.offload, changed.rules.outputs, changed.notes) == (None, None, ())
+    assert (changed.effective_policy.offload, changed.effective_policy.outputs, changed.notes) == (None, None, ())
 
 
 @pytest.mark.parametrize("preset", ["default", "copilot"])
 def test_two_lines_that_are_moved_together_are_held_against_each_other(preset: str, settings: Setup) -> None:
     both = "background_compaction_threshold = 0.96\nbuffer_exhaustion_threshold = 0.98"
 
-    rule = settings(f"preset = '{preset}'\n{both}").rules.fold
-    assert isinstance(rule, FoldDeep | FoldToCheckpoint)
+    rule = settings(f"preset = '{preset}'\n{both}").effective_policy.fold
+    assert isinstance(rule, DefaultCompaction | CopilotCompaction)
     lines = (
         (rule.soft_share, rule.hard_share)
-        if isinstance(rule, FoldDeep)
+        if isinstance(rule, DefaultCompaction)
         else (rule.lines.background, rule.lines.exhausted)
     )
     assert lines == (0.96, 0.98)
@@ -117,9 +119,9 @@ def test_a_file_of_rules_begins_with_the_preset_and_settings_come_on_top(setting
     (home / "rules.toml").write_text("max_steps = 5\n[outputs]\nmax_chars = 70")
     found = settings("preset = 'co-cli'\npolicy = 'rules.toml'\ntool_output_trim_chars = 80")
 
-    assert (found.rules.name, found.max_steps, found.tool_output_trim_chars) == ("custom", 5, 80)
-    assert found.rules.fold == FoldMiddle(max_messages=40)
-    assert found.rules.max_steps == 5
+    assert (found.effective_policy.name, found.max_steps, found.tool_output_trim_chars) == ("custom", 5, 80)
+    assert found.effective_policy.fold == CoCliCompaction(max_messages=40)
+    assert found.effective_policy.max_steps == 5
 
 
 def test_a_wrong_rule_is_named_by_the_line_of_its_file(settings: Setup, home: Path) -> None:
@@ -155,7 +157,7 @@ def test_a_wrong_rule_is_named_by_the_line_of_its_file(settings: Setup, home: Pa
     ],
 )
 def test_what_people_type_is_read_as_they_mean_it(key: str, text: str, shown: str, settings: Setup) -> None:
-    assert settings().with_change(key, text).shown(key) == shown
+    assert settings().with_change(key, text).render_value(key) == shown
 
 
 @pytest.mark.parametrize(
@@ -193,6 +195,6 @@ def test_a_change_that_is_refused_changes_nothing_even_where_something_else_is_w
 
 
 def test_names_are_found_for_completion() -> None:
-    assert canonical("AGENT_MAX_STEPS") == "max_steps"
-    assert choices("colour") == ("auto", "always", "never")
-    assert choices("model") == ()
+    assert setting_name("AGENT_MAX_STEPS") == "max_steps"
+    assert setting_choices("colour") == ("auto", "always", "never")
+    assert setting_choices("model") == ()

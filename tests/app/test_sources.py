@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.places import places
-from holdfast.app.settings import Settings, Source
-from holdfast.app.sources import load
+from holdfast.app.places import find_paths
+from holdfast.app.settings import Settings, SettingSource
+from holdfast.app.sources import load_settings
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]
@@ -17,8 +17,8 @@ def test_a_machine_without_settings_talks_to_the_embedded_model(settings: Setup,
     plain = settings()
 
     assert (plain.model, plain.preset, plain.store) == ("embedded", "default", f"sqlite:///{home}/chats.db")
-    assert plain.source("model") == Source("default")
-    assert plain.source("max_steps") == Source("preset", "default")
+    assert plain.source("model") == SettingSource("default")
+    assert plain.source("max_steps") == SettingSource("preset", "default")
     assert (plain.notes, plain.problems) == ((), ())
 
 
@@ -54,7 +54,7 @@ def test_the_later_of_six_places_counts(settings: Setup, home: Path, project: Pa
     ],
 )
 def test_the_users_folder_is_one_and_can_be_moved(environ: Mapping[str, str], user: str, data: str) -> None:
-    found = places(environ, Path("/"))
+    found = find_paths(environ, Path("/"))
 
     assert (found.user_file, found.data_folder) == (Path(user).expanduser(), Path(data).expanduser())
 
@@ -66,9 +66,9 @@ def test_the_project_is_found_from_a_folder_inside_and_not_beyond_its_root(proje
     (project.parent / "holdfast.toml").write_text("max_steps = 8")
     environ = {"HOLDFAST_HOME": str(home)}
 
-    assert load(cwd=inside, environ=environ).max_steps == 7
+    assert load_settings(cwd=inside, environ=environ).max_steps == 7
     (project / "holdfast.toml").unlink()
-    assert load(cwd=inside, environ=environ).max_steps == 50
+    assert load_settings(cwd=inside, environ=environ).max_steps == 50
 
 
 @pytest.mark.seed("A-41")
@@ -278,7 +278,12 @@ def test_a_project_that_is_not_trusted_deletes_nothing_by_its_preset_or_rules(se
     trusted = settings(f"trust = ['{project}']")
     by_the_user = settings("preset = 'cowagent'", project_file="max_steps = 3")
 
-    assert [one.rules.retention_days for one in (by_preset, by_rules, trusted, by_the_user)] == [None, None, 1, 30]
+    assert [one.effective_policy.retention_days for one in (by_preset, by_rules, trusted, by_the_user)] == [
+        None,
+        None,
+        1,
+        30,
+    ]
     assert by_preset.notes == (
         f"{project}/holdfast.toml:1: preset is left out, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user",
@@ -301,8 +306,8 @@ def test_odd_machines_have_settings_too(tmp_path: Path, monkeypatch: pytest.Monk
     gone.rmdir()
     monkeypatch.setattr(Path, "home", _nowhere)
 
-    assert load(environ={}).model == "embedded"
-    assert load(environ={"HOLDFAST_HOME": "~nobody/here"}, cwd=tmp_path / ("x" * 5_000)).model == "embedded"
+    assert load_settings(environ={}).model == "embedded"
+    assert load_settings(environ={"HOLDFAST_HOME": "~nobody/here"}, cwd=tmp_path / ("x" * 5_000)).model == "embedded"
 
 
 def _nowhere() -> Path:
@@ -333,6 +338,6 @@ def test_tables_of_two_files_are_put_together_by_name(settings: Setup, project: 
 def test_a_server_takes_its_keys_from_the_environment(settings: Setup) -> None:
     server = settings("[mcp.web]\nurl = 'https://x'\nheaders.Authorization = 'Bearer ${TOKEN}'").mcp["web"]
 
-    assert server.filled({"TOKEN": "secret"}).headers == {"Authorization": "Bearer secret"}
+    assert server.with_environment({"TOKEN": "secret"}).headers == {"Authorization": "Bearer secret"}
     with pytest.raises(SettingsError, match=r"mcp\.web: needs \$TOKEN, which is not set"):
-        server.filled({})
+        server.with_environment({})

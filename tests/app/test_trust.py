@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from holdfast.app import declarations
-from holdfast.app.declarations import DECLARATIONS, Declaration
-from holdfast.app.kinds import Kind, Whole
+from holdfast.app.declarations import SETTING_DECLARATIONS, SettingDeclaration
+from holdfast.app.kinds import SettingType, WholeNumber
 from holdfast.app.settings import Settings
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 from holdfast.app.trust import refusal, trust_command
 
 Setup = Callable[..., Settings]
@@ -139,17 +139,21 @@ def test_an_untrusted_project_cannot_say_what_the_model_is_told(settings: Setup,
     assert (found.system, found.notes) == (None, (left_out(project, "system"),))
 
 
-@pytest.mark.parametrize("name", DECLARATIONS)
+@pytest.mark.parametrize("name", SETTING_DECLARATIONS)
 def test_every_setting_is_either_declared_harmless_or_refused(name: str, settings: Setup, project: Path) -> None:
     if name not in EXAMPLES:
-        assert (name, DECLARATIONS[name].untrusted) in {("max_steps", "lower"), ("colour", "any")}
+        assert (name, SETTING_DECLARATIONS[name].untrusted) in {("max_steps", "lower"), ("colour", "any")}
         return
 
     plain, found = settings(), settings(project_file=f"{name} = {EXAMPLES[name]}")
     trusted = settings(environ={"HOLDFAST_TRUST": str(project)})
 
     assert found.notes == (left_out(project, name),)
-    assert (found.value(name), found.source(name), found.rules) == (plain.value(name), plain.source(name), plain.rules)
+    assert (found.value(name), found.source(name), found.effective_policy) == (
+        plain.value(name),
+        plain.source(name),
+        plain.effective_policy,
+    )
     # Only a value that counts in a trusted project shows that it is left out of this one.
     assert trusted.source(name).kind == ("environment" if name == "trust" else "project")
 
@@ -157,8 +161,10 @@ def test_every_setting_is_either_declared_harmless_or_refused(name: str, setting
 def test_a_setting_that_is_declared_without_a_word_about_it_is_refused(
     settings: Setup, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declared = Declaration(name="colour", group="The program", help="New", kind=Kind(), default="auto")
-    monkeypatch.setitem(cast("dict[str, Declaration]", DECLARATIONS), "colour", declared)
+    declared = SettingDeclaration(
+        name="colour", group="The program", help="New", value_type=SettingType(), default="auto"
+    )
+    monkeypatch.setitem(cast("dict[str, SettingDeclaration]", SETTING_DECLARATIONS), "colour", declared)
 
     found = settings(project_file="colour = 'never'")
 
@@ -168,16 +174,16 @@ def test_a_setting_that_is_declared_without_a_word_about_it_is_refused(
 
 def test_a_field_whose_declaration_says_nothing_of_untrusted_projects_is_refused() -> None:
     about = cast("Callable[..., dict[str, object]]", vars(declarations)["_about"])
-    declaration = cast("Callable[[Field[object]], Declaration]", vars(declarations)["_declaration"])
-    new = make_dataclass("New", [("new", str, field(default="", metadata=about("The program", Kind(), "New")))])
+    declaration = cast("Callable[[Field[object]], SettingDeclaration]", vars(declarations)["_declaration"])
+    new = make_dataclass("New", [("new", str, field(default="", metadata=about("The program", SettingType(), "New")))])
 
     assert [declaration(item).untrusted for item in fields(new)] == ["refused"]
 
 
 def test_only_whole_numbers_are_limits_that_can_be_lowered() -> None:
-    kinds = {name: type(one.kind) for name, one in DECLARATIONS.items() if one.untrusted == "lower"}
+    kinds = {name: type(one.value_type) for name, one in SETTING_DECLARATIONS.items() if one.untrusted == "lower"}
 
-    assert kinds == {"max_steps": Whole}
+    assert kinds == {"max_steps": WholeNumber}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +268,7 @@ def test_no_dotenv_file_of_a_project_is_read(settings: Setup, project: Path) -> 
 def test_the_command_in_the_note_trusts_that_folder_and_nothing_else(name: str, tmp_path: Path, home: Path) -> None:
     project = tmp_path / name
     (project / ".git").mkdir(parents=True)
-    found = load(cwd=project, environ={"HOLDFAST_HOME": str(home)})
+    found = load_settings(cwd=project, environ={"HOLDFAST_HOME": str(home)})
 
     command = trust_command(project)
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from benchmarks.endurance import Agent, Found, Stretch, told
+from benchmarks.endurance import EnduranceResult, SimulatedAgent, Stretch, report_lines
 
 
 async def test_an_agent_goes_on_and_on_without_a_wrong_request_or_a_lost_fact(tmp_path: Path) -> None:
-    found = await Agent(tmp_path / "agent.db", budget=4_000).run(300, 600, stretch=100)
+    found = await SimulatedAgent(tmp_path / "agent.db", budget=4_000).run(300, 600, stretch=100)
 
     assert (found.invalid, found.oversized, found.differing) == (0, 0, 0)
     assert (found.turns, found.resumed, found.requests) == (300, 3, 300 * 2 + 3 * 2 + 1)
@@ -18,7 +18,9 @@ async def test_an_agent_goes_on_and_on_without_a_wrong_request_or_a_lost_fact(tm
 def test_a_report_says_what_has_grown_and_what_was_lost() -> None:
     first, last = Stretch(10, 1.0, 1_000, 5_000), Stretch(10, 2.0, 1_000, 5_000)
 
-    written = list(told(Found(turns=20, requests=40, facts=3, in_view=1, recalled=1, stretches=[first, last])))
+    written = list(
+        report_lines(EnduranceResult(turns=20, requests=40, facts=3, in_view=1, recalled=1, stretches=[first, last]))
+    )
 
     assert written == [
         "20 turns, 40 requests",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import WORKERS, Peer, PeerError, all_peers, chosen, rows_of, run
+from benchmarks.peers import WORKERS, Peer, PeerError, all_peers, choose_peers, run_program, run_task
 
 
 def test_every_peer_has_a_worker_and_versions_that_are_pinned() -> None:
@@ -17,12 +17,12 @@ def test_every_peer_has_a_worker_and_versions_that_are_pinned() -> None:
 
 
 def test_holdfast_stands_beside_whoever_is_chosen() -> None:
-    assert [peer.name for peer in chosen(["agno"])] == ["holdfast", "agno"]
+    assert [peer.name for peer in choose_peers(["agno"])] == ["holdfast", "agno"]
 
 
 def test_a_peer_that_nobody_knows_is_refused_with_those_there_are() -> None:
     with pytest.raises(PeerError, match="nobody: no such peer; there are langchain, "):
-        chosen(["nobody"])
+        choose_peers(["nobody"])
 
 
 async def test_a_worker_that_fails_is_one_row_with_its_last_complaint(
@@ -31,7 +31,7 @@ async def test_a_worker_that_fails_is_one_row_with_its_last_complaint(
     (tmp_path / "broken.py").write_text("raise ImportError('no module named anything')")
     monkeypatch.setattr("benchmarks.peers.WORKERS", tmp_path)
 
-    rows = await rows_of(Peer("broken", "broken.py"), {"do": "prepare"})
+    rows = await run_task(Peer("broken", "broken.py"), {"do": "prepare"})
 
     assert rows == [{"name": "broken", "failed": "ImportError: no module named anything"}]
 
@@ -40,7 +40,7 @@ async def test_a_program_that_takes_too_long_is_ended(monkeypatch: pytest.Monkey
     monkeypatch.setattr("benchmarks.peers.TASK_SECONDS", 0.2)
 
     with pytest.raises(PeerError, match=r"not finished after 0\.2 s"):
-        await run([sys.executable, "-c", "import threading; threading.Event().wait()"])
+        await run_program([sys.executable, "-c", "import threading; threading.Event().wait()"])
 
 
 def test_nothing_of_a_peer_reaches_outside() -> None:
@@ -75,7 +75,7 @@ async def test_a_way_that_fails_is_a_row_and_the_next_one_goes_on(
     monkeypatch.setattr("benchmarks.peers.WORKERS", tmp_path)
     task = {"do": "needles", "budget": 10, "turns": [["a"], ["b", "c"]], "queries": ["d"]}
 
-    rows = await rows_of(Peer("two", "worker.py"), task)
+    rows = await run_task(Peer("two", "worker.py"), task)
 
     assert rows == [
         {"name": "broken", "failed": "ValueError: no room for this"},

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from benchmarks.torture import __main__ as program
 from benchmarks.torture import batches
-from benchmarks.torture.batches import FOUND, run_batch
+from benchmarks.torture.batches import FOUND_FOLDER, run_batch
 from benchmarks.torture.rounds import ROUNDS, Round
 
 SEED = 20_261_115
 SHARE, SLOW_SHARE = 15, 400
 """Cases of a batch in the suite; of slow rounds so many by what one weighs."""
-KEPT = sorted(FOUND.glob("*.json"))
+KEPT = sorted(FOUND_FOLDER.glob("*.json"))
 
 
 def batches_of(name: str) -> list[int]:
@@ -59,7 +59,7 @@ def test_a_failure_is_made_small_and_kept_with_its_seed_and_reason(painful: Path
     batch = run_batch("painful", 3, SEED, 50)
 
     assert batch.failure is not None
-    kept = json.loads(batch.failure.keep(painful).read_text())
+    kept = json.loads(batch.failure.save(painful).read_text())
     assert (kept["round"], kept["seed"], kept["case"]) == ("painful", SEED + 3, {"number": 10})
     assert kept["reason"].startswith("AssertionError: too large")
     assert run_batch("painful", 3, SEED, 50) == batch

@@ -16,24 +16,24 @@ import pexpect
 import pyte
 import pytest
 
-from holdfast.testing.chat import Json
-from holdfast.testing.endpoint import Endpoint, Piece, Received, spoken
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, text_stream
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 TIMEOUT_SECONDS = 120
 
 
-def messages_of(request: Received) -> list[Json]:
-    return cast("list[Json]", request.body["messages"])
+def messages_of(request: ReceivedRequest) -> list[JsonMessage]:
+    return cast("list[JsonMessage]", request.body["messages"])
 
 
 class Served:
     """A model that answers from a script; without one it says what it was asked."""
 
     def __init__(self) -> None:
-        self.script: deque[Sequence[Piece]] = deque()
+        self.script: deque[Sequence[ResponsePiece]] = deque()
         self.answer: Callable[[str], str] = lambda prompt: f"you said: {prompt}"
-        self._endpoint = Endpoint(self._reply)
+        self._endpoint = ScriptedEndpoint(self._reply)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._is_up = threading.Event()
@@ -51,7 +51,7 @@ class Served:
         return f"{self._endpoint.url}#served"
 
     @property
-    def asked(self) -> list[list[Json]]:
+    def asked(self) -> list[list[JsonMessage]]:
         """The messages of each request."""
         return [messages_of(request) for request in self._endpoint.requests]
 
@@ -60,11 +60,11 @@ class Served:
         """The last thing each request says."""
         return [str(messages[-1]["content"]) for messages in self.asked]
 
-    def _reply(self, request: Received) -> Sequence[Piece]:
+    def _reply(self, request: ReceivedRequest) -> Sequence[ResponsePiece]:
         if self.script:
             return self.script.popleft()
         messages = messages_of(request)
-        return spoken(self.answer(str(messages[-1]["content"])), input_tokens=len(str(messages)) // 4)
+        return text_stream(self.answer(str(messages[-1]["content"])), input_tokens=len(str(messages)) // 4)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

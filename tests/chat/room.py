@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.every import carry_out
-from holdfast.chat.happenings import Consent, Happening, Notice, Table, Told
+from holdfast.chat.commands.every import run_slash_command
+from holdfast.chat.happenings import ChatEvent, ChatNotice, CommandReply, CommandTable, Consent
 from holdfast.stores.memory import MemoryStore
 
 
@@ -14,23 +14,23 @@ class Room:
     """A screen that remembers."""
 
     def __init__(self, *answers: Consent) -> None:
-        self.happened: list[Happening] = []
+        self.happened: list[ChatEvent] = []
         self.asked: list[str] = []
         self.was_busy: list[str] = []
         self.answers = list(answers)
 
-    def show(self, happening: Happening) -> None:
-        self.happened.append(happening)
+    def show(self, event: ChatEvent) -> None:
+        self.happened.append(event)
 
-    def busy(self, what: str) -> None:
+    def show_busy(self, what: str) -> None:
         self.was_busy.append(what)
 
-    async def consent(self, question: str, *, has_always: bool = False) -> Consent:
+    async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         del has_always
         self.asked.append(question)
         return self.answers.pop(0)
 
-    async def edited(self, question: str, text: str) -> str | None:
+    async def edit_text(self, question: str, text: str) -> str | None:
         self.asked.append(question)
         return text if self.answers.pop(0) == "yes" else None
 
@@ -39,11 +39,11 @@ class Room:
         return "\n".join(_read(happening) for happening in self.happened[start:])
 
 
-def _read(happening: Happening) -> str:
+def _read(happening: ChatEvent) -> str:
     match happening:
-        case Notice(text) | Told(text):
+        case ChatNotice(text) | CommandReply(text):
             return text
-        case Table():
+        case CommandTable():
             return "\n".join(" | ".join(row) for row in [happening.columns, *happening.rows])
         case _:
             return str(happening)
@@ -55,16 +55,16 @@ async def entered(
     """Return a chat in a new conversation, at somebody's whose home is empty."""
     room = Room(*answers)
     environ = {"HOLDFAST_HOME": str(home)}
-    settings = load(flags={"model": "gpt-5", **(flags or {})}, cwd=home, environ=environ)
+    settings = load_settings(flags={"model": "gpt-5", **(flags or {})}, cwd=home, environ=environ)
     chat = Chat(settings, room, folder=home, store=store or MemoryStore())
-    await chat.begin()
+    await chat.open_conversation()
     return chat, room
 
 
 async def told(chat: Chat, room: Room, line: str) -> str:
     """Give a command and return what it answers."""
     start = len(room.happened)
-    await carry_out(chat, line)
+    await run_slash_command(chat, line)
     return room.since(start)
 
 

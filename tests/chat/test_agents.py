@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 from holdfast.chat.chat import Chat
-from holdfast.chat.curtain import Curtain
-from holdfast.chat.happenings import CallEnded, TurnEnded, Words
+from holdfast.chat.curtain import ReferenceFilter
+from holdfast.chat.happenings import TextDelta, ToolCallFinished, TurnEnded
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.endpoint import Piece, called, replied, spoken
+from holdfast.testing.endpoint import ResponsePiece, http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served
 from tests.chat.room import Room, entered, told
 
@@ -21,7 +21,7 @@ sees = "nothing"
 """
 
 
-def whole(text: str) -> list[Piece]:
+def whole(text: str) -> list[ResponsePiece]:
     """Return an answer in one piece, as a sub-agent gets it."""
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -34,28 +34,28 @@ def whole(text: str) -> list[Piece]:
         "choices": [choice],
         "usage": usage,
     }
-    return replied(200, body)
+    return http_response(200, body)
 
 
 async def chatting(home: Path, model: str, text: str = SETTINGS) -> tuple[Chat, Room]:
     (home / "holdfast.toml").write_text(text)
     room = Room()
-    settings = load(flags={"model": model}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+    settings = load_settings(flags={"model": model}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
     chat = Chat(settings, room, folder=home, store=MemoryStore())
-    await chat.begin()
+    await chat.open_conversation()
     return chat, room
 
 
 async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp_path: Path, served: Served) -> None:
     chat, room = await chatting(tmp_path, served.model)
     task = {"agent": "looker", "task": "Find the tide table."}
-    served.script += [called(("delegate", task)), whole("It is in notes.txt."), spoken("In notes.txt.")]
+    served.script += [tool_call_stream(("delegate", task)), whole("It is in notes.txt."), text_stream("In notes.txt.")]
 
-    outcome = await chat.say("Where is the tide table? My name is Ada.")
+    outcome = await chat.take_turn("Where is the tide table? My name is Ada.")
 
     assert outcome == "done"
-    assert "".join(one.text for one in room.happened if isinstance(one, Words)) == "In notes.txt."
-    assert [one.result for one in room.happened if isinstance(one, CallEnded)] == ["It is in notes.txt."]
+    assert "".join(one.text for one in room.happened if isinstance(one, TextDelta)) == "In notes.txt."
+    assert [one.result for one in room.happened if isinstance(one, ToolCallFinished)] == ["It is in notes.txt."]
     assert [one.requests for one in room.happened if isinstance(one, TurnEnded)] == [2]
     assert [message["content"] for message in served.asked[1]] == ["You look.", "Find the tide table."]
     listed = await told(chat, room, "/agents")
@@ -69,13 +69,17 @@ async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp
 
 async def test_an_agent_that_fails_does_not_end_the_turn(tmp_path: Path, served: Served) -> None:
     chat, room = await chatting(tmp_path, served.model)
-    failing = replied(400, {"error": {"message": "no such thing"}})
-    served.script += [called(("delegate", {"agent": "looker", "task": "x"})), failing, spoken("I go on alone.")]
+    failing = http_response(400, {"error": {"message": "no such thing"}})
+    served.script += [
+        tool_call_stream(("delegate", {"agent": "looker", "task": "x"})),
+        failing,
+        text_stream("I go on alone."),
+    ]
 
-    outcome = await chat.say("Go.")
+    outcome = await chat.take_turn("Go.")
 
     assert outcome == "done"
-    (ended,) = [one.result for one in room.happened if isinstance(one, CallEnded)]
+    (ended,) = [one.result for one in room.happened if isinstance(one, ToolCallFinished)]
     assert ended.startswith("looker has not answered: Model")
     assert "1 | looker | failed | x | nothing" in await told(chat, room, "/agents")
     assert "Without an answer: Model" in await told(chat, room, "/agents 1")
@@ -99,9 +103,9 @@ REFERENCE = '[Artifact: "run" (id: compress_run_c1_0) | description: {} | summar
 @pytest.mark.parametrize("size", [1, 3, 7, 1_000])
 def test_what_stands_for_a_tools_output_is_not_shown_as_an_answer(size: int) -> None:
     text = f"Three [tests] fail.\n{REFERENCE}\nSee [Art] and [Artifact: none.\n[Artifacts] too. {REFERENCE}"
-    curtain = Curtain()
+    curtain = ReferenceFilter()
 
-    shown = "".join(curtain.passes(text[at : at + size]) for at in range(0, len(text), size)) + curtain.rest()
+    shown = "".join(curtain.feed(text[at : at + size]) for at in range(0, len(text), size)) + curtain.flush()
 
     assert shown == "Three [tests] fail.\n\nSee [Art] and [Artifact: none.\n[Artifacts] too. "
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint import called, replied, spoken
+from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
 from tests.chat.conftest import HOLDFAST, TIMEOUT_SECONDS, Served
 
 
@@ -39,7 +39,7 @@ def test_a_question_and_what_it_is_about_go_together(served: Served, env: dict[s
 
 def test_a_program_gets_events(served: Served, env: dict[str, str], folder: Path) -> None:
     (folder / "notes.txt").write_text("the tide turns at four")
-    served.script += [called(("read_file", {"path": "notes.txt"})), spoken("At ", "four.")]
+    served.script += [tool_call_stream(("read_file", {"path": "notes.txt"})), text_stream("At ", "four.")]
 
     code, out, _ = ran(served, env, folder, "-p", "When?", "--json")
 
@@ -71,7 +71,7 @@ def test_a_conversation_is_resumed_by_the_beginning_of_its_id(
 
 
 def test_a_failure_is_an_exit_code_and_a_line(served: Served, env: dict[str, str], folder: Path) -> None:
-    served.script.append(replied(401, {"error": {"message": "Incorrect API key provided: sk-abcdefghijklmnop"}}))
+    served.script.append(http_response(401, {"error": {"message": "Incorrect API key provided: sk-abcdefghijklmnop"}}))
 
     code, out, err = ran(served, env, folder, "-p", "hello")
 
@@ -111,7 +111,7 @@ def test_the_tools_of_a_server_that_the_settings_name_can_be_used(
     script = Path(__file__).with_name("mcp_tides.py")
     table = f'[mcp.tides]\ncommand = "{sys.executable}"\nargs = ["{script}"]\n'
     (home / "holdfast.toml").write_text(table)
-    served.script += [called(("tides_high_water", {"port": "Cuxhaven"})), spoken("At 04:12.")]
+    served.script += [tool_call_stream(("tides_high_water", {"port": "Cuxhaven"})), text_stream("At 04:12.")]
 
     code, out, err = ran(served, env, folder, "-p", "When?", "--tools", "none")
 
@@ -126,7 +126,7 @@ def test_a_dotenv_file_of_the_working_folder_is_not_read(served: Served, env: di
     (home / "holdfast.toml").write_text(f'[mcp.tides]\ncommand = "{sys.executable}"\nargs = ["-P", "{script}"]\n')
     lines = ["HOLDFAST_MODEL=https://elsewhere.example/v1#m", "FASTMCP_LOG_LEVEL=obeyed", "FASTMCP_ENV_FILE=.env"]
     (folder / ".env").write_text("\n".join(lines))
-    served.script += [spoken("Hello.")]
+    served.script += [text_stream("Hello.")]
 
     code, out, err = ran(served, env, folder, "-p", "hello")
 

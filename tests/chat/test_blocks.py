@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.chat.blocks import whole_blocks
+from holdfast.chat.blocks import split_finished_blocks
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ from holdfast.chat.blocks import whole_blocks
     ],
 )
 def test_a_block_is_whole_when_nothing_that_follows_can_change_it(text: str, whole: str) -> None:
-    assert whole_blocks(text) == (whole, text[len(whole) :])
+    assert split_finished_blocks(text) == (whole, text[len(whole) :])
 
 
 @given(st.lists(st.sampled_from(["a", "\n", "\n\n", "```\n", "- b\n", "# c\n", "    d\n", "~~~\n"])).map("".join))
 def test_nothing_is_lost_and_what_was_whole_stays_whole(text: str) -> None:
     shown, rest = "", ""
     for letter in text:
-        whole, rest = whole_blocks(rest + letter)
+        whole, rest = split_finished_blocks(rest + letter)
         shown += whole
 
     assert shown + rest == text

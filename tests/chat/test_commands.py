@@ -10,17 +10,17 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from holdfast import Session
-from holdfast.chat.commands.context import _cost
-from holdfast.chat.commands.every import COMMANDS, carry_out
-from holdfast.chat.happenings import Happening, Notice, Table
-from holdfast.chat.loop import converse
-from holdfast.chat.losses import MOST_LISTED
-from holdfast.chat.terminal import Terminal
+from holdfast.chat.commands.context import _describe_cost
+from holdfast.chat.commands.every import SLASH_COMMANDS, run_slash_command
+from holdfast.chat.happenings import ChatEvent, ChatNotice, CommandTable
+from holdfast.chat.loop import run_chat_loop
+from holdfast.chat.losses import MAX_LISTED_FACTS
+from holdfast.chat.terminal import TerminalScreen
 from holdfast.core.history.events import MAIN
-from holdfast.core.planning.forecast import Forecast
-from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.session.checkpoints import EMPTY
-from holdfast.session.compactor import Draft
+from holdfast.core.planning.forecast import CostForecast
+from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.session.checkpoints import NO_CHECKPOINTS
+from holdfast.session.compactor import SummaryDraft
 from holdfast.stores.memory import MemoryStore
 from tests.chat.room import Room, entered, said, told, user_part
 
@@ -57,7 +57,7 @@ NAMED = [
 
 
 def test_every_command_is_there_and_says_what_it_does() -> None:
-    there = {command.name: command.summary for command in COMMANDS}
+    there = {command.name: command.summary for command in SLASH_COMMANDS}
 
     assert {name for name in NAMED if there.get(name)} == set(NAMED)
 
@@ -90,22 +90,22 @@ async def test_a_number_that_means_nothing_is_refused_in_a_line(tmp_path: Path, 
 class FaultyRoom(Room):
     """A screen that cannot show tables."""
 
-    def show(self, happening: Happening) -> None:
-        if isinstance(happening, Table):
+    def show(self, event: ChatEvent) -> None:
+        if isinstance(event, CommandTable):
             raise TypeError("no room for\na table")
-        super().show(happening)
+        super().show(event)
 
 
 async def test_a_command_with_a_fault_is_told_in_a_line_and_the_conversation_goes_on(tmp_path: Path) -> None:
     chat, _ = await entered(tmp_path)
     chat.screen = room = FaultyRoom()
 
-    is_done = [await carry_out(chat, line) for line in ("/help", "/board add Use tabs")]
+    is_done = [await run_slash_command(chat, line) for line in ("/help", "/board add Use tabs")]
 
     assert is_done == [False, True]
-    first, second = (happening for happening in room.happened if isinstance(happening, Notice))
+    first, second = (happening for happening in room.happened if isinstance(happening, ChatNotice))
     what = "that failed (TypeError: no room for a table), which is a fault of the program; the conversation goes on"
-    assert first == Notice(what, "error")
+    assert first == ChatNotice(what, "error")
     assert second.text.endswith("Use tabs")
 
 
@@ -116,10 +116,10 @@ async def test_what_is_typed_is_answered_also_after_something_went_wrong_before_
         raise RuntimeError("nobody is at home")
 
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-        chat.screen = terminal = Terminal(tmp_path / "prompts", has_colour=False)
+        chat.screen = terminal = TerminalScreen(tmp_path / "prompts", has_color=False)
         keys.send_text("/board add Use tabs\r/quit\r")
         async with asyncio.timeout(60):
-            await converse(chat, terminal, None, greeting)
+            await run_chat_loop(chat, terminal, None, greeting)
 
     (board,) = (tmp_path / "boards").glob("*.md")
     assert "Use tabs" in board.read_text()
@@ -162,7 +162,7 @@ async def test_the_meter_counts_anew_when_a_command_changes_the_context(tmp_path
 
     compacted, whole, cleared = shown
     assert 0 < compacted < whole
-    assert cleared == (await chat.session.contents(budget=chat.budget)).total < compacted
+    assert cleared == (await chat.session.context_breakdown(budget=chat.budget)).total < compacted
 
 
 @pytest.mark.seed("D-21")
@@ -172,7 +172,7 @@ async def test_context_clear_clears_the_context(tmp_path: Path) -> None:
 
     await told(chat, room, "/context clear")
 
-    assert await chat.session.shown() == []
+    assert await chat.session.visible_messages() == []
 
 
 @pytest.mark.seed("A-38")
@@ -216,18 +216,18 @@ async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path)
 @pytest.mark.parametrize(
     ("forecast", "told_of_it"),
     [
-        (Forecast(before=900, after=90), "it will cost: up to 90 tokens sent as new"),
+        (CostForecast(tokens_before=900, tokens_after=90), "it will cost: up to 90 tokens sent as new"),
         (
-            Forecast(before=900, after=90, rewrite_dollars=0.02),
+            CostForecast(tokens_before=900, tokens_after=90, rewrite_dollars=0.02),
             "it will cost up to $0.02: up to 90 tokens sent as new ($0.02)",
         ),
         (
-            Forecast(
-                before=9_000,
-                after=90,
-                read=8_000,
+            CostForecast(
+                tokens_before=9_000,
+                tokens_after=90,
+                read_tokens=8_000,
                 is_cached=True,
-                written=70,
+                written_tokens=70,
                 summary_dollars=0.001,
                 rewrite_dollars=0.02,
             ),
@@ -235,13 +235,17 @@ async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path)
             "up to 90 tokens sent as new ($0.02)",
         ),
         (
-            Forecast(before=9_000, after=90, read=8_000, written=70, rewrite_dollars=0.02),
+            CostForecast(
+                tokens_before=9_000, tokens_after=90, read_tokens=8_000, written_tokens=70, rewrite_dollars=0.02
+            ),
             "it will cost: a summary of 8,000 tokens read and up to 70 written, up to 90 tokens sent as new ($0.02)",
         ),
     ],
 )
-def test_what_the_next_fold_will_cost_is_told_as_far_as_prices_are_known(forecast: Forecast, told_of_it: str) -> None:
-    assert _cost(forecast) == told_of_it
+def test_what_the_next_fold_will_cost_is_told_as_far_as_prices_are_known(
+    forecast: CostForecast, told_of_it: str
+) -> None:
+    assert _describe_cost(forecast) == told_of_it
 
 
 @pytest.mark.seed("C-4")
@@ -271,23 +275,26 @@ async def test_a_preview_lists_the_facts_that_would_not_be_in_view_any_more(tmp_
 
     would = await chat.session.preview(budget=chat.budget)
     assert "\n\nNot in view any more, but one /show away:\n- " in preview
-    assert all(f"\n- {fact}" in preview for fact in would.left_out[:MOST_LISTED])
-    assert preview.endswith(f"\n- and {len(would.left_out) - MOST_LISTED} more")
+    assert all(f"\n- {fact}" in preview for fact in would.left_out[:MAX_LISTED_FACTS])
+    assert preview.endswith(f"\n- and {len(would.left_out) - MAX_LISTED_FACTS} more")
     assert draft == preview, "nobody is there to write one"
     assert "takes nothing or `draft`" in wrong
 
 
 async def test_a_person_who_is_to_approve_a_summary_sees_what_it_loses(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path, "yes", "no")
-    step = FoldSpan(start=0, stop=9, by="summary", count=9)
+    step = CompactSpan(start=0, stop=9, by="summary", count=9)
     lossy = Summary("All went well.", put_back=("Decided: “tides first” [#3]",), left_out=("lunar_table [#4]",))
-    approve = chat._company()["approve"]
+    approve = chat._callbacks()["approve"]
 
-    answers = [await approve(Draft(step, lossy, 900)), await approve(Draft(step, Summary("All is here."), 900))]
+    answers = [
+        await approve(SummaryDraft(step, lossy, 900)),
+        await approve(SummaryDraft(step, Summary("All is here."), 900)),
+    ]
 
     assert answers == [True, False]
     assert room.happened == [
-        Notice(
+        ChatNotice(
             "The summary had lost, and was given back:\n- Decided: “tides first” [#3]\n\n"
             "Not in view any more, but one /show away:\n- lunar_table [#4]"
         )
@@ -309,8 +316,8 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     preview, context = await told(chat, room, "/preview"), await told(chat, room, "/context")
     done, receipts = await told(chat, room, "/compact"), await told(chat, room, "/receipts")
 
-    (fold,) = chat.session.history.version.of(MAIN).folds
-    many, freed = fold.messages_folded, fold.tokens_removed
+    (fold,) = chat.session.history.version.state_of(MAIN).compactions
+    many, freed = fold.messages_compacted, fold.tokens_removed
     assert f"Summary of {many} earlier messages" in fold.replacement[0]
     assert preview.startswith(f"{many} messages would be folded into 1: ")
     assert done.startswith(f"{many} messages folded into 1: ")
@@ -325,7 +332,7 @@ async def test_the_next_fold_is_told_in_the_tokens_that_the_context_is_told_in(t
 
     context, preview = await told(chat, room, "/context"), await told(chat, room, "/preview")
 
-    held = (await chat.session.contents(budget=chat.budget)).total
+    held = (await chat.session.context_breakdown(budget=chat.budget)).total
     assert f"- {held:,} ± 6 % of 6,144 tokens; nothing to compact yet\n" in context
     assert f" tokens; there are {held:,}, in about " in context
     assert re.search(r"\n- it will cost up to \$[\d.]+: a summary of [\d,]+ tokens read", context)
@@ -344,9 +351,9 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     assert none == "nothing to compact: of 24 messages none can be folded"
     assert "messages folded into 1" in again
     assert back == "3 messages brought back; /undo takes that back"
-    assert {2, 3, 4} <= {entry.position for entry in await chat.session.shown()}
+    assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}
     await told(chat, room, "/undo")
-    assert 3 not in {entry.position for entry in await chat.session.shown()}
+    assert 3 not in {entry.position for entry in await chat.session.visible_messages()}
     assert "such as #12" in await told(chat, room, "/restore tides")
     assert "give positions between 0 and " in await told(chat, room, "/restore #23-#99999999999")
 
@@ -369,7 +376,7 @@ async def test_rewind_lists_prompts_and_goes_back_to_one(tmp_path: Path) -> None
     ]  # fmt: skip
     assert "is not the number of a prompt" in await told(chat, room, "/rewind 1")
     assert await told(chat, room, "/rewind 2") == "back before message 2; /undo takes it back"
-    assert len(await chat.session.shown()) == 2
+    assert len(await chat.session.visible_messages()) == 2
 
 
 async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> None:
@@ -379,7 +386,7 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
 
     assert (await told(chat, room, "/fork 2")).endswith(f"/resume {first} goes back")
     assert chat.session.id != first
-    assert len(await chat.session.shown()) == 2
+    assert len(await chat.session.visible_messages()) == 2
     assert await told(chat, room, f"/resume {first}") == f"{first}: 4 messages"
     assert "is not known" in await told(chat, room, "/resume nothing")
 
@@ -401,7 +408,7 @@ async def test_new_begins_another_conversation_and_sessions_lists_them(tmp_path:
 async def test_session_checkpoints_says_when_there_are_none(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
 
-    assert await told(chat, room, "/session checkpoints") == EMPTY
+    assert await told(chat, room, "/session checkpoints") == NO_CHECKPOINTS
 
 
 async def test_pins_stay_whole(tmp_path: Path) -> None:
@@ -410,7 +417,7 @@ async def test_pins_stay_whole(tmp_path: Path) -> None:
 
     assert await told(chat, room, "/pin") == "message 2 stays whole"
     assert await told(chat, room, "/pin 0") == "message 0 stays whole"
-    assert chat.session.history.facts.pins == {0, 2}
+    assert chat.session.history.session_state.pins == {0, 2}
     assert await told(chat, room, "/unpin 2") == "message 2 is not pinned any more"
     assert "takes the number of a message" in await told(chat, room, "/pin x")
 
@@ -455,7 +462,7 @@ async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_fir
     assert refused == "gpt-5 goes on answering"
     assert room.asked[0].endswith("Compact first, and switch?")
     assert switched == "openai:gpt-4 answers from now on"
-    assert (await chat.session.contents(budget=chat.budget)).total < chat.budget.tokens
+    assert (await chat.session.context_breakdown(budget=chat.budget)).total < chat.budget.tokens
 
 
 async def test_a_preset_takes_effect_at_once(tmp_path: Path) -> None:
@@ -558,7 +565,7 @@ async def test_recall_shows_what_was_found_and_its_answer_and_not_all_around_it(
 
 async def test_what_comes_from_memory_is_shown_and_counted_as_nobodys_word(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
-    await chat.session.deliver("Keep the key under the pot.", format="pydantic-ai")
+    await chat.session.add_memory_note("Keep the key under the pot.", format="pydantic-ai")
     await said(chat, 1)
 
     shown = [await told(chat, room, line) for line in ("/show #0", "/recall key", "/context", "/export")]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chat.folder import MAX_LINES, Folder
+from holdfast.chat.folder import MAX_READ_LINES, FileTools
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path: Path) -> FileTools:
     root = tmp_path / "work"
     (root / "src").mkdir(parents=True)
     (root / "node_modules").mkdir()
@@ -17,10 +17,10 @@ def folder(tmp_path: Path) -> Folder:
     (root / "node_modules" / "big.js").write_text("parse parse parse")
     (root / "image.png").write_bytes(b"\x89PNG\0\0")
     (tmp_path / "secret.txt").write_text("the password")
-    return Folder(root)
+    return FileTools(root)
 
 
-def test_a_folder_is_listed_by_name(folder: Folder) -> None:
+def test_a_folder_is_listed_by_name(folder: FileTools) -> None:
     assert folder.list_files() == "README.md\nimage.png\nnode_modules/\nsrc/"
     assert folder.list_files("src") == "src/parser.py"
     assert folder.list_files(pattern="**/*.py") == "src/parser.py"
@@ -28,7 +28,7 @@ def test_a_folder_is_listed_by_name(folder: Folder) -> None:
     assert folder.list_files("README.md") == "README.md is a file; use read_file"
 
 
-def test_a_file_is_read_by_lines(folder: Folder) -> None:
+def test_a_file_is_read_by_lines(folder: FileTools) -> None:
     assert folder.read_file("README.md") == "# Title\nA parser for tabs."
     assert folder.read_file("README.md", start_line=2) == "A parser for tabs.\n[lines 2–2 of 2]"
     assert folder.read_file("README.md", start_line=9) == "README.md has 2 lines"
@@ -36,17 +36,17 @@ def test_a_file_is_read_by_lines(folder: Folder) -> None:
     assert folder.read_file("src") == "src is a folder; use list_files"
 
 
-def test_a_long_file_is_read_in_pieces_and_says_so(folder: Folder) -> None:
+def test_a_long_file_is_read_in_pieces_and_says_so(folder: FileTools) -> None:
     (folder.root / "long.txt").write_text("\n".join(str(number) for number in range(1, 1001)))
 
     text = folder.read_file("long.txt", lines=10**9)
 
     assert text.splitlines()[0] == "1"
-    assert text.splitlines()[-1] == f"[lines 1–{MAX_LINES} of 1,000]"
+    assert text.splitlines()[-1] == f"[lines 1–{MAX_READ_LINES} of 1,000]"
 
 
 @pytest.mark.parametrize("path", ["../secret.txt", "/etc/passwd", "src/../../secret.txt", "link", "linked/secret.txt"])
-def test_nothing_outside_the_folder_is_read_whatever_a_path_or_a_link_says(folder: Folder, path: str) -> None:
+def test_nothing_outside_the_folder_is_read_whatever_a_path_or_a_link_says(folder: FileTools, path: str) -> None:
     (folder.root / "link").symlink_to(folder.root.parent / "secret.txt")
     (folder.root / "linked").symlink_to(folder.root.parent)
 
@@ -56,23 +56,23 @@ def test_nothing_outside_the_folder_is_read_whatever_a_path_or_a_link_says(folde
     assert folder.search_files("password") == "'password' is in no file of ."
 
 
-def test_a_path_that_is_none_is_answered_in_words(folder: Folder) -> None:
+def test_a_path_that_is_none_is_answered_in_words(folder: FileTools) -> None:
     assert folder.read_file("REDME.md") == "there is no REDME.md"
     assert folder.read_file("READ.md") == "there is no READ.md; there is: README.md"
     assert "cannot be read" in folder.read_file("a\0b")
     assert "there is no" in folder.read_file("x" * 300) or "cannot be read" in folder.read_file("x" * 300)
 
 
-def test_a_search_is_literal_and_says_where(folder: Folder) -> None:
+def test_a_search_is_literal_and_says_where(folder: FileTools) -> None:
     assert folder.search_files("PARSE") == ("README.md:2: A parser for tabs.\nsrc/parser.py:1: def parse(tabs):")
     assert folder.search_files("parse(", pattern="*.py") == "src/parser.py:1: def parse(tabs):"
     assert folder.search_files("(a+)+$") == "'(a+)+$' is in no file of ."
     assert folder.search_files("  ") == "say what to look for"
 
 
-def test_an_attachment_is_read_by_its_name(folder: Folder) -> None:
+def test_an_attachment_is_read_by_its_name(folder: FileTools) -> None:
     paste = folder.root.parent / "paste-1.txt"
     paste.write_text("one\ntwo")
-    folder.beside["paste-1.txt"] = paste
+    folder.attachments["paste-1.txt"] = paste
 
     assert folder.read_file("paste-1.txt", start_line=2) == "two\n[lines 2–2 of 2]"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint import spoken
+from holdfast.testing.endpoint import text_stream
 from tests.chat.conftest import Served, Sit
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -62,7 +62,7 @@ def test_help_is_a_table(sit: Sit, columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [80, 30])
 def test_an_answer_is_markdown(sit: Sit, served: Served, columns: int) -> None:
-    served.script.append(spoken(*re.findall(r".{1,7}", ANSWER, re.DOTALL)))
+    served.script.append(text_stream(*re.findall(r".{1,7}", ANSWER, re.DOTALL)))
     person = sit(rows=50, columns=columns)
 
     person.says("Tell me about tides.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint import spoken
+from holdfast.testing.endpoint import text_stream
 from holdfast.wire.validate.provider import validate
 from tests.chat.conftest import Served, Sit
 
@@ -30,7 +30,7 @@ def test_two_chats_in_one_conversation_see_what_the_other_has_said(sit: Sit, ser
 
 def test_an_answer_that_is_larger_than_the_window_is_shown_and_the_next_one_comes(sit: Sit, served: Served) -> None:
     lines = "".join(f"line {number}: " + "salt water " * 9 + "\n" for number in range(8_000))
-    served.script.append(spoken(lines, "THE END"))
+    served.script.append(text_stream(lines, "THE END"))
     person = sit("--budget", "8000")
 
     person.says("Tell me everything.")
@@ -60,7 +60,7 @@ def test_commands_answer_while_a_summary_is_written_and_ctrl_c_gives_it_up(sit: 
     for number in range(3):
         person.says(f"question {number} " + "why " * 40)
         person.sees(f"you said: question {number}")
-    served.script.append(spoken("The summary so f", None))
+    served.script.append(text_stream("The summary so f", None))
     person.says("/compact")
     person.sees("Compacting conversation history")
     person.waits(lambda: len(served.asked) == 4, "the request for a summary")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint import called, replied, said_chunk, spoken, streamed
+from holdfast.testing.endpoint import http_response, stream_response, text_chunk, text_stream, tool_call_stream
 from holdfast.wire.validate.provider import validate
 from tests.chat.conftest import Served, Sit
 
@@ -13,7 +13,7 @@ EMPTY = "Exceeded maximum"
 
 
 def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served) -> None:
-    served.script.append(spoken("Tabs are **not** spaces.\n\n", "Split on both."))
+    served.script.append(text_stream("Tabs are **not** spaces.\n\n", "Split on both."))
     person = sit()
 
     person.sees("/help lists the commands", "0/")
@@ -28,7 +28,7 @@ def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served
 
 @pytest.mark.seed("A-7", "A-36")
 def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(sit: Sit, served: Served) -> None:
-    served.script.append(spoken("Once upon", None))
+    served.script.append(text_stream("Once upon", None))
     person = sit()
 
     person.says("Tell me a story.")
@@ -43,7 +43,7 @@ def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(sit: Sit, served: 
 
 
 def test_what_is_typed_during_an_answer_waits_its_turn(sit: Sit, served: Served) -> None:
-    served.script.append(spoken("thinking about it", None))
+    served.script.append(text_stream("thinking about it", None))
     person = sit()
 
     person.says("first")
@@ -58,7 +58,7 @@ def test_what_is_typed_during_an_answer_waits_its_turn(sit: Sit, served: Served)
 
 
 def test_a_killed_chat_resumes_with_its_turn_mended(sit: Sit, served: Served) -> None:
-    served.script += [called(("run_command", {"command": "sleep 600"}))]
+    served.script += [tool_call_stream(("run_command", {"command": "sleep 600"}))]
     person = sit("--tools", "run")
     person.says("Run it.")
     person.sees("Run: sleep 600")
@@ -74,10 +74,10 @@ def test_a_killed_chat_resumes_with_its_turn_mended(sit: Sit, served: Served) ->
 
 def test_a_command_is_run_only_when_the_person_agrees(sit: Sit, served: Served) -> None:
     served.script += [
-        called(("run_command", {"command": "echo from-the-shell"})),
-        spoken("It printed something."),
-        called(("run_command", {"command": "touch forbidden"})),
-        spoken("Then not."),
+        tool_call_stream(("run_command", {"command": "echo from-the-shell"})),
+        text_stream("It printed something."),
+        tool_call_stream(("run_command", {"command": "touch forbidden"})),
+        text_stream("Then not."),
     ]
     person = sit("--tools", "read,run")
 
@@ -95,7 +95,7 @@ def test_a_command_is_run_only_when_the_person_agrees(sit: Sit, served: Served) 
 
 def test_whoever_is_typing_when_a_question_comes_up_agrees_to_nothing(sit: Sit, served: Served, tmp_path: Path) -> None:
     command = "echo harmless " + "x" * 200 + " #\ntouch owned"
-    served.script += [called(("run_command", {"command": command})), spoken("Then not.")]
+    served.script += [tool_call_stream(("run_command", {"command": command})), text_stream("Then not.")]
     person = sit("--tools", "run")
 
     person.says("Do it.")
@@ -122,7 +122,7 @@ def test_a_prompt_that_could_not_be_sent_is_said_by_retry(sit: Sit, served: Serv
 
 
 def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, served: Served) -> None:
-    served.script.append(called(("run_command", {"command": "sleep 303"})))
+    served.script.append(tool_call_stream(("run_command", {"command": "sleep 303"})))
     person = sit("--tools", "run")
     person.says("Do it.")
     person.sees("[y] yes")
@@ -139,10 +139,13 @@ def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, serv
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        (replied(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}}), "key"),
-        (replied(404, {"error": {"message": "The model does not exist"}}), "check the model's name"),
-        (streamed(said_chunk("half an ans"), is_cut=True), "/retry asks again"),
-        (spoken(""), EMPTY),
+        (
+            http_response(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}}),
+            "key",
+        ),
+        (http_response(404, {"error": {"message": "The model does not exist"}}), "check the model's name"),
+        (stream_response(text_chunk("half an ans"), is_cut=True), "/retry asks again"),
+        (text_stream(""), EMPTY),
     ],
     ids=["wrong key", "unknown model", "cut in mid-stream", "an empty answer"],
 )
@@ -161,8 +164,8 @@ def test_a_failure_is_told_and_the_conversation_goes_on(
 
 def test_a_large_paste_becomes_an_attachment_that_the_model_reads(sit: Sit, served: Served) -> None:
     served.script += [
-        called(("read_file", {"path": "paste-1.txt", "start_line": 900, "lines": 2})),
-        spoken("Line 901 it is."),
+        tool_call_stream(("read_file", {"path": "paste-1.txt", "start_line": 900, "lines": 2})),
+        text_stream("Line 901 it is."),
     ]
     person = sit("--budget", "4000")
     person.sees("/help lists the commands", "›")

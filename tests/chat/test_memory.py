@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.session.memory.board import ContextBoard, held_at
+from holdfast.session.memory.board import ContextBoard, board_key
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.repository import repository_of
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.endpoint import called, spoken
+from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served, Sit
 from tests.chat.room import entered, said, told, user_part
 from tests.chat.test_behind_a_pipe import ran
@@ -92,7 +92,7 @@ def test_the_model_can_search_memory_unless_it_has_no_tools(
     folder.mkdir()
     notes.mkdir(parents=True)
     (notes / "2026-11-14.md").write_text("## Cleared Context (09:00)\n\nthe keys are in the red box\n")
-    served.script += [called(("memory_search", {"query": "keys"})), spoken("In the red box.")]
+    served.script += [tool_call_stream(("memory_search", {"query": "keys"})), text_stream("In the red box.")]
 
     code, out, _ = ran(served, env, folder, "-p", "Where are the keys?")
     ran(served, env, folder, "-p", "And now?", "--tools", "none")
@@ -182,7 +182,7 @@ async def finished(tmp_path: Path, store: MemoryStore, session: str, *texts: str
     """Let a conversation about the work in a folder be over."""
     board = ContextBoard(tmp_path / "boards", repository_of(tmp_path))
     async with Session.open(session, store=store, clock=lambda: 1_700_000_000_000) as opened:
-        await store.put_fact(held_at(session), {"board": board.repository.key})
+        await store.put_value(board_key(session), {"board": board.repository.key})
         for text in texts:
             prompt = {"kind": "request", "parts": [user_part(text)]}
             reply = {"kind": "response", "parts": [{"part_kind": "text", "content": "Yes."}]}
@@ -236,10 +236,10 @@ async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) 
     work(tmp_path)
     store = MemoryStore()
     other, _ = await entered(tmp_path, flags={"summarization_model": "none"}, store=store)
-    await store.put_fact(held_at(other.session.id), {"board": repository_of(tmp_path).key})
+    await store.put_value(board_key(other.session.id), {"board": repository_of(tmp_path).key})
     await said(other, 1)
     chat, room = await entered(tmp_path, "yes", flags={"summarization_model": "none"}, store=store)
-    await store.put_fact(held_at(chat.session.id), {"board": repository_of(tmp_path).key})
+    await store.put_value(board_key(chat.session.id), {"board": repository_of(tmp_path).key})
     prompt = {"kind": "request", "parts": [user_part(RULE)]}
     reply = {"kind": "response", "parts": [{"part_kind": "text", "content": "Yes."}]}
     await chat.session.record([prompt, reply], format="pydantic-ai")

@@ -4,21 +4,31 @@ import json
 
 import pytest
 
-from holdfast.chat.happenings import CallBegan, CallEnded, Happening, Notice, Table, Thoughts, Told, TurnEnded, Words
+from holdfast.chat.happenings import (
+    ChatEvent,
+    ChatNotice,
+    CommandReply,
+    CommandTable,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEnded,
+)
 from holdfast.chat.plain import JsonScreen, PlainScreen
 
-HAPPENINGS: list[Happening] = [
-    Thoughts("hm"),
-    Words("one "),
-    CallBegan("c1", "read_file", '{"path": "x"}'),
-    CallEnded("c1", "read_file", "text\nof it"),
-    CallEnded("c2", "run", "no", is_error=True),
-    Words("two"),
+HAPPENINGS: list[ChatEvent] = [
+    ThinkingDelta("hm"),
+    TextDelta("one "),
+    ToolCallStarted("c1", "read_file", '{"path": "x"}'),
+    ToolCallFinished("c1", "read_file", "text\nof it"),
+    ToolCallFinished("c2", "run", "no", is_error=True),
+    TextDelta("two"),
     TurnEnded("done", 10, 5, 2, 1),
-    Notice("look out", "warning"),
-    Notice("by the way"),
-    Told("**said**"),
-    Table(("A", "B"), [("1", "long"), ("22", "x")], title="T"),
+    ChatNotice("look out", "warning"),
+    ChatNotice("by the way"),
+    CommandReply("**said**"),
+    CommandTable(("A", "B"), [("1", "long"), ("22", "x")], title="T"),
 ]
 
 
@@ -38,7 +48,7 @@ def test_a_program_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) ->
 
     for happening in HAPPENINGS:
         screen.show(happening)
-    screen.busy("starting")
+    screen.show_busy("starting")
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == {"event": "text", "text": "one "}
@@ -55,14 +65,14 @@ def test_a_program_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) ->
 async def test_nobody_can_be_asked_behind_a_pipe_so_nothing_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     screen = PlainScreen()
 
-    assert await screen.consent("Run: rm -rf /") == "no"
-    assert await screen.edited("This summary", "text") is None
+    assert await screen.ask_consent("Run: rm -rf /") == "no"
+    assert await screen.edit_text("This summary", "text") is None
     assert capsys.readouterr().err == (
         "not allowed, because nobody can be asked: Run: rm -rf /\nrefused, because nobody can be asked: This summary\n"
     )
 
 
 def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    PlainScreen().show(Words("\x1b]0;title\x07\x1b[2Jgone\x9b31m\r"))
+    PlainScreen().show(TextDelta("\x1b]0;title\x07\x1b[2Jgone\x9b31m\r"))
 
     assert capsys.readouterr().out == "\ufffd]0;title\ufffd\ufffd[2Jgone\ufffd31m\ufffd"

@@ -4,28 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chat.prompts import Typed, attached, is_too_large, reference, sound
+from holdfast.chat.prompts import CleanPrompt, attachment_text, clean_prompt, is_too_large, save_attachment
 from holdfast.counters.vocabularies import counter_for
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("  hello \n", Typed("hello")),
-        ("a\tb\nc", Typed("a\tb\nc")),
-        ("a\x1b[31mb", Typed("a[31mb", note="control characters were left out")),
-        ("lone \ud800 surrogate", Typed("lone \ufffd surrogate")),
-        ("", Typed("")),
+        ("  hello \n", CleanPrompt("hello")),
+        ("a\tb\nc", CleanPrompt("a\tb\nc")),
+        ("a\x1b[31mb", CleanPrompt("a[31mb", note="control characters were left out")),
+        ("lone \ud800 surrogate", CleanPrompt("lone \ufffd surrogate")),
+        ("", CleanPrompt("")),
     ],
 )
-def test_what_is_typed_becomes_sound_text(typed: str, said: Typed) -> None:
-    assert sound(typed) == said
+def test_what_is_typed_becomes_sound_text(typed: str, said: CleanPrompt) -> None:
+    assert clean_prompt(typed) == said
 
 
 def test_binary_data_is_refused_with_a_word_what_to_do() -> None:
     data = bytes(range(256)).decode("latin-1") * 20
 
-    assert sound(data) == Typed("", problem="this is binary data, not text: save it as a file and ask about the file")
+    assert clean_prompt(data) == CleanPrompt(
+        "", problem="this is binary data, not text: save it as a file and ask about the file"
+    )
 
 
 def test_a_prompt_that_would_fill_half_of_the_window_is_too_large() -> None:
@@ -37,7 +39,7 @@ def test_a_prompt_that_would_fill_half_of_the_window_is_too_large() -> None:
 
 
 def test_an_attachment_is_a_private_file_with_a_name_of_its_own(tmp_path: Path) -> None:
-    first, second = attached("one", tmp_path / "a"), attached("two", tmp_path / "a")
+    first, second = save_attachment("one", tmp_path / "a"), save_attachment("two", tmp_path / "a")
 
     assert [first, second] == [
         ("paste-1.txt", tmp_path / "a" / "paste-1.txt"),
@@ -50,7 +52,7 @@ def test_an_attachment_is_a_private_file_with_a_name_of_its_own(tmp_path: Path) 
 def test_a_reference_says_how_to_read_on() -> None:
     text = "line\n" * 1_000
 
-    assert reference("paste-1.txt", text).startswith(
+    assert attachment_text("paste-1.txt", text).startswith(
         "[attached: paste-1.txt, 1,000 lines, 5,000 characters; it begins as below and is read with"
         ' read_file("paste-1.txt", start_line=…)]\n\nline\n'
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint import called, replied, spoken
+from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
 from tests.chat.conftest import HOLDFAST, TIMEOUT_SECONDS, Served
 
 ENVIRONMENT_KEY = "sk-proj-Env1ronment0Key7x9Q2"
@@ -68,9 +68,9 @@ def test_no_key_is_written_where_nobody_asked_for_it(served: Served, keyed: dict
     (folder / "notes.txt").write_text(f"token: {TOOL_KEY}")
     refusal = {"error": {"message": f"Incorrect API key provided: {ENVIRONMENT_KEY}", "code": "invalid_api_key"}}
     served.script += [
-        called(("read_file", {"path": "notes.txt"})),
-        spoken("I have read it. " + "The tide turns at four. " * 200),
-        replied(401, refusal),
+        tool_call_stream(("read_file", {"path": "notes.txt"})),
+        text_stream("I have read it. " + "The tide turns at four. " * 200),
+        http_response(401, refusal),
     ]
     talk = "Read notes.txt.\nAnd now?\n/context\n/clear\n"
 

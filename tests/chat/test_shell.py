@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.chat.happenings import Consent
-from holdfast.chat.shell import MAX_OUTPUT_BYTES, REFUSED, Shell, is_allowed
+from holdfast.chat.shell import COMMAND_REFUSED, MAX_OUTPUT_BYTES, ShellTool, is_allowed
 
 
 class Person:
@@ -31,20 +31,20 @@ def is_running(pid_file: Path) -> bool:
 
 async def test_a_command_is_asked_about_every_time(tmp_path: Path) -> None:
     person = Person("yes", "no")
-    shell = Shell(tmp_path, person)
+    shell = ShellTool(tmp_path, person)
 
     assert await shell.run_command("echo one") == "one"
-    assert await shell.run_command("echo one") == REFUSED
+    assert await shell.run_command("echo one") == COMMAND_REFUSED
     assert person.asked == ["echo one", "echo one"]
 
 
 async def test_always_is_about_the_same_command_only(tmp_path: Path) -> None:
     person = Person("always", "no")
-    shell = Shell(tmp_path, person)
+    shell = ShellTool(tmp_path, person)
 
     assert await shell.run_command("echo one") == "one"
     assert await shell.run_command("echo one") == "one"
-    assert await shell.run_command("echo two") == REFUSED
+    assert await shell.run_command("echo two") == COMMAND_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_plain_command_is_allowed_by_its_beginning() -> None:
 
 
 async def test_a_command_fails_in_words(tmp_path: Path) -> None:
-    shell = Shell(tmp_path, Person("yes", "yes", "yes"))
+    shell = ShellTool(tmp_path, Person("yes", "yes", "yes"))
 
     assert await shell.run_command("echo oops >&2; exit 3") == "oops\n[exit code 3]"
     assert await shell.run_command("true") == "[no output]"
@@ -73,7 +73,7 @@ async def test_a_command_fails_in_words(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    shell = Shell(tmp_path, Person("yes"))
+    shell = ShellTool(tmp_path, Person("yes"))
 
     said = await shell.run_command("echo begun; sleep 600 & echo $! > child; wait", timeout_seconds=1)
 
@@ -82,7 +82,7 @@ async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(tmp_p
 
 
 async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
-    shell = Shell(tmp_path, Person("yes"))
+    shell = ShellTool(tmp_path, Person("yes"))
     turn = asyncio.create_task(shell.run_command("echo $$ > pid; sleep 600"))
     while not is_running(tmp_path / "pid"):  # noqa: ASYNC110 - another process tells it by a file
         await asyncio.sleep(0.01)
@@ -97,13 +97,13 @@ async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
 async def test_a_command_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("PLAIN", "plain")
-    shell = Shell(tmp_path, Person("yes"))
+    shell = ShellTool(tmp_path, Person("yes"))
 
     assert await shell.run_command("echo $PLAIN-$OPENAI_API_KEY-") == "plain--"
 
 
 async def test_an_output_that_is_too_long_is_cut_in_the_middle(tmp_path: Path) -> None:
-    shell = Shell(tmp_path, Person("yes"))
+    shell = ShellTool(tmp_path, Person("yes"))
 
     said = await shell.run_command("echo first; yes | head -c 5000000; echo last")
 

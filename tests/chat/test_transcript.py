@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import Session
-from holdfast.chat.transcript import transcript
+from holdfast.chat.transcript import render_transcript
 
 
 @pytest.mark.seed("C-50")
@@ -17,7 +17,7 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
         await session.clear()
         await session.record([{"role": "user", "content": "hello"}])
 
-        text = transcript(await session.events())
+        text = render_transcript(await session.events())
 
     before, after = done.pre_compaction_tokens, done.post_compaction_tokens
     assert text.startswith("**user**\n\nquestion 0 why")
@@ -34,4 +34,4 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
 
 
 def test_an_empty_conversation_says_so() -> None:
-    assert transcript([]) == "nothing was said yet"
+    assert render_transcript([]) == "nothing was said yet"

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load
+from holdfast.app.sources import load_settings
 from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import Consent, Notice, TurnEnded
-from holdfast.chat.start import Wish, _begun
-from holdfast.chat.steps import CLOSING
+from holdfast.chat.happenings import ChatNotice, Consent, TurnEnded
+from holdfast.chat.start import ChatOptions, _open_chat
+from holdfast.chat.steps import CLOSING_INSTRUCTION
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json
-from holdfast.testing.endpoint import called, spoken
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.endpoint import text_stream, tool_call_stream
 from holdfast.wire.validate.provider import validate
 from tests.chat.conftest import Served
 from tests.chat.room import Room, told
@@ -27,7 +27,7 @@ class Hesitant(Room):
         super().__init__()
         self.is_asked = asyncio.Event()
 
-    async def consent(self, question: str, *, has_always: bool = False) -> Consent:
+    async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         del question, has_always
         self.is_asked.set()
         await asyncio.Event().wait()
@@ -35,13 +35,13 @@ class Hesitant(Room):
 
 
 async def chatting(home: Path, model: str, room: Room, **flags: str) -> Chat:
-    settings = load(flags={"model": model, **flags}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+    settings = load_settings(flags={"model": model, **flags}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
     chat = Chat(settings, room, folder=home, store=MemoryStore())
-    await chat.begin()
+    await chat.open_conversation()
     return chat
 
 
-def talk(messages: list[Json]) -> list[Json]:
+def talk(messages: list[JsonMessage]) -> list[JsonMessage]:
     """Return what was said, without the system text."""
     return [message for message in messages if message["role"] != "system"]
 
@@ -54,8 +54,8 @@ async def test_a_conversation_begins_with_nothing_and_each_turn_is_given_what_th
     chat = await chatting(tmp_path, served.model, Room(), preset=preset)
     assert await chat.session.messages() == []
 
-    await chat.say("one")
-    await chat.say("two")
+    await chat.take_turn("one")
+    await chat.take_turn("two")
     await chat.close()
 
     assert [[message["content"] for message in talk(messages)] for messages in served.asked] == [
@@ -70,13 +70,15 @@ async def test_an_interrupt_among_tools_answers_each_open_call_and_the_next_turn
 ) -> None:
     room = Hesitant()
     chat = await chatting(tmp_path, served.model, room, preset=preset, tools="run")
-    served.script.append(called(("run_command", {"command": "make a"}), ("run_command", {"command": "make b"})))
-    turn = asyncio.create_task(chat.say("Build both."))
+    served.script.append(
+        tool_call_stream(("run_command", {"command": "make a"}), ("run_command", {"command": "make b"}))
+    )
+    turn = asyncio.create_task(chat.take_turn("Build both."))
     await room.is_asked.wait()
 
     assert chat.interrupt()
     assert await turn == "interrupted"
-    assert await chat.say("Leave it.") == "done"
+    assert await chat.take_turn("Leave it.") == "done"
     await chat.close()
 
     asked = served.asked[-1]
@@ -89,26 +91,36 @@ async def test_an_interrupt_among_tools_answers_each_open_call_and_the_next_turn
 async def test_a_turn_takes_no_more_steps_than_it_may_and_closes_with_an_answer(tmp_path: Path, served: Served) -> None:
     room = Room()
     chat = await chatting(tmp_path, served.model, room, max_steps="3")
-    served.script += [called(LOOK), called(LOOK), called(LOOK), spoken("That is all I found.")]
+    served.script += [
+        tool_call_stream(LOOK),
+        tool_call_stream(LOOK),
+        tool_call_stream(LOOK),
+        text_stream("That is all I found."),
+    ]
 
-    assert await chat.say("Look around.") == "done"
+    assert await chat.take_turn("Look around.") == "done"
     await chat.close()
 
     assert [one.requests for one in room.happened if isinstance(one, TurnEnded)] == [4]
-    assert [CLOSING.format(steps=3) in str(messages) for messages in served.asked] == [False, False, False, True]
+    assert [CLOSING_INSTRUCTION.format(steps=3) in str(messages) for messages in served.asked] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.seed("D-6")
 async def test_a_model_that_goes_on_calling_is_stopped(tmp_path: Path, served: Served) -> None:
     room = Room()
     chat = await chatting(tmp_path, served.model, room, preset="cowagent")
-    served.script += [called(LOOK) for _ in range(40)]
+    served.script += [tool_call_stream(LOOK) for _ in range(40)]
 
-    assert await chat.say("Look around.") == "failed"
+    assert await chat.take_turn("Look around.") == "failed"
     await chat.close()
 
     assert len(served.asked) == 15 + 2
-    assert any("stopped after 15 steps" in one.text for one in room.happened if isinstance(one, Notice))
+    assert any("stopped after 15 steps" in one.text for one in room.happened if isinstance(one, ChatNotice))
 
 
 @pytest.mark.seed("D-16")
@@ -117,15 +129,15 @@ async def test_cowagent_goes_on_with_the_last_conversation_by_itself(
     tmp_path: Path, preset: str, *, goes_on: bool
 ) -> None:
     flags = {"model": "gpt-5", "preset": preset, "store": f"sqlite:///{tmp_path}/chats.db"}
-    settings = load(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
+    settings = load_settings(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
     prompt = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "hello"}]}
-    async with _begun(settings, Room(), Wish()) as chat:
+    async with _open_chat(settings, Room(), ChatOptions()) as chat:
         await chat.session.record([prompt], format="pydantic-ai")
         first = chat.session.id
 
-    async with _begun(settings, Room(), Wish()) as chat:
+    async with _open_chat(settings, Room(), ChatOptions()) as chat:
         assert (chat.session.id == first) is goes_on
-    async with _begun(settings, Room(), Wish(is_once=True)) as chat:
+    async with _open_chat(settings, Room(), ChatOptions(is_once=True)) as chat:
         assert chat.session.id != first
 
 
@@ -134,8 +146,8 @@ async def test_a_compaction_without_a_summary_leaves_a_conversation_as_it_was(tm
     room = Room()
     chat = await chatting(tmp_path, served.model, room, preset="co-cli")
     nothing = await told(chat, room, "/compact")
-    await chat.say("one")
-    await chat.say("two")
+    await chat.take_turn("one")
+    await chat.take_turn("two")
     before = await chat.session.messages()
     served.answer = lambda _: ""
 
@@ -144,7 +156,7 @@ async def test_a_compaction_without_a_summary_leaves_a_conversation_as_it_was(tm
     assert "nothing" in nothing
     assert failed
     assert await chat.session.messages() == before
-    assert [entry.message.text for entry in await chat.session.shown()] == [
+    assert [entry.message.text for entry in await chat.session.visible_messages()] == [
         "one", "you said: one", "two", "you said: two",
     ]  # fmt: skip
     await chat.close()

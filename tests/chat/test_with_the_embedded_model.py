@@ -4,9 +4,9 @@ from pathlib import Path
 
 from holdfast import Session
 from holdfast.app.settings import Settings
-from holdfast.app.sources import load
-from holdfast.chat.answerer import Answerer
-from holdfast.chat.folder import Folder
+from holdfast.app.sources import load_settings
+from holdfast.chat.answerer import RuntimeCache
+from holdfast.chat.folder import FileTools
 from holdfast.models.embedded.weights import cache_folder
 from holdfast.stores.memory import MemoryStore
 from tests.chat.conftest import Sit
@@ -41,16 +41,16 @@ async def test_a_server_of_another_window_does_not_outlive_the_settings_that_wan
 
     def wanting(n_ctx: int) -> Settings:
         flags = {"model": "embedded", "summarization_model": "embedded", "n_ctx": str(n_ctx)}
-        return load(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
+        return load_settings(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
 
-    answerer = Answerer(Room())
+    answerer = RuntimeCache(Room())
     async with Session.open("s", store=MemoryStore()) as session:
-        await answerer.ready(wanting(512), session, Folder(tmp_path))
+        await answerer.get(wanting(512), session, FileTools(tmp_path))
         first = answerer._server
         assert first is not None
         was_running = first.is_running
 
-        answerer.writer(wanting(1_024))
+        answerer.summarizer(wanting(1_024))
         await answerer.close()
 
     assert (was_running, first.is_running) == (True, False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import DECLARATIONS
+from holdfast.app.declarations import SETTING_DECLARATIONS
 from holdfast.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -45,7 +45,7 @@ def test_every_setting_is_shown_with_its_value_and_source(
 
     table = rows(out)
     assert (code, problems) == (0, "")
-    assert [*table] == ["SETTING", *DECLARATIONS]
+    assert [*table] == ["SETTING", *SETTING_DECLARATIONS]
     assert table["max_context_turns"] == ["max_context_turns", "30", f"{home}/holdfast.toml:3"]
     assert table["max_steps"] == ["max_steps", "15", "preset cowagent"]
     assert table["colour"] == ["colour", "never", "$HOLDFAST_COLOUR"]
@@ -57,7 +57,7 @@ def test_programs_get_every_setting_as_json(capsys: Captured) -> None:
 
     listed = {row["name"]: row for row in json.loads(out)}
     assert code == 0
-    assert [*listed] == [*DECLARATIONS]
+    assert [*listed] == [*SETTING_DECLARATIONS]
     assert listed["max_steps"] == {
         "name": "max_steps",
         "value": 50,

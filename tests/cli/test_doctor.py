@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.session.session import Session, now_ms
-from holdfast.testing.chat import said
-from holdfast.testing.endpoint import Endpoint, event, said_chunk, streamed
+from holdfast.testing.chat import user_message
+from holdfast.testing.endpoint import ScriptedEndpoint, sse_event, stream_response, text_chunk
 
 Captured = pytest.CaptureFixture[str]
 
@@ -74,7 +74,7 @@ def test_people_get_a_line_each_with_what_to_do(capsys: Captured) -> None:
 def test_a_store_opens_and_is_made_private(home: Path, capsys: Captured) -> None:
     async def talk() -> None:
         async with Session.open("c1", store=f"sqlite:///{home}/chats.db") as session:
-            await session.record([said("hello")])
+            await session.record([user_message("hello")])
 
     asyncio.run(talk())
     (home / "chats.db").chmod(0o644)
@@ -93,7 +93,7 @@ def test_what_was_written_in_the_future_puts_the_clock_in_doubt(home: Path, caps
     async def talk() -> None:
         store = f"sqlite:///{home}/chats.db"
         async with Session.open("c1", store=store, clock=lambda: now_ms() + 10**9) as session:
-            await session.record([said("hello")])
+            await session.record([user_message("hello")])
 
     asyncio.run(talk())
 
@@ -146,13 +146,13 @@ def test_a_key_that_is_missing_or_not_used_is_told(capsys: Captured, monkeypatch
 
 
 async def test_an_address_is_tried_and_a_model_asked(capsys: Captured) -> None:
-    reply = streamed(said_chunk("ok", "stop"), event("[DONE]"))
+    reply = stream_response(text_chunk("ok", "stop"), sse_event("[DONE]"))
 
-    async with Endpoint([]) as silent:
+    async with ScriptedEndpoint([]) as silent:
         port = silent.url.removesuffix("/v1").rpartition(":")[2]
         there = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
     gone = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
-    async with Endpoint([reply]) as endpoint:
+    async with ScriptedEndpoint([reply]) as endpoint:
         asked = await asyncio.to_thread(checked, capsys, "--ask", "--model", f"{endpoint.url}#mine")
 
     assert ("ok", f"127.0.0.1:{port} can be reached") in about(there[1], "model")

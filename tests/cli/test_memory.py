@@ -8,10 +8,10 @@ import pytest
 
 from holdfast import Session
 from holdfast.cli.main import main
-from holdfast.session.memory.board import held_at
+from holdfast.session.memory.board import board_key
 from holdfast.session.memory.repository import repository_of
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 
 Captured = pytest.CaptureFixture[str]
 
@@ -93,8 +93,8 @@ def earlier(home: Path, tmp_path: Path) -> Path:
     async def held() -> None:
         store = SqliteStore(home / "chats.db")
         async with Session.open("earlier", store=store, clock=lambda: 1_700_000_000_000) as session:
-            await store.put_fact(held_at("earlier"), {"board": repository_of(tmp_path).key})
-            await session.record([said(RULE), answered("Yes.")])
+            await store.put_value(board_key("earlier"), {"board": repository_of(tmp_path).key})
+            await session.record([user_message(RULE), assistant_message("Yes.")])
         await store.close()
 
     asyncio.run(held())
@@ -130,8 +130,8 @@ def test_a_conversation_that_may_go_on_is_told_of_and_read_when_told(
     async def held() -> None:
         store = SqliteStore(home / "chats.db")
         async with Session.open("just-now", store=store) as session:
-            await store.put_fact(held_at("just-now"), {"board": repository_of(tmp_path).key})
-            await session.record([said(RULE), answered("Yes.")])
+            await store.put_value(board_key("just-now"), {"board": repository_of(tmp_path).key})
+            await session.record([user_message(RULE), assistant_message("Yes.")])
         await store.close()
 
     asyncio.run(held())

@@ -1,11 +1,11 @@
 """Batches as formats carry them: runs of items, and turns."""
 
-from holdfast.core.conversation.batching import ITEMS, TURNS, Batching
+from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, CALLS_AS_ITEMS, Batching
 from holdfast.core.conversation.cuts import cut_points
-from holdfast.core.conversation.mend import Mended, mend
+from holdfast.core.conversation.mend import RepairedEntries, repair_entries
 from holdfast.core.conversation.messages import Message, Text, Thinking, ToolCall, ToolResult, assistant, user
 from holdfast.core.conversation.messages import tool_result as result
-from holdfast.core.conversation.soundness import is_sound
+from holdfast.core.conversation.soundness import is_valid_history
 from holdfast.core.conversation.view import Entry
 
 HM = Message("assistant", (Thinking("hm", "sig"),))
@@ -15,20 +15,20 @@ def call(call_id: str, name: str = "run") -> Message:
     return assistant("", ToolCall(call_id, name, "{}"))
 
 
-def mended(batching: Batching, *messages: Message, is_interrupted: bool = False) -> Mended:
+def mended(batching: Batching, *messages: Message, is_interrupted: bool = False) -> RepairedEntries:
     entries = [Entry(message, index) for index, message in enumerate(messages)]
-    once = mend(entries, is_interrupted=is_interrupted, batching=batching)
-    twice = mend(once.entries, is_interrupted=is_interrupted, batching=batching)
+    once = repair_entries(entries, is_interrupted=is_interrupted, batching=batching)
+    twice = repair_entries(once.entries, is_interrupted=is_interrupted, batching=batching)
     assert (twice.entries, twice.repairs, twice.pending) == (once.entries, [], once.pending)
     return once
 
 
-def said(result: Mended) -> list[Message]:
+def said(result: RepairedEntries) -> list[Message]:
     return [entry.message for entry in result.entries]
 
 
-def what(result: Mended) -> list[str]:
-    return [repair.what for repair in result.repairs]
+def what(result: RepairedEntries) -> list[str]:
+    return [repair.description for repair in result.repairs]
 
 
 def test_a_run_of_items_and_then_its_results_is_sound() -> None:
@@ -45,28 +45,30 @@ def test_a_run_of_items_and_then_its_results_is_sound() -> None:
         result("c", "3"),
     ]
 
-    assert is_sound([Entry(item) for item in items], ITEMS)
-    assert said(mended(ITEMS, *items)) == items
+    assert is_valid_history([Entry(item) for item in items], CALLS_AS_ITEMS)
+    assert said(mended(CALLS_AS_ITEMS, *items)) == items
 
 
 def test_calls_of_one_run_wait_together() -> None:
-    waiting = mended(ITEMS, user("go"), call("a"), call("b"), result("b", "2"))
+    waiting = mended(CALLS_AS_ITEMS, user("go"), call("a"), call("b"), result("b", "2"))
 
     assert waiting.pending == ("a",)
     assert waiting.repairs == []
 
 
 def test_a_result_that_is_missing_is_made_up_behind_the_run() -> None:
-    broken = mended(ITEMS, user("go"), call("a"), call("b"), result("b", "2"), user("well?"))
+    broken = mended(CALLS_AS_ITEMS, user("go"), call("a"), call("b"), result("b", "2"), user("well?"))
 
     made_up = Message("tool", (ToolResult("a", (Text("Interrupted by user.", "tool"),), is_error=True),))
     assert said(broken) == [user("go"), call("a"), call("b"), result("b", "2"), made_up, user("well?")]
-    assert [(repair.position, repair.what) for repair in broken.repairs] == [(1, "made up a result for call 'a'")]
+    assert [(repair.position, repair.description) for repair in broken.repairs] == [
+        (1, "made up a result for call 'a'")
+    ]
 
 
 def test_results_that_are_scattered_come_together_behind_their_run() -> None:
     broken = mended(
-        ITEMS,
+        CALLS_AS_ITEMS,
         user("go"),
         call("a"),
         call("b"),
@@ -92,20 +94,20 @@ def test_results_that_are_scattered_come_together_behind_their_run() -> None:
 
 
 def test_one_id_twice_in_a_run_gets_a_result_each() -> None:
-    broken = mended(ITEMS, user("go"), call("a"), call("a"), result("a", "1"), result("a", "2"))
+    broken = mended(CALLS_AS_ITEMS, user("go"), call("a"), call("a"), result("a", "1"), result("a", "2"))
 
     assert said(broken)[1:] == [call("a"), call("a_2_0"), result("a", "1"), result("a_2_0", "2")]
 
 
 def test_reasoning_without_an_item_behind_it_is_removed() -> None:
-    broken = mended(ITEMS, user("go"), HM, user("and?"), HM, call("a"), result("a", "1"), HM)
+    broken = mended(CALLS_AS_ITEMS, user("go"), HM, user("and?"), HM, call("a"), result("a", "1"), HM)
 
     assert said(broken) == [user("go"), user("and?"), HM, call("a"), result("a", "1")]
     assert what(broken) == ["removed reasoning that led to nothing"] * 2
 
 
 def test_reasoning_goes_with_the_empty_item_behind_it() -> None:
-    assert said(mended(ITEMS, user("go"), HM, assistant("  "), user("and?"))) == [user("go"), user("and?")]
+    assert said(mended(CALLS_AS_ITEMS, user("go"), HM, assistant("  "), user("and?"))) == [user("go"), user("and?")]
 
 
 def test_no_cut_separates_a_call_from_what_follows_it_up_to_its_result() -> None:
@@ -125,13 +127,13 @@ def results(*ids: str) -> Message:
 def test_ids_by_name_may_come_again_in_the_next_turn() -> None:
     twice = [user("go"), *[calls(ToolCall("run#1", "run", "{}")), results("run#1")] * 2]
 
-    assert said(mended(TURNS, *twice)) == twice
-    assert is_sound([Entry(message) for message in twice], TURNS)
+    assert said(mended(CALL_AND_RESPONSE_TURNS, *twice)) == twice
+    assert is_valid_history([Entry(message) for message in twice], CALL_AND_RESPONSE_TURNS)
 
 
 def test_a_result_without_an_id_goes_by_the_name_of_the_tool() -> None:
     named = mended(
-        TURNS,
+        CALL_AND_RESPONSE_TURNS,
         user("go"),
         calls(ToolCall("x", "run", "{}"), ToolCall("y", "run", "{}"), ToolCall("z", "look", "{}")),
         results("look#1", "run#1", "run#2"),
@@ -148,7 +150,7 @@ def test_a_result_without_an_id_goes_by_the_name_of_the_tool() -> None:
 
 def test_a_result_without_an_id_finds_its_call_though_another_tool_is_called_with_the_same_id() -> None:
     repeated = mended(
-        TURNS,
+        CALL_AND_RESPONSE_TURNS,
         user("go"),
         calls(ToolCall("a", "look", "{}"), ToolCall("a", "run", "{}"), ToolCall("look#1", "look", "{}")),
         results("look#1"),
@@ -163,13 +165,22 @@ def test_a_result_without_an_id_finds_its_call_though_another_tool_is_called_wit
 
 
 def test_a_late_result_without_an_id_finds_its_call() -> None:
-    late = mended(TURNS, user("go"), calls(ToolCall("run#1", "run", "{}")), user("wait"), results("run#1"))
+    late = mended(
+        CALL_AND_RESPONSE_TURNS, user("go"), calls(ToolCall("run#1", "run", "{}")), user("wait"), results("run#1")
+    )
 
     assert said(late) == [user("go"), calls(ToolCall("run#1", "run", "{}")), results("run#1"), user("wait")]
 
 
 def test_where_a_turn_of_the_users_is_gone_its_place_is_marked() -> None:
-    torn = mended(TURNS, user("go"), assistant("Well."), user(" "), calls(ToolCall("a", "run", "{}")), results("a"))
+    torn = mended(
+        CALL_AND_RESPONSE_TURNS,
+        user("go"),
+        assistant("Well."),
+        user(" "),
+        calls(ToolCall("a", "run", "{}")),
+        results("a"),
+    )
 
     assert said(torn)[1:4] == [
         assistant("Well."),
@@ -179,7 +190,9 @@ def test_where_a_turn_of_the_users_is_gone_its_place_is_marked() -> None:
 
 
 def test_calls_behind_another_turn_of_the_model_join_it() -> None:
-    torn = mended(TURNS, user("go"), assistant("Looking."), calls(ToolCall("a", "run", "{}")), results("a"))
+    torn = mended(
+        CALL_AND_RESPONSE_TURNS, user("go"), assistant("Looking."), calls(ToolCall("a", "run", "{}")), results("a")
+    )
 
     assert said(torn) == [user("go"), assistant("Looking.", ToolCall("a", "run", "{}")), results("a")]
     assert what(torn) == ["joined a turn with calls to the turn of the model before it"]

@@ -1,7 +1,7 @@
 """A word beside a result that says nothing new, where there are words to put it behind."""
 
 from holdfast.core.conversation.messages import Media, Message, Text, ToolResult
-from holdfast.core.history.behind import with_notes
+from holdfast.core.history.behind import add_read_notes
 
 
 def test_a_note_stands_behind_the_last_words_of_its_result_and_nowhere_else() -> None:
@@ -9,7 +9,7 @@ def test_a_note_stands_behind_the_last_words_of_its_result_and_nowhere_else() ->
     silent, other = ToolResult("b", (Media("image", "tool"),)), ToolResult("c", (Text("ok", "tool"),))
     message = Message("user", (shown, silent, other, Text("so?", "user")))
 
-    noted = with_notes(message, (("a", "[Unchanged]"), ("b", "[Unchanged]")))
+    noted = add_read_notes(message, (("a", "[Unchanged]"), ("b", "[Unchanged]")))
 
     assert noted.parts == (
         ToolResult("a", (Text("def f(): ...\n[Unchanged]", "tool"), Media("image", "tool"))),
@@ -17,4 +17,4 @@ def test_a_note_stands_behind_the_last_words_of_its_result_and_nowhere_else() ->
         other,
         Text("so?", "user"),
     )
-    assert with_notes(message, ()) is message
+    assert add_read_notes(message, ()) is message

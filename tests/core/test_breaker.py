@@ -7,43 +7,50 @@ import pytest
 from holdfast import counter_for
 from holdfast.core.history import events as log
 from holdfast.core.history.records import from_record, to_record
-from holdfast.core.planning.breaker import MOST_MARKS, breakdown, marks_of, stuck
-from holdfast.core.planning.completion import completed
-from holdfast.core.planning.contents import contents_of
-from holdfast.core.planning.plan import make_plan, outlook_of
+from holdfast.core.planning.breaker import MAX_PROGRESS_MARKS, describe_breakdown, loop_reason, progress_marks
+from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.contents import context_report
+from holdfast.core.planning.plan import make_plan, plan_input_of
 from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import FoldSpan
-from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.core.planning.steps import CompactSpan
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER, DEFAULT = counter_for("gpt-5"), PRESETS["default"]
-TASK = said("Make the tests pass.")
+TASK = user_message("Make the tests pass.")
 
 
 def situation(budget: int = 4_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(budget), counter=COUNTER, is_interrupted=True, **fields)
 
 
-def looked(files: int, turn: int, seconds: float = 1.0) -> list[Json]:
+def looked(files: int, turn: int, seconds: float = 1.0) -> list[JsonMessage]:
     """Return how an agent reads the same files, the same way every turn."""
     return [
         one
         for number in range(files)
         for one in (
-            called(f"r{turn}-{number}", arguments={"path": f"src/part_{number}.py"}),
-            returned(f"r{turn}-{number}", f"part {number}: " + "word " * 300 + f"read in {seconds}s"),
+            tool_call_message(f"r{turn}-{number}", arguments={"path": f"src/part_{number}.py"}),
+            tool_result_message(f"r{turn}-{number}", f"part {number}: " + "word " * 300 + f"read in {seconds}s"),
         )
     ]
 
 
-def heard(*messages: Json) -> ToldHistory:
+def heard(*messages: JsonMessage) -> ToldHistory:
     appended = [log.MessageAppended(format="openai-chat", native=native) for native in messages]
     return ToldHistory.replay(appended, format_named)
 
 
-def hear(history: ToldHistory, *messages: Json) -> None:
+def hear(history: ToldHistory, *messages: JsonMessage) -> None:
     for native in messages:
         history.append(log.MessageAppended(format="openai-chat", native=native))
 
@@ -51,9 +58,9 @@ def hear(history: ToldHistory, *messages: Json) -> None:
 def folded(history: ToldHistory, how: Situation) -> ToldHistory:
     """Carry out what the default wants done with a history that is full."""
     (step,) = make_plan(history, DEFAULT, how).now
-    assert isinstance(step, FoldSpan)
+    assert isinstance(step, CompactSpan)
     assert DEFAULT.fold is not None
-    history.append(completed(step, DEFAULT.fold, outlook_of(history, DEFAULT, how)))
+    history.append(compaction_completed_event(step, DEFAULT.fold, plan_input_of(history, DEFAULT, how)))
     return history
 
 
@@ -70,24 +77,30 @@ def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folde
         "the agent got nowhere since the last compaction: 12 calls gave what they had given before, and nothing was "
         "said or decided; folding again would only let it begin anew (of "
     )
-    assert plan.view.tokens <= how.room, "what is sent fits all the same"
-    assert contents_of(outlook_of(history, DEFAULT, how), DEFAULT).stuck == plan.reasons[0]
+    assert plan.view.tokens <= how.message_budget, "what is sent fits all the same"
+    assert context_report(plan_input_of(history, DEFAULT, how), DEFAULT).loop_reason == plan.reasons[0]
 
 
 @pytest.mark.parametrize(
     "news",
     [
-        [called("n", name="read_file", arguments={"path": "src/new.py"}), returned("n", "something else")],
-        [called("n", name="read_file", arguments={"path": "src/part_1.py"}), returned("n", "it has changed")],
-        [answered("Let's use expandTabs instead of a table.")],
-        [said("Go on.")],
+        [
+            tool_call_message("n", name="read_file", arguments={"path": "src/new.py"}),
+            tool_result_message("n", "something else"),
+        ],
+        [
+            tool_call_message("n", name="read_file", arguments={"path": "src/part_1.py"}),
+            tool_result_message("n", "it has changed"),
+        ],
+        [assistant_message("Let's use expandTabs instead of a table.")],
+        [user_message("Go on.")],
     ],
 )
-def test_anything_new_ends_that(news: list[Json]) -> None:
+def test_anything_new_ends_that(news: list[JsonMessage]) -> None:
     history = folded(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(11, 2), *news, *looked(3, 3))
 
-    assert stuck(outlook_of(history, DEFAULT, situation())) == ""
+    assert loop_reason(plan_input_of(history, DEFAULT, situation())) == ""
     assert len(make_plan(history, DEFAULT, situation()).now) == 1
 
 
@@ -97,7 +110,7 @@ def test_a_refused_request_is_folded_whatever_the_agent_does() -> None:
 
     plan = make_plan(history, DEFAULT, situation(refusals=1))
 
-    assert [type(step) for step in plan.now] == [FoldSpan]
+    assert [type(step) for step in plan.now] == [CompactSpan]
 
 
 @pytest.mark.parametrize(("calls", "is_stuck"), [(0, False), (2, False), (3, True)])
@@ -105,7 +118,7 @@ def test_few_calls_say_nothing_about_an_agent(calls: int, is_stuck: bool) -> Non
     history = folded(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(calls, 3))
 
-    assert bool(stuck(outlook_of(history, DEFAULT, situation()))) is is_stuck
+    assert bool(loop_reason(plan_input_of(history, DEFAULT, situation()))) is is_stuck
 
 
 def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None:
@@ -115,25 +128,28 @@ def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None
         new = (
             one
             for number in range(12)
-            for one in (called(f"n{turn}-{number}"), returned(f"n{turn}-{number}", f"{turn}-{number} " * 200))
+            for one in (
+                tool_call_message(f"n{turn}-{number}"),
+                tool_result_message(f"n{turn}-{number}", f"{turn}-{number} " * 200),
+            )
         )
         hear(history, *new)
         if make_plan(history, DEFAULT, how).now:
             folded(history, how)
 
-    fold = history.version.of(log.MAIN).folds[-1]
-    assert len(fold.marks) == MOST_MARKS
+    fold = history.version.state_of(log.MAIN).compactions[-1]
+    assert len(fold.marks) == MAX_PROGRESS_MARKS
     assert from_record(to_record(fold)) == fold
-    assert set(marks_of(outlook_of(history, DEFAULT, how))) >= set(fold.marks[-50:])
+    assert set(progress_marks(plan_input_of(history, DEFAULT, how))) >= set(fold.marks[-50:])
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "default"])
 def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
-    policy, history = PRESETS[name], heard(TASK, *looked(4, 1), answered("done"))
-    how = outlook_of(history, policy, situation(has_summariser=True))
+    policy, history = PRESETS[name], heard(TASK, *looked(4, 1), assistant_message("done"))
+    how = plan_input_of(history, policy, situation(has_summariser=True))
     assert policy.fold is not None
 
-    event = completed(FoldSpan(start=0, stop=5, by="marker", count=5), policy.fold, how)
+    event = compaction_completed_event(CompactSpan(start=0, stop=5, by="marker", count=5), policy.fold, how)
 
     assert event.marks == ()
 
@@ -141,29 +157,40 @@ def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
 @pytest.mark.parametrize(
     ("messages", "fields", "remedy"),
     [
-        ([said("q " * 50)], {"tools_tokens": 3_300}, "offer fewer tools"),
-        ([said("q " * 50)], {"system_tokens": 3_300}, "shorten the system text"),
-        ([told("be brief " * 1_300), said("q " * 50)], {"tools_tokens": 700}, "shorten the system text"),
-        ([said("word " * 3_000)], {"tools_tokens": 700}, "say less at once, or put it into a file"),
+        ([user_message("q " * 50)], {"tools_tokens": 3_300}, "offer fewer tools"),
+        ([user_message("q " * 50)], {"system_tokens": 3_300}, "shorten the system text"),
+        (
+            [system_message("be brief " * 1_300), user_message("q " * 50)],
+            {"tools_tokens": 700},
+            "shorten the system text",
+        ),
+        ([user_message("word " * 3_000)], {"tools_tokens": 700}, "say less at once, or put it into a file"),
     ],
 )
 def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
-    messages: list[Json], fields: dict[str, Any], remedy: str
+    messages: list[JsonMessage], fields: dict[str, Any], remedy: str
 ) -> None:
-    talk = [one for number in range(3) for one in (said(f"q{number}"), answered(f"a{number}"))]
+    talk = [one for number in range(3) for one in (user_message(f"q{number}"), assistant_message(f"a{number}"))]
     history = heard(*talk, *messages)
 
     how = situation(4_000, window=4_000, has_summariser=True, **fields)
     (reason, *_) = make_plan(history, PRESETS["copilot"], how).reasons
 
-    outlook = outlook_of(history, PRESETS["copilot"], how)
+    outlook = plan_input_of(history, PRESETS["copilot"], how)
     assert reason.startswith("system text, tools, pins and the newest prompt alone are over the line: ")
-    assert reason.endswith(f"compaction cannot help ({breakdown(outlook)}; {remedy})")
-    assert breakdown(outlook).startswith(f"of {outlook.tokens:,} tokens: ")
+    assert reason.endswith(f"compaction cannot help ({describe_breakdown(outlook)}; {remedy})")
+    assert describe_breakdown(outlook).startswith(f"of {outlook.tokens:,} tokens: ")
 
 
 def test_the_default_names_the_parts_too() -> None:
-    history = heard(told("Be brief."), said("a"), answered("b"), said("c"), answered("d"), said("word " * 3_850))
+    history = heard(
+        system_message("Be brief."),
+        user_message("a"),
+        assistant_message("b"),
+        user_message("c"),
+        assistant_message("d"),
+        user_message("word " * 3_850),
+    )
 
     plan = make_plan(history, DEFAULT, situation())
 

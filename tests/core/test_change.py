@@ -4,18 +4,21 @@ import pytest
 
 from holdfast import MalformedInputError
 from holdfast.core.history import events as log
-from holdfast.core.planning.change import brought_back, receipts_of
-from holdfast.testing.chat import answered, said
+from holdfast.core.planning.change import change_receipts, with_messages_restored
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
-TALK = [log.MessageAppended(format="openai-chat", native=native) for native in (said("a"), answered("b"), said("c"))]
+TALK = [
+    log.MessageAppended(format="openai-chat", native=native)
+    for native in (user_message("a"), assistant_message("b"), user_message("c"))
+]
 FOLD = log.CompactionCompleted(success=True, stop=2, replacement=("So far.",))
 
 
 def test_what_was_taken_back_and_stands_again_can_be_taken_back_again() -> None:
-    before = receipts_of([*TALK, FOLD, log.ContextCleared(), log.ChangeUndone()])
-    after = receipts_of([*TALK, FOLD, log.ContextCleared(), log.ChangeUndone(), log.ChangeRedone()])
+    before = change_receipts([*TALK, FOLD, log.ContextCleared(), log.ChangeUndone()])
+    after = change_receipts([*TALK, FOLD, log.ContextCleared(), log.ChangeUndone(), log.ChangeRedone()])
 
     assert [(one.undo_steps, one.is_undone) for one in before] == [(1, False), (0, True)]
     assert [(one.undo_steps, one.is_undone) for one in after] == [(2, False), (1, False)]
@@ -31,7 +34,7 @@ def test_what_was_taken_back_and_stands_again_can_be_taken_back_again() -> None:
     ],
 )
 def test_each_kind_of_change_is_told_in_a_line(event: log.Event, told: str) -> None:
-    (receipt,) = receipts_of([*TALK, event])
+    (receipt,) = change_receipts([*TALK, event])
 
     assert told in str(receipt).splitlines()[0]
 
@@ -41,4 +44,4 @@ def test_only_what_the_last_compaction_holds_can_be_brought_back(positions: tupl
     context = ToldHistory.replay([*TALK, FOLD], format_named).context()
 
     with pytest.raises(MalformedInputError, match="positions: give positions between 0 and 1"):
-        brought_back(context, positions)
+        with_messages_restored(context, positions)

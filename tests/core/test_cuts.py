@@ -4,11 +4,11 @@ from holdfast.core.conversation.cuts import (
     CALL_AND_RESULT,
     PARALLEL_BATCH,
     REASONING_WITH_CALL,
-    TURN,
-    WHOLE_TURNS,
+    SAME_TURN,
+    WHOLE_TURN_RULES,
     cut_points,
     next_cut,
-    unit_around,
+    uncuttable_span,
 )
 from holdfast.core.conversation.messages import (
     Message,
@@ -64,18 +64,18 @@ def test_reasoning_stays_with_what_follows_it() -> None:
 def test_whole_turns_are_cut_only_before_a_prompt() -> None:
     conversation = [user("one"), calls("a"), tool_result("a", "1"), assistant("done"), user("two"), assistant("done")]
 
-    assert cut_points(conversation, WHOLE_TURNS) == [0, 4, 6]
+    assert cut_points(conversation, WHOLE_TURN_RULES) == [0, 4, 6]
 
 
 def test_the_next_cut_moves_out_of_a_batch_and_the_unit_spans_it() -> None:
     conversation = [user("go"), calls("a", "b"), tool_result("a", "1"), tool_result("b", "2"), assistant("done")]
 
     assert [next_cut(conversation, index) for index in range(6)] == [0, 1, 4, 4, 4, 5]
-    assert unit_around(conversation, 2) == (1, 4)
-    assert unit_around(conversation, 0) == (0, 1)
+    assert uncuttable_span(conversation, 2) == (1, 4)
+    assert uncuttable_span(conversation, 0) == (0, 1)
 
 
 def test_each_rule_has_a_name() -> None:
-    names = [rule.name for rule in (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL, TURN)]
+    names = [rule.name for rule in (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL, SAME_TURN)]
 
     assert names == ["call and result", "parallel batch", "reasoning with its call", "turn"]

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history import events as log
-from holdfast.core.history.delegated import delegations_of
+from holdfast.core.history.delegated import delegation_records
 from holdfast.core.history.history import History
-from holdfast.core.history.ledger.rendering import render
+from holdfast.core.history.ledger.rendering import render_ledger
 from holdfast.core.history.records import from_record, to_record
-from holdfast.core.history.scope import HEIR
-from holdfast.core.history.sees import Sees, choose
+from holdfast.core.history.scope import FUTURE_DELEGATE
+from holdfast.core.history.sees import Visibility, choose_visible
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER: Counter = counter_for(None)
 CHOSEN = st.builds(
-    Sees,
+    Visibility,
     everything=st.booleans(),
     pins=st.booleans(),
     ledger=st.booleans(),
@@ -33,7 +33,7 @@ CHOSEN = st.builds(
     max_tokens=st.one_of(st.none(), st.integers(0, 400)),
 )
 KINDS = (*["begin", "work", "fold"] * 3, "ask", "tell", "end", "clear", "pin", "undo", "rewind")
-SEES = st.one_of(st.just(Sees(everything=True)), CHOSEN)
+SEES = st.one_of(st.just(Visibility(everything=True)), CHOSEN)
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(KINDS),
@@ -54,19 +54,19 @@ class Tree:
     scopes: list[str] = field(default_factory=lambda: [log.MAIN])
     numbers: "count[int]" = field(default_factory=count)
 
-    def take(self, step: str, number: int, sees: Sees, main_sees: str) -> None:
+    def take(self, step: str, number: int, sees: Visibility, main_sees: str) -> None:
         scope = self.scopes[number % len(self.scopes)]
         match step:
             case "begin":
                 self._begin(scope, sees, main_sees)
             case "ask":
-                self._say(scope, said(f"Never touch src/{self._mark(scope)}.py again."))
+                self._say(scope, user_message(f"Never touch src/{self._mark(scope)}.py again."))
             case "work":
                 mark = self._mark(scope)
-                self._say(scope, called(mark, arguments={"path": f"src/{mark}.py"}))
-                self._say(scope, returned(mark, f"content of {mark}"))
+                self._say(scope, tool_call_message(mark, arguments={"path": f"src/{mark}.py"}))
+                self._say(scope, tool_result_message(mark, f"content of {mark}"))
             case "tell":
-                self._say(scope, answered(f"Found in {self._mark(scope)}"))
+                self._say(scope, assistant_message(f"Found in {self._mark(scope)}"))
             case "fold":
                 self._fold(scope)
             case _:
@@ -90,26 +90,26 @@ class Tree:
     def _say(self, scope: str, native: dict[str, object]) -> None:
         self.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
 
-    def _begin(self, parent: str, sees: Sees, main_sees: str) -> None:
-        shown = choose(self.history, parent, sees, COUNTER)
+    def _begin(self, parent: str, sees: Visibility, main_sees: str) -> None:
+        shown = choose_visible(self.history, parent, sees, COUNTER)
         scope = f"d{len(self.scopes)}"
         self.scopes.append(scope)
         event = log.DelegationStarted(
             scope=scope,
             agent=scope,
             parent=parent,
-            sees=sees.told(),
+            sees=sees.to_json(),
             shown=shown.spans,
             briefing=shown.briefing,
             main_sees=main_sees,
         )
         self.history.append(event)
-        self._say(scope, said(f"{shown.briefing} {self._mark(scope)}"))
+        self._say(scope, user_message(f"{shown.briefing} {self._mark(scope)}"))
 
     def _fold(self, scope: str) -> None:
         """Fold all that an agent sees into a text that repeats all of it."""
-        shown = self.history.context(scope).shown()
-        text = " ".join(str(entry.message) for entry in shown) + render(
+        shown = self.history.context(scope).visible_entries()
+        text = " ".join(str(entry.message) for entry in shown) + render_ledger(
             self.history.ledger(scope, len(self.history)), 2_000, COUNTER
         )
         stop = len(self.history)
@@ -136,23 +136,23 @@ def test_nothing_of_an_unrelated_delegation_is_in_any_view(steps: Any) -> None:
 
     for scope in tree.scopes[1:]:
         context = tree.history.context(scope)
-        view = " ".join(str(entry.message) for entry in context.shown())
-        view += render(tree.history.ledger(scope, len(tree.history)), 4_000, COUNTER)
+        view = " ".join(str(entry.message) for entry in context.visible_entries())
+        view += render_ledger(tree.history.ledger(scope, len(tree.history)), 4_000, COUNTER)
         # What may be recalled or found is what stands for an agent.
-        view += " ".join(str(entry.message) for entry in context.between(0, context.length))
+        view += " ".join(str(entry.message) for entry in context.entries_between(0, context.length))
         assert [mark for mark in foreign_marks(tree, scope) if mark in view] == []
 
 
 @given(STEPS, SEES)
-def test_whoever_is_sent_out_next_is_shown_nothing_of_those_beside(steps: Any, sees: Sees) -> None:
+def test_whoever_is_sent_out_next_is_shown_nothing_of_those_beside(steps: Any, sees: Visibility) -> None:
     tree = told(steps)
 
     for parent in tree.scopes:
-        shown = choose(tree.history, parent, sees, COUNTER)
+        shown = choose_visible(tree.history, parent, sees, COUNTER)
         line = tree.history.scopes.lineage(parent)
         told_of = [f"mark_{number}_" for number, other in enumerate(tree.scopes) if other not in line]
         positions = [position for start, stop in shown.spans for position in range(start, stop)]
-        assert {tree.history.said_in[position] for position in positions} <= line
+        assert {tree.history.message_scopes[position] for position in positions} <= line
         assert [mark for mark in told_of if mark in shown.briefing] == []
         if sees.max_tokens is not None:
             assert shown.tokens <= sees.max_tokens
@@ -163,14 +163,14 @@ def test_what_everybody_sees_is_the_same_after_a_replay_and_after_a_shortcut(ste
     tree = told(steps)
 
     replayed = History.replay([from_record(to_record(event)) for event in tree.history.events], format_named)
-    resumed = History.resumed(tree.history.state(), format_named)
+    resumed = History.from_snapshot(tree.history.snapshot(), format_named)
     for event, position in zip(_said(tree), range(len(tree.history)), strict=True):
-        resumed.read(position, event)
+        resumed.load_message(position, event)
 
     for scope in tree.scopes:
-        expected = tree.history.context(scope).shown()
-        assert replayed.context(scope).shown() == expected
-        assert resumed.context(scope).shown() == expected
+        expected = tree.history.context(scope).visible_entries()
+        assert replayed.context(scope).visible_entries() == expected
+        assert resumed.context(scope).visible_entries() == expected
 
 
 def _said(tree: Tree) -> list[log.MessageAppended]:
@@ -178,16 +178,22 @@ def _said(tree: Tree) -> list[log.MessageAppended]:
 
 
 def test_a_fold_that_holds_the_work_of_one_delegate_is_not_shown_to_another() -> None:
-    tree = told([("ask", 0, Sees(), ""), ("begin", 0, Sees(everything=True), "everything"), ("work", 1, Sees(), "")])
+    tree = told(
+        [
+            ("ask", 0, Visibility(), ""),
+            ("begin", 0, Visibility(everything=True), "everything"),
+            ("work", 1, Visibility(), ""),
+        ]
+    )
 
-    tree.take("fold", 0, Sees(), "")
-    tree.take("begin", 0, Sees(everything=True), "everything")
+    tree.take("fold", 0, Visibility(), "")
+    tree.take("begin", 0, Visibility(everything=True), "everything")
 
-    assert [entry.position for entry in tree.history.context("d2").shown()] == [0, 4]
-    assert len(tree.history.context().shown()) == 2
+    assert [entry.position for entry in tree.history.context("d2").visible_entries()] == [0, 4]
+    assert len(tree.history.context().visible_entries()) == 2
 
 
-@pytest.mark.parametrize(("scope", "parent"), [("main", "main"), ("a", "a"), (HEIR, "main"), ("a", "b")])
+@pytest.mark.parametrize(("scope", "parent"), [("main", "main"), ("a", "a"), (FUTURE_DELEGATE, "main"), ("a", "b")])
 def test_a_delegation_in_a_circle_is_refused_and_leaves_no_trace(scope: str, parent: str) -> None:
     history = ToldHistory(format_named)
     history.append(log.DelegationStarted(scope="b", agent="b", parent="a"))
@@ -202,7 +208,7 @@ def test_what_a_delegate_saw_is_told_in_words() -> None:
     begun = log.DelegationStarted(scope="a", agent="x", shown=((0, 3), (7, 8)), briefing="Files: …")
     nothing = log.DelegationStarted(scope="b", agent="y")
 
-    found = delegations_of([(1, begun), (2, nothing), (3, log.DelegationFinished(scope="a", answer="so"))])
+    found = delegation_records([(1, begun), (2, nothing), (3, log.DelegationFinished(scope="a", answer="so"))])
 
-    assert [one.saw for one in found] == ["4 messages (#0–#2, #7) and what it was told of the rest", "nothing"]
-    assert [(one.state, one.began_ms, one.ended_ms) for one in found] == [("answered", 1, 3), ("running", 2, None)]
+    assert [one.description for one in found] == ["4 messages (#0–#2, #7) and what it was told of the rest", "nothing"]
+    assert [(one.state, one.started_ms, one.ended_ms) for one in found] == [("answered", 1, 3), ("running", 2, None)]

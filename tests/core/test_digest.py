@@ -4,30 +4,30 @@ import pytest
 
 from holdfast import counter_for
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.digest import digest
-from holdfast.testing.chat import Json, answered, called, returned, said
-from holdfast.testing.sessions import generated_session
+from holdfast.core.history.digest import make_digest
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")
 
 
-def summary(messages: list[Json], allowance: int = 1_000) -> str:
+def summary(messages: list[JsonMessage], allowance: int = 1_000) -> str:
     reader = format_named("openai-chat")
     entries = [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
-    return digest(entries, allowance_tokens=allowance, counter=COUNTER)
+    return make_digest(entries, allowance_tokens=allowance, counter=COUNTER)
 
 
 def test_it_says_what_was_asked_done_answered_and_left_open() -> None:
     messages = [
-        said("Fix the parser.\nIt fails on tabs."),
-        called("a", arguments={"path": "src/parser.py"}),
-        returned("a", "def parse():\n    pass"),
-        called("b", name="run", arguments={"cmd": "pytest -q"}),
-        returned("b", "collected 3 items\nE  AssertionError: tabs\nFAILED tests/test_parser.py"),
-        answered("The parser now handles tabs."),
-        said("And the docs?"),
-        called("c", name="search", arguments={"query": "tabs"}),
+        user_message("Fix the parser.\nIt fails on tabs."),
+        tool_call_message("a", arguments={"path": "src/parser.py"}),
+        tool_result_message("a", "def parse():\n    pass"),
+        tool_call_message("b", name="run", arguments={"cmd": "pytest -q"}),
+        tool_result_message("b", "collected 3 items\nE  AssertionError: tabs\nFAILED tests/test_parser.py"),
+        assistant_message("The parser now handles tabs."),
+        user_message("And the docs?"),
+        tool_call_message("c", name="search", arguments={"query": "tabs"}),
     ]
 
     assert summary(messages) == (
@@ -53,7 +53,7 @@ def test_it_says_what_was_asked_done_answered_and_left_open() -> None:
 
 @pytest.mark.parametrize("allowance", [40, 100, 400, 1_500])
 def test_it_keeps_to_its_allowance_and_to_the_first_and_newest_prompts(allowance: int) -> None:
-    messages = generated_session(300)
+    messages = generate_session(300)
 
     text = summary(messages, allowance)
 
@@ -64,17 +64,17 @@ def test_it_keeps_to_its_allowance_and_to_the_first_and_newest_prompts(allowance
 
 
 def test_it_is_empty_where_not_even_its_frame_fits() -> None:
-    assert summary([said("hi")], allowance=5) == ""
+    assert summary([user_message("hi")], allowance=5) == ""
 
 
 def test_the_same_messages_give_the_same_digest() -> None:
-    assert summary(generated_session(200)) == summary(generated_session(200))
+    assert summary(generate_session(200)) == summary(generate_session(200))
 
 
 def test_a_file_about_errors_did_not_go_wrong() -> None:
     messages = [
-        called("a", arguments={"path": "src/errors.py"}),
-        returned("a", "class ParseError(Exception):\n    '''Parsing failed.'''"),
+        tool_call_message("a", arguments={"path": "src/errors.py"}),
+        tool_result_message("a", "class ParseError(Exception):\n    '''Parsing failed.'''"),
     ]
 
     assert summary(messages).splitlines()[1:] == [
@@ -86,6 +86,6 @@ def test_a_file_about_errors_did_not_go_wrong() -> None:
 
 
 def test_a_line_that_does_not_fit_makes_room_for_one_that_does() -> None:
-    messages = [said("Fix it."), said("Now the docs."), said("word " * 200)]
+    messages = [user_message("Fix it."), user_message("Now the docs."), user_message("word " * 200)]
 
     assert summary(messages, 60).splitlines()[1:] == ["The user asked:", "- (#0) “Fix it.”", "- (#1) “Now the docs.”"]

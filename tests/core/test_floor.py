@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from holdfast import Budget, CannotFitError, EmptyConversationError, PendingToolCallsError, Request, govern, read_policy
-from holdfast.core.planning.receipt import total
-from holdfast.testing.chat import answered, called, returned, said, told
-from holdfast.testing.sessions import generated_session
+from holdfast.core.planning.receipt import position_count
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.sessions import generate_session
 
 LONG = "line of output\n" * 2_000
 
@@ -22,7 +28,7 @@ def contents(request: Request) -> list[Any]:
 
 
 def test_what_fits_goes_out_untouched() -> None:
-    messages = [told("be"), said("hi"), answered("hello"), said("how are you?")]
+    messages = [system_message("be"), user_message("hi"), assistant_message("hello"), user_message("how are you?")]
 
     request = send(messages, 1_000)
 
@@ -35,7 +41,13 @@ def test_what_fits_goes_out_untouched() -> None:
 
 def test_old_tool_output_is_clipped_to_head_and_tail_before_anything_is_folded() -> None:
     output = "BEGIN " + LONG + " END"
-    messages = [said("read"), called("a"), returned("a", output), answered("read it"), said("thanks, and now?")]
+    messages = [
+        user_message("read"),
+        tool_call_message("a"),
+        tool_result_message("a", output),
+        assistant_message("read it"),
+        user_message("thanks, and now?"),
+    ]
 
     request = send(messages, 4_000)
 
@@ -45,7 +57,7 @@ def test_old_tool_output_is_clipped_to_head_and_tail_before_anything_is_folded()
     assert "characters cut …]" in clipped
     assert len(clipped) < 1_200
     assert request.receipt.clipped == (2,)
-    assert request.receipt.folded == ()
+    assert request.receipt.compacted == ()
     assert contents(request)[:2] == contents(request)[:2]
     assert request.messages[-1] is messages[-1]
 
@@ -53,7 +65,7 @@ def test_old_tool_output_is_clipped_to_head_and_tail_before_anything_is_folded()
 def test_media_of_old_turns_are_elided_and_those_of_the_newest_prompt_stay() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     picture = {"role": "user", "content": [{"type": "text", "text": "look"}, image]}
-    messages = [picture, answered("a cat"), picture, answered("a dog"), picture]
+    messages = [picture, assistant_message("a cat"), picture, assistant_message("a dog"), picture]
 
     request = send(messages, 2_500)
 
@@ -80,23 +92,26 @@ def test_images_beyond_what_providers_take_are_elided_in_batches() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     messages: list[Any] = []
     for number in range(23):
-        messages += [{"role": "user", "content": [{"type": "text", "text": str(number)}, image]}, answered("seen")]
+        messages += [
+            {"role": "user", "content": [{"type": "text", "text": str(number)}, image]},
+            assistant_message("seen"),
+        ]
 
-    request = send([*messages, said("done")], 1_000_000)
+    request = send([*messages, user_message("done")], 1_000_000)
 
     assert request.receipt.elided == tuple(range(0, 20, 2))
-    assert send([*messages[:-2], said("done")], 1_000_000).receipt.elided == request.receipt.elided
+    assert send([*messages[:-2], user_message("done")], 1_000_000).receipt.elided == request.receipt.elided
 
 
 def test_the_oldest_part_is_folded_into_a_digest() -> None:
-    messages = generated_session(400)
+    messages = generate_session(400)
 
     request = send(messages, 6_000)
 
     assert contents(request)[0] == messages[0]["content"]
     assert contents(request)[1].startswith("[Summary of ")
     assert request.messages[-1] is messages[-1]
-    (folded,) = request.receipt.folded
+    (folded,) = request.receipt.compacted
     assert folded.start == 1
     assert f"[Summary of {len(folded):,} earlier messages" in contents(request)[1]
     assert sorted(request.receipt.kept + request.receipt.clipped) == [0, *range(folded.stop, len(messages))]
@@ -104,7 +119,7 @@ def test_the_oldest_part_is_folded_into_a_digest() -> None:
 
 
 def test_a_tool_loop_that_alone_is_too_long_is_folded_behind_its_prompt() -> None:
-    messages = generated_session(3, loop_steps=120)
+    messages = generate_session(3, loop_steps=120)
     prompt = next(message for message in reversed(messages) if message["role"] == "user")
 
     request = send(messages, 4_000)
@@ -116,7 +131,7 @@ def test_a_tool_loop_that_alone_is_too_long_is_folded_behind_its_prompt() -> Non
 
 
 def test_pins_stay_whole_with_their_exchange() -> None:
-    messages = generated_session(300)
+    messages = generate_session(300)
     pinned = next(index for index, message in enumerate(messages) if message["role"] == "tool" and index > 20)
 
     request = send(messages, 4_000, pins=[pinned, -1])
@@ -131,7 +146,12 @@ def test_pins_stay_whole_with_their_exchange() -> None:
 
 
 def test_the_newest_output_is_squeezed_when_nothing_else_is_left() -> None:
-    messages = [told("be"), said("read it all"), called("a"), returned("a", LONG)]
+    messages = [
+        system_message("be"),
+        user_message("read it all"),
+        tool_call_message("a"),
+        tool_result_message("a", LONG),
+    ]
 
     request = send(messages, 2_000)
 
@@ -142,7 +162,11 @@ def test_the_newest_output_is_squeezed_when_nothing_else_is_left() -> None:
 
 
 def test_arguments_of_the_last_call_are_squeezed_and_stay_json() -> None:
-    messages = [said("write"), called("a", name="write", arguments={"path": "a.txt", "text": LONG}), returned("a")]
+    messages = [
+        user_message("write"),
+        tool_call_message("a", name="write", arguments={"path": "a.txt", "text": LONG}),
+        tool_result_message("a"),
+    ]
 
     request = send(messages, 1_000)
 
@@ -155,10 +179,14 @@ def test_arguments_of_the_last_call_are_squeezed_and_stay_json() -> None:
 @pytest.mark.parametrize(
     ("messages", "settings", "part"),
     [
-        ([told("rule " * 2_000), said("hi")], {}, "the system text"),
-        ([said("hi " * 2_000)], {}, "the newest prompt"),
-        ([said("hi")], {"tools": [{"name": "x" * 9_000}]}, "the tool definitions"),
-        ([said("keep " * 2_000), answered("ok"), said("hi")], {"pins": [0]}, "the pinned messages"),
+        ([system_message("rule " * 2_000), user_message("hi")], {}, "the system text"),
+        ([user_message("hi " * 2_000)], {}, "the newest prompt"),
+        ([user_message("hi")], {"tools": [{"name": "x" * 9_000}]}, "the tool definitions"),
+        (
+            [user_message("keep " * 2_000), assistant_message("ok"), user_message("hi")],
+            {"pins": [0]},
+            "the pinned messages",
+        ),
     ],
 )
 def test_what_cannot_shrink_is_named(messages: list[Any], settings: dict[str, Any], part: str) -> None:
@@ -174,7 +202,7 @@ def test_what_cannot_shrink_is_named(messages: list[Any], settings: dict[str, An
 
 
 def test_a_limit_on_messages_is_kept() -> None:
-    messages = generated_session(300)
+    messages = generate_session(300)
 
     request = send(messages, Budget(100_000, messages=12))
 
@@ -183,7 +211,7 @@ def test_a_limit_on_messages_is_kept() -> None:
 
 
 def test_a_limit_on_turns_is_kept() -> None:
-    messages = generated_session(300)
+    messages = generate_session(300)
 
     request = send(messages, Budget(100_000, turns=4))
 
@@ -192,7 +220,7 @@ def test_a_limit_on_turns_is_kept() -> None:
 
 
 def test_a_limit_on_bytes_is_kept() -> None:
-    messages = generated_session(300)
+    messages = generate_session(300)
 
     request = send(messages, Budget(100_000, bytes=30_000))
 
@@ -205,21 +233,24 @@ def test_a_limit_on_bytes_is_kept() -> None:
 )
 def test_a_limit_that_cannot_be_kept_is_named_with_its_unit(budget: Budget, unit: str) -> None:
     with pytest.raises(CannotFitError) as refusal:
-        send([told("be"), said("hello there")], budget)
+        send([system_message("be"), user_message("hello there")], budget)
 
     assert refusal.value.unit == unit
 
 
 def test_a_call_that_may_still_be_running_is_no_request_yet() -> None:
     with pytest.raises(PendingToolCallsError) as pending:
-        send([said("go"), called("a", "b"), returned("a")], 1_000)
+        send([user_message("go"), tool_call_message("a", "b"), tool_result_message("a")], 1_000)
 
     assert pending.value.call_ids == ("b",)
     assert "interrupted=True" in str(pending.value)
-    assert contents(send([said("go"), called("a")], 1_000, interrupted=True))[-1] == "Interrupted by user."
+    assert (
+        contents(send([user_message("go"), tool_call_message("a")], 1_000, interrupted=True))[-1]
+        == "Interrupted by user."
+    )
 
 
-@pytest.mark.parametrize("messages", [[], [told("be")], [answered(""), told("be")]])
+@pytest.mark.parametrize("messages", [[], [system_message("be")], [assistant_message(""), system_message("be")]])
 def test_a_list_without_anything_to_answer_is_refused(messages: list[Any]) -> None:
     with pytest.raises(EmptyConversationError, match="append a user message"):
         send(messages, 1_000)
@@ -241,7 +272,7 @@ def test_the_reasoning_of_the_open_turn_stays_when_its_later_steps_have_none() -
     assert request.messages[2] is messages[1]
     assert request.messages[3] is messages[2]
     assert request.messages[-1] is messages[-1]
-    assert total(request.receipt.folded) > 70
+    assert position_count(request.receipt.compacted) > 70
 
 
 def test_tool_results_beside_the_newest_prompt_can_be_squeezed_and_its_words_cannot() -> None:
@@ -275,18 +306,18 @@ def test_excess_cache_marks_go_oldest_first() -> None:
 
 
 def test_a_policy_can_be_given_by_value() -> None:
-    messages = generated_session(200)
+    messages = generate_session(200)
 
     plain = send(messages, 6_000)
     spare = send(messages, 6_000, policy=read_policy("floor.digest_share = 0.005"))
 
-    assert spare.receipt.pruned
-    assert spare.receipt.folded == ()
-    assert plain.receipt.folded
+    assert spare.receipt.dropped
+    assert spare.receipt.compacted == ()
+    assert plain.receipt.compacted
 
 
 def test_an_edit_in_place_of_what_would_be_sent_is_noticed() -> None:
-    messages = [said("hi"), answered("hello"), said("more")]
+    messages = [user_message("hi"), assistant_message("hello"), user_message("more")]
     before = send(messages, 1_000)
     messages[2]["content"] = "more " * 300
 
@@ -296,20 +327,35 @@ def test_an_edit_in_place_of_what_would_be_sent_is_noticed() -> None:
 
 
 def test_a_different_list_is_not_taken_for_a_continuation() -> None:
-    before = send([said("hi"), answered("hello"), said("more")], 1_000)
+    before = send([user_message("hi"), assistant_message("hello"), user_message("more")], 1_000)
 
-    after = send([said("HI"), answered("hello"), said("more"), answered("x"), said("y")], 1_000, previous=before)
+    after = send(
+        [
+            user_message("HI"),
+            assistant_message("hello"),
+            user_message("more"),
+            assistant_message("x"),
+            user_message("y"),
+        ],
+        1_000,
+        previous=before,
+    )
 
     assert contents(after) == ["HI", "hello", "more", "x", "y"]
 
 
 def test_two_continuations_of_one_request_do_not_disturb_each_other() -> None:
-    base = [said("hi"), answered("hello")]
-    before = send([*base, said("a")], 1_000)
+    base = [user_message("hi"), assistant_message("hello")]
+    before = send([*base, user_message("a")], 1_000)
 
-    one = send([*base, said("a"), answered("1"), said("one")], 1_000, previous=before)
-    two = send([*base, said("a"), answered("2"), said("two")], 1_000, previous=before)
+    one = send([*base, user_message("a"), assistant_message("1"), user_message("one")], 1_000, previous=before)
+    two = send([*base, user_message("a"), assistant_message("2"), user_message("two")], 1_000, previous=before)
 
     assert contents(one) == ["hi", "hello", "a", "1", "one"]
     assert contents(two) == ["hi", "hello", "a", "2", "two"]
-    assert contents(send([*base, said("a"), answered("1")], 1_000, previous=before))[:4] == ["hi", "hello", "a", "1"]
+    assert contents(send([*base, user_message("a"), assistant_message("1")], 1_000, previous=before))[:4] == [
+        "hi",
+        "hello",
+        "a",
+        "1",
+    ]

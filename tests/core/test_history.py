@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from holdfast import MalformedInputError
 from holdfast.core.history import events as log
-from holdfast.core.history.records import KINDS, from_record, to_record
-from holdfast.core.history.scope import tool_result_text
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.core.history.records import EVENT_TYPES, from_record, to_record
+from holdfast.core.history.scope import tool_use_as_text
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 DONE = log.CompactionCompleted(success=True, stop=2, replacement=("Summary so far.",), summary_content="so far")
 
 
-def spoke(native: Json, scope: str = log.MAIN) -> log.MessageAppended:
+def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
@@ -27,17 +27,22 @@ def history(*events: log.Event) -> ToldHistory:
 
 
 def texts(told: ToldHistory, scope: str = log.MAIN) -> list[str]:
-    return [entry.message.text or str(entry.message.outline) for entry in told.context(scope).shown()]
+    return [entry.message.text or str(entry.message.outline) for entry in told.context(scope).visible_entries()]
 
 
-TALK = [spoke(said("one")), spoke(answered("1")), spoke(said("two")), spoke(answered("2"))]
+TALK = [
+    spoke(user_message("one")),
+    spoke(assistant_message("1")),
+    spoke(user_message("two")),
+    spoke(assistant_message("2")),
+]
 
 
 def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
     told = history(*TALK, DONE)
 
     assert texts(told) == ["Summary so far.", "two", "2"]
-    assert [entry.message.text for entry in told.context().folded()] == ["one", "1"]
+    assert [entry.message.text for entry in told.context().compacted_entries()] == ["one", "1"]
     told.append(log.ChangeUndone())
     assert texts(told) == ["one", "1", "two", "2"]
     told.append(log.ChangeRedone())
@@ -46,7 +51,7 @@ def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
 
 
 def test_what_is_said_after_a_change_stays_when_the_change_is_undone() -> None:
-    told = history(*TALK, DONE, spoke(said("three")), log.ChangeUndone())
+    told = history(*TALK, DONE, spoke(user_message("three")), log.ChangeUndone())
 
     assert texts(told) == ["one", "1", "two", "2", "three"]
 
@@ -70,7 +75,7 @@ def test_a_replacement_of_two_texts_is_a_prompt_and_an_answer() -> None:
         success=True, stop=4, replacement=("[Compacted conversation summary]\nx", "Understood.")
     )
 
-    roles = [(entry.message.role, entry.message.text) for entry in history(*TALK, fold).context().shown()]
+    roles = [(entry.message.role, entry.message.text) for entry in history(*TALK, fold).context().visible_entries()]
 
     assert roles == [("user", "[Compacted conversation summary]\nx"), ("assistant", "Understood.")]
 
@@ -90,10 +95,14 @@ def test_a_merged_summary_stands_before_the_first_prompts_own_words() -> None:
 
 
 def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
-    picture: Json = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}
+    picture: JsonMessage = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}
     fold = log.CompactionCompleted(success=True, stop=2, replacement=("Before: x",), is_merged=True)
 
-    (merged,) = history(spoke(said("one")), spoke(answered("1")), spoke(picture), fold).context().shown()
+    (merged,) = (
+        history(spoke(user_message("one")), spoke(assistant_message("1")), spoke(picture), fold)
+        .context()
+        .visible_entries()
+    )
 
     assert [type(part).__name__ for part in merged.message.parts] == ["Text", "Media"]
     assert merged.message.text == "Before: x"
@@ -101,7 +110,7 @@ def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
 
 @pytest.mark.seed("D-21", "D-24")
 def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
-    told = history(*TALK, DONE, log.ContextCleared(), spoke(said("new")))
+    told = history(*TALK, DONE, log.ContextCleared(), spoke(user_message("new")))
 
     assert texts(told) == ["new"]
     assert len(told) == 5
@@ -110,7 +119,10 @@ def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
 
 def test_a_rewind_hides_what_followed_and_a_fold_that_spoke_of_it() -> None:
     told = history(
-        *TALK, log.CompactionCompleted(success=True, stop=3, replacement=("x",)), log.Rewound(to=2), spoke(said("2b"))
+        *TALK,
+        log.CompactionCompleted(success=True, stop=3, replacement=("x",)),
+        log.Rewound(to=2),
+        spoke(user_message("2b")),
     )
 
     assert texts(told) == ["one", "1", "2b"]
@@ -136,10 +148,10 @@ def test_a_failed_compaction_is_counted_and_destroys_nothing() -> None:
     told = history(*TALK, log.CompactionStarted(stop=2), log.CompactionCompleted(success=False, error="timeout"))
 
     assert texts(told) == ["one", "1", "two", "2"]
-    assert told.facts.failures == 1
-    assert told.facts.running is None
+    assert told.session_state.compaction_failures == 1
+    assert told.session_state.running_compaction is None
     told.append(DONE)
-    assert told.facts.failures == 0
+    assert told.session_state.compaction_failures == 0
 
 
 def test_facts_are_those_last_told() -> None:
@@ -152,11 +164,19 @@ def test_facts_are_those_last_told() -> None:
         log.Pinned(position=0), log.Pinned(position=2), log.Unpinned(position=0), log.TurnInterrupted(),
     )  # fmt: skip
 
-    assert (told.facts.plan, told.facts.todos, dict(told.facts.skills)) == ("b", "t", {"y": "", "x": "2"})
-    assert (told.facts.system, told.facts.tools, told.facts.model) == ("s", ({"name": "run"},), "m")
-    assert told.facts.pins == frozenset({2})
+    assert (told.session_state.plan, told.session_state.todos, dict(told.session_state.skills)) == (
+        "b",
+        "t",
+        {"y": "", "x": "2"},
+    )
+    assert (told.session_state.system, told.session_state.tools, told.session_state.model) == (
+        "s",
+        ({"name": "run"},),
+        "m",
+    )
+    assert told.session_state.pins == frozenset({2})
     assert told.is_interrupted
-    told.append(spoke(said("on")))
+    told.append(spoke(user_message("on")))
     assert not told.is_interrupted
 
 
@@ -182,22 +202,23 @@ def test_an_event_that_cannot_be_true_is_refused_and_leaves_no_trace(event: log.
 
 
 DELEGATED = [
-    spoke(said("task")),
-    spoke(called("m1")), spoke(returned("m1", "top result")),
+    spoke(user_message("task")),
+    spoke(tool_call_message("m1")), spoke(tool_result_message("m1", "top result")),
     log.DelegationStarted(scope="d1", agent="researcher"),
     log.DelegationStarted(scope="d2", agent="writer"),
-    spoke(called("a1"), "d1"), spoke(returned("a1", "d1 result"), "d1"), spoke(answered("d1 answer"), "d1"),
-    spoke(called("b1"), "d2"), spoke(returned("b1", "d2 result"), "d2"),
+    spoke(tool_call_message("a1"), "d1"), spoke(tool_result_message("a1", "d1 result"), "d1"),
+    spoke(assistant_message("d1 answer"), "d1"),
+    spoke(tool_call_message("b1"), "d2"), spoke(tool_result_message("b1", "d2 result"), "d2"),
 ]  # fmt: skip
 
 
 def results(told: ToldHistory, scope: str) -> list[str]:
-    return [result.text for entry in told.context(scope).shown() for result in entry.message.results]
+    return [result.text for entry in told.context(scope).visible_entries() for result in entry.message.results]
 
 
 @pytest.mark.seed("B-1", "D-1", "D-3")
 def test_what_was_said_done_and_exchanged_between_agents_is_all_part_of_a_history() -> None:
-    roles = [entry.message.role for entry in history(*DELEGATED).context().shown()]
+    roles = [entry.message.role for entry in history(*DELEGATED).context().visible_entries()]
 
     assert set(roles) == {"user", "assistant", "tool"}
     assert len(roles) == sum(isinstance(event, log.MessageAppended) for event in DELEGATED)
@@ -229,14 +250,16 @@ def test_the_main_agent_can_be_limited_to_its_delegates_answers() -> None:
 
 
 def test_a_delegates_delegate_sees_what_its_parent_did() -> None:
-    told = history(*DELEGATED, log.DelegationStarted(scope="d3", agent="x", parent="d1"), spoke(answered("deep"), "d3"))
+    told = history(
+        *DELEGATED, log.DelegationStarted(scope="d3", agent="x", parent="d1"), spoke(assistant_message("deep"), "d3")
+    )
 
     assert results(told, "d3") == ["top result", "d1 result"]
 
 
 @pytest.mark.seed("B-23")
 def test_a_tools_use_as_text() -> None:
-    text = tool_result_text("search", '{"query": "x"}', '{"results": []}')
+    text = tool_use_as_text("search", '{"query": "x"}', '{"results": []}')
 
     assert text == '## Tool: search\n\n**Input:**\n{"query": "x"}\n\n**Output:**\n{"results": []}'
 
@@ -244,8 +267,8 @@ def test_a_tools_use_as_text() -> None:
 def test_the_names_others_know_are_kept() -> None:
     kinds = {"session.compaction_start", "session.compaction_complete", "session.truncation", "session.usage_info"}
 
-    assert kinds <= set(KINDS)
-    assert len(KINDS) == len(get_args(log.Event)) - 1
+    assert kinds <= set(EVENT_TYPES)
+    assert len(EVENT_TYPES) == len(get_args(log.Event)) - 1
 
 
 @pytest.mark.seed("C-35")
@@ -278,7 +301,7 @@ def test_fields_are_written_in_their_spelling() -> None:
     record = to_record(
         log.UsageMeasured(
             token_limit=100, current_tokens=50, messages_length=4, is_initial=True,
-            tokens=log.Breakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
+            tokens=log.TokenBreakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
         )
     )  # fmt: skip
 
@@ -300,7 +323,7 @@ def test_fields_are_written_in_their_spelling() -> None:
 def test_a_compaction_is_written_down_with_all_that_rebuilds_what_it_left() -> None:
     begun = log.CompactionStarted(
         trigger="manual", stop=2, custom_instructions="mind the tests",
-        tokens=log.Breakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
+        tokens=log.TokenBreakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
     )  # fmt: skip
     ended = log.CompactionCompleted(
         success=True, trigger="manual", stop=3, kept=(2,), replacement=("Summary so far.",), summary_content="so far",
@@ -342,7 +365,7 @@ def test_a_kind_nobody_knows_and_a_newer_schema_are_kept_as_they_are() -> None:
         {"type": "message.appended", "schema": 99, "data": {"format": "x", "native": {}}},
     ):
         event = from_record(record)
-        assert isinstance(event, log.Unknown)
+        assert isinstance(event, log.UnknownEvent)
         assert to_record(event) == record
         assert texts(history(*TALK, event)) == ["one", "1", "two", "2"]
 
@@ -373,7 +396,9 @@ def folded(start: int, stop: int, *, is_merged: bool) -> log.Event:
 
 
 POSITIONS = st.integers(0, 6)
-WORDS = st.sampled_from([said("hi"), answered("yes"), called("a"), returned("a")])
+WORDS = st.sampled_from(
+    [user_message("hi"), assistant_message("yes"), tool_call_message("a"), tool_result_message("a")]
+)
 CHANGES: st.SearchStrategy[log.Event] = st.one_of(
     st.builds(spoke, WORDS),
     st.builds(folded, POSITIONS, POSITIONS, is_merged=st.booleans()),
@@ -397,14 +422,14 @@ def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: l
     replayed = ToldHistory.replay(map(from_record, written), format_named)
 
     assert replayed.events == live.events
-    assert replayed.context().shown() == live.context().shown()
-    assert (replayed.facts, replayed.version) == (live.facts, live.version)
+    assert replayed.context().visible_entries() == live.context().visible_entries()
+    assert (replayed.session_state, replayed.version) == (live.session_state, live.version)
 
 
 @given(st.lists(CHANGES, max_size=20))
 def test_a_snapshot_does_not_change_and_nothing_said_is_ever_lost(events: list[log.Event]) -> None:
     told = history(*TALK)
-    snapshot, before = told.context(), told.context().shown()
+    snapshot, before = told.context(), told.context().visible_entries()
     said_so_far = list(told.entries)
     for event in events:
         try:
@@ -412,10 +437,10 @@ def test_a_snapshot_does_not_change_and_nothing_said_is_ever_lost(events: list[l
         except MalformedInputError:
             continue
 
-    assert snapshot.shown() == before
+    assert snapshot.visible_entries() == before
     assert told.entries[: len(said_so_far)] == said_so_far
 
 
 def test_a_history_that_nothing_has_changed_has_no_fold_to_take_back() -> None:
-    assert not history(*TALK).is_last_change_a_fold
-    assert history(*TALK, DONE).is_last_change_a_fold
+    assert not history(*TALK).is_last_change_a_compaction
+    assert history(*TALK, DONE).is_last_change_a_compaction

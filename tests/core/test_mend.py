@@ -4,73 +4,90 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.conversation.batching import GROUPED
-from holdfast.core.conversation.mend import Mended, mend
+from holdfast.core.conversation.batching import RESULTS_IN_ONE_MESSAGE
+from holdfast.core.conversation.mend import RepairedEntries, repair_entries
 from holdfast.core.conversation.view import Entry
-from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.wire.formats import format_named
 
 CHAT, ANTHROPIC = format_named("openai-chat"), format_named("anthropic-messages")
-OPENING = said("[The conversation before this point is not available.]")
-CLOSING = said("[No new message from the user.]")
+OPENING = user_message("[The conversation before this point is not available.]")
+CLOSING = user_message("[No new message from the user.]")
 
 
-def mended(*messages: Any, **how: Any) -> Mended:
-    return mend([Entry(CHAT.decode(native, index), index) for index, native in enumerate(messages)], **how)
+def mended(*messages: Any, **how: Any) -> RepairedEntries:
+    return repair_entries([Entry(CHAT.decode(native, index), index) for index, native in enumerate(messages)], **how)
 
 
-def sent(result: Mended) -> list[Any]:
+def sent(result: RepairedEntries) -> list[Any]:
     return [CHAT.encode(entry.message) for entry in result.entries]
 
 
-def what(result: Mended) -> list[tuple[int | None, str]]:
-    return [(repair.position, repair.what) for repair in result.repairs]
+def what(result: RepairedEntries) -> list[tuple[int | None, str]]:
+    return [(repair.position, repair.description) for repair in result.repairs]
 
 
 def test_a_call_that_was_interrupted_gets_a_result_that_says_so() -> None:
-    result = mended(said("go"), called("a", "b"), returned("a"), said("stop"))
+    result = mended(user_message("go"), tool_call_message("a", "b"), tool_result_message("a"), user_message("stop"))
 
     assert sent(result) == [
-        said("go"),
-        called("a", "b"),
-        returned("a"),
+        user_message("go"),
+        tool_call_message("a", "b"),
+        tool_result_message("a"),
         {"role": "tool", "tool_call_id": "b", "content": "Interrupted by user."},
-        said("stop"),
+        user_message("stop"),
     ]
     assert what(result) == [(1, "made up a result for call 'b'")]
 
 
 def test_a_call_the_assistant_went_on_from_gets_a_result_that_says_nothing_was_recorded() -> None:
-    result = mended(said("go"), called("a"), answered("well"), said("and?"))
+    result = mended(user_message("go"), tool_call_message("a"), assistant_message("well"), user_message("and?"))
 
     assert sent(result)[2] == {"role": "tool", "tool_call_id": "a", "content": "No result was recorded for this call."}
 
 
 def test_a_call_that_may_still_be_running_is_left_alone() -> None:
-    result = mended(said("go"), called("a", "b"), returned("a"))
+    result = mended(user_message("go"), tool_call_message("a", "b"), tool_result_message("a"))
 
-    assert sent(result) == [said("go"), called("a", "b"), returned("a")]
+    assert sent(result) == [user_message("go"), tool_call_message("a", "b"), tool_result_message("a")]
     assert result.pending == ("b",)
 
 
 def test_the_callers_word_that_the_turn_was_interrupted_settles_it() -> None:
-    result = mended(said("go"), called("a"), is_interrupted=True)
+    result = mended(user_message("go"), tool_call_message("a"), is_interrupted=True)
 
     assert sent(result)[2] == {"role": "tool", "tool_call_id": "a", "content": "Interrupted by user."}
     assert result.pending == ()
 
 
 def test_a_late_result_takes_its_place() -> None:
-    result = mended(said("go"), called("a"), said("wait"), returned("a", "late"))
+    result = mended(user_message("go"), tool_call_message("a"), user_message("wait"), tool_result_message("a", "late"))
 
-    assert sent(result) == [said("go"), called("a"), returned("a", "late"), said("wait")]
+    assert sent(result) == [
+        user_message("go"),
+        tool_call_message("a"),
+        tool_result_message("a", "late"),
+        user_message("wait"),
+    ]
     assert what(result) == [(1, "moved the late result of 'a' to its call")]
 
 
 def test_an_orphaned_and_a_duplicate_result_are_removed() -> None:
-    result = mended(said("go"), returned("x"), called("a"), returned("a", "1"), returned("a", "2"))
+    result = mended(
+        user_message("go"),
+        tool_result_message("x"),
+        tool_call_message("a"),
+        tool_result_message("a", "1"),
+        tool_result_message("a", "2"),
+    )
 
-    assert sent(result) == [said("go"), called("a"), returned("a", "1")]
+    assert sent(result) == [user_message("go"), tool_call_message("a"), tool_result_message("a", "1")]
     assert what(result) == [
         (1, "removed a result for 'x' that answers no open call"),
         (4, "removed a result for 'a' that answers no open call"),
@@ -78,7 +95,13 @@ def test_an_orphaned_and_a_duplicate_result_are_removed() -> None:
 
 
 def test_a_result_belongs_to_the_nearest_call_before_it() -> None:
-    result = mended(said("go"), called("a"), said("again"), called("a"), returned("a", "second"))
+    result = mended(
+        user_message("go"),
+        tool_call_message("a"),
+        user_message("again"),
+        tool_call_message("a"),
+        tool_result_message("a", "second"),
+    )
 
     assert [message.get("content") for message in sent(result)] == [
         "go",
@@ -91,10 +114,16 @@ def test_a_result_belongs_to_the_nearest_call_before_it() -> None:
 
 
 def test_a_repeated_id_is_replaced_on_both_sides_by_one_that_depends_on_its_position() -> None:
-    result = mended(said("go"), called("a"), returned("a", "1"), called("a"), returned("a", "2"))
+    result = mended(
+        user_message("go"),
+        tool_call_message("a"),
+        tool_result_message("a", "1"),
+        tool_call_message("a"),
+        tool_result_message("a", "2"),
+    )
 
     assert sent(result)[3]["tool_calls"][0]["id"] == "a_3_0"
-    assert sent(result)[4] == returned("a_3_0", "2")
+    assert sent(result)[4] == tool_result_message("a_3_0", "2")
     assert what(result) == [
         (3, "renamed a repeated, empty or unusable call id to 'a_3_0'"),
         (4, "renamed its call id accordingly"),
@@ -102,51 +131,68 @@ def test_a_repeated_id_is_replaced_on_both_sides_by_one_that_depends_on_its_posi
 
 
 def test_an_empty_id_becomes_a_real_one() -> None:
-    result = mended(said("go"), called(""), returned("", "1"))
+    result = mended(user_message("go"), tool_call_message(""), tool_result_message("", "1"))
 
     assert sent(result)[1]["tool_calls"][0]["id"] == "call_1_0"
-    assert sent(result)[2] == returned("call_1_0", "1")
+    assert sent(result)[2] == tool_result_message("call_1_0", "1")
 
 
 def test_two_calls_of_one_message_with_one_id_get_a_result_each() -> None:
-    result = mended(said("go"), called("a", "a"), returned("a", "1"), returned("a", "2"))
+    result = mended(
+        user_message("go"), tool_call_message("a", "a"), tool_result_message("a", "1"), tool_result_message("a", "2")
+    )
 
     assert [message.get("tool_call_id") for message in sent(result)[2:]] == ["a", "a_1_1"]
     assert [message["content"] for message in sent(result)[2:]] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
-    "empty", [answered(""), answered(" \n"), {"role": "assistant", "content": None}, said(""), told("")]
+    "empty",
+    [
+        assistant_message(""),
+        assistant_message(" \n"),
+        {"role": "assistant", "content": None},
+        user_message(""),
+        system_message(""),
+    ],
 )
 def test_an_empty_turn_is_removed(empty: Any) -> None:
-    result = mended(said("go"), answered("ok"), empty, said("next"))
+    result = mended(user_message("go"), assistant_message("ok"), empty, user_message("next"))
 
-    assert sent(result) == [said("go"), answered("ok"), said("next")]
+    assert sent(result) == [user_message("go"), assistant_message("ok"), user_message("next")]
     assert what(result) == [(2, f"removed an empty {empty['role']} turn")]
 
 
 def test_reasoning_that_led_to_nothing_is_removed() -> None:
-    result = mended(said("go"), {"role": "assistant", "content": "", "reasoning_content": "hm"}, said("next"))
+    result = mended(
+        user_message("go"), {"role": "assistant", "content": "", "reasoning_content": "hm"}, user_message("next")
+    )
 
-    assert sent(result) == [said("go"), said("next")]
+    assert sent(result) == [user_message("go"), user_message("next")]
     assert what(result) == [(1, "removed a turn of reasoning that led to nothing")]
 
 
 def test_a_conversation_begins_with_a_user_and_ends_with_one() -> None:
-    result = mended(told("be"), answered("hello"))
+    result = mended(system_message("be"), assistant_message("hello"))
 
-    assert sent(result) == [told("be"), OPENING, answered("hello"), CLOSING]
+    assert sent(result) == [system_message("be"), OPENING, assistant_message("hello"), CLOSING]
 
 
 def test_a_system_message_at_the_end_is_no_last_word() -> None:
-    result = mended(said("go"), told("be brief"))
+    result = mended(user_message("go"), system_message("be brief"))
 
-    assert sent(result) == [said("go"), told("be brief")]
+    assert sent(result) == [user_message("go"), system_message("be brief")]
     assert result.repairs == []
 
 
 def test_messages_that_were_fine_stay_the_same_objects() -> None:
-    messages = [said("go"), called("a"), said("stop"), called("b"), returned("b")]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        user_message("stop"),
+        tool_call_message("b"),
+        tool_result_message("b"),
+    ]
     result = mended(*messages)
 
     kept = [entry for entry in result.entries if entry.position is not None]
@@ -156,7 +202,9 @@ def test_messages_that_were_fine_stay_the_same_objects() -> None:
 
 def anthropic(*messages: Any) -> list[Any]:
     entries = [Entry(ANTHROPIC.decode(native, index), index) for index, native in enumerate(messages)]
-    return [ANTHROPIC.encode(entry.message) for entry in mend(entries, batching=GROUPED).entries]
+    return [
+        ANTHROPIC.encode(entry.message) for entry in repair_entries(entries, batching=RESULTS_IN_ONE_MESSAGE).entries
+    ]
 
 
 USE = {"role": "assistant", "content": [{"type": "tool_use", "id": name, "name": "run", "input": {}} for name in "ab"]}

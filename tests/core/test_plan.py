@@ -16,17 +16,24 @@ from holdfast import (
     validate,
 )
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import completed
-from holdfast.core.planning.cost import PRICES
-from holdfast.core.planning.plan import make_plan, outlook_of, rounds
+from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.cost import PROVIDER_PRICES
+from holdfast.core.planning.plan import make_plan, plan_input_of, plan_rounds
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Summary
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, Summary
 from holdfast.core.planning.view import View
-from holdfast.testing.chat import Json, answered, called, returned, said, told
-from holdfast.testing.histories import chat_histories, sound_chat_histories
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.histories import chat_histories, valid_chat_histories
+from holdfast.testing.sessions import generate_session
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
@@ -34,11 +41,11 @@ COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
 DEFAULT = PRESETS["default"]
 
 
-def spoke(native: Json) -> log.MessageAppended:
+def spoke(native: JsonMessage) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native)
 
 
-def heard(messages: list[Json], *events: log.Event) -> ToldHistory:
+def heard(messages: list[JsonMessage], *events: log.Event) -> ToldHistory:
     return ToldHistory.replay([*map(spoke, messages), *events], format_named)
 
 
@@ -50,13 +57,13 @@ def situation(budget: int = 16_000, **fields: Any) -> Situation:
 def settle(history: ToldHistory, policy: Policy, how: Situation) -> View:
     """Carry out what needs nobody's help, and return what is sent."""
     view = None
-    for plan in rounds(history, policy, lambda: how):
+    for plan in plan_rounds(history, policy, lambda: how):
         view = plan.view
         for step in plan.now:
-            assert isinstance(step, FoldSpan)
+            assert isinstance(step, CompactSpan)
             rule = policy.fold or policy.emergency
             assert rule is not None
-            history.append(completed(step, rule, outlook_of(history, policy, how)))
+            history.append(compaction_completed_event(step, rule, plan_input_of(history, policy, how)))
     assert view is not None
     return view
 
@@ -70,7 +77,7 @@ def sent(view: View) -> list[Any]:
 
 @given(chat_histories(), st.sampled_from(sorted(PRESETS)), st.sampled_from([700, 3_000, 100_000]), st.booleans())
 def test_every_view_is_valid_and_fits_whatever_came_before(
-    messages: list[Json],
+    messages: list[JsonMessage],
     name: str,
     budget: int,
     has_summariser: bool,  # noqa: FBT001
@@ -82,11 +89,11 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
         return
 
     assert validate(sent(plan.view), "openai-chat") == []
-    assert plan.view.tokens <= how.room
+    assert plan.view.tokens <= how.message_budget
 
 
 @given(chat_histories(), st.sampled_from(sorted(PRESETS)), st.sampled_from([700, 3_000]))
-def test_the_same_log_gives_the_same_plan(messages: list[Json], name: str, budget: int) -> None:
+def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str, budget: int) -> None:
     history, how = heard(messages), situation(budget, has_summariser=True)
     try:
         plan = make_plan(history, PRESETS[name], how)
@@ -97,16 +104,18 @@ def test_the_same_log_gives_the_same_plan(messages: list[Json], name: str, budge
     assert make_plan(ToldHistory.replay(history.events, format_named), PRESETS[name], how) == plan
 
 
-@given(sound_chat_histories(), st.sampled_from(sorted(PRESETS)))
-def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages: list[Json], name: str) -> None:
+@given(valid_chat_histories(), st.sampled_from(sorted(PRESETS)))
+def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages: list[JsonMessage], name: str) -> None:
     view = make_plan(heard(messages), PRESETS[name], situation(1_000_000, has_summariser=True)).view
 
-    assert not view.is_floored
+    assert not view.is_fitted
     assert sent(view) == messages
 
 
-@given(sound_chat_histories(max_turns=12), st.sampled_from(sorted(PRESETS)), st.integers(1_500, 6_000))
-def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(messages: list[Json], name: str, budget: int) -> None:
+@given(valid_chat_histories(max_turns=12), st.sampled_from(sorted(PRESETS)), st.integers(1_500, 6_000))
+def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(
+    messages: list[JsonMessage], name: str, budget: int
+) -> None:
     history, how = heard(messages), situation(budget)
     try:
         view = settle(history, PRESETS[name], how) if name == "default" else make_plan(history, PRESETS[name], how).view
@@ -119,9 +128,9 @@ def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(messages: list
     assert [one for one in out if one["role"] == "system"] == [one for one in messages if one["role"] == "system"]
 
 
-@given(sound_chat_histories(max_turns=12), st.integers(1_500, 6_000))
+@given(valid_chat_histories(max_turns=12), st.integers(1_500, 6_000))
 def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
-    messages: list[Json], budget: int
+    messages: list[JsonMessage], budget: int
 ) -> None:
     history, how = ToldHistory(format_named), situation(budget, is_interrupted=False)
     before: list[Any] = []
@@ -138,7 +147,7 @@ def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
             return
         out = sent(view)
         is_changed = any(not isinstance(event, log.MessageAppended) for event in history.events[changes:])
-        assert is_changed or view.is_floored or out[: len(before)] == before
+        assert is_changed or view.is_fitted or out[: len(before)] == before
         before = out
 
 
@@ -151,7 +160,7 @@ def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
 
 
 def test_nothing_is_touched_below_the_lines() -> None:
-    messages = generated_session(60)
+    messages = generate_session(60)
 
     plan = make_plan(heard(messages), DEFAULT, situation(100_000))
 
@@ -161,21 +170,21 @@ def test_nothing_is_touched_below_the_lines() -> None:
 
 @pytest.mark.seed("A-45")
 def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> None:
-    history, how = heard(generated_session(300)), situation(16_000)
+    history, how = heard(generate_session(300)), situation(16_000)
 
     view = settle(history, DEFAULT, how)
 
     fold = history.events[-1]
     assert isinstance(fold, log.CompactionCompleted)
     assert fold.success
-    assert fold.post_compaction_tokens == view.tokens < 0.2 * how.room
+    assert fold.post_compaction_tokens == view.tokens < 0.2 * how.message_budget
     assert view.entries[0].message.role == "system"
     assert view.entries[1].message.text.startswith("[Summary of ")
-    assert not view.is_floored
+    assert not view.is_fitted
 
 
 def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
-    plan = make_plan(heard(generated_session(300)), DEFAULT, situation(16_000, prices=PRICES["gpt-4o"]))
+    plan = make_plan(heard(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
 
     assert "of what may be sent; folding to about" in plan.reasons[0]
     assert "requests (gpt-4o prices)" in plan.reasons[0]
@@ -185,37 +194,47 @@ def grown_to(share: float, how: Situation) -> ToldHistory:
     """Return a conversation whose messages fill this share of their room."""
     history = ToldHistory(format_named)
     for number in range(10_000):
-        history.append(spoke(said(f"question {number} " + "word " * 40)))
-        if history.projection(COUNTER).tokens >= share * how.room:
+        history.append(spoke(user_message(f"question {number} " + "word " * 40)))
+        if history.projection(COUNTER).tokens >= share * how.message_budget:
             break
-        history.append(spoke(answered(f"answer {number} " + "word " * 40)))
+        history.append(spoke(assistant_message(f"answer {number} " + "word " * 40)))
     return history
 
 
 def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough() -> None:
     how = situation(16_000)
     often = grown_to(0.85, how)
-    seldom = heard([said("word " * 13_000), answered("b"), said("c"), answered("d"), said("e")])
+    seldom = heard(
+        [
+            user_message("word " * 13_000),
+            assistant_message("b"),
+            user_message("c"),
+            assistant_message("d"),
+            user_message("e"),
+        ]
+    )
 
-    assert 0.8 < seldom.projection(COUNTER).tokens / how.room < 0.95
+    assert 0.8 < seldom.projection(COUNTER).tokens / how.message_budget < 0.95
     assert make_plan(often, DEFAULT, how).now != ()
     assert "its prefix was read" in make_plan(often, DEFAULT, how).reasons[0]
     assert make_plan(seldom, DEFAULT, how).now == ()
 
 
 def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
-    few = heard([*({"role": "user", "content": "w " * 2_000} for _ in range(5)), answered("x"), said("now")])
+    few = heard(
+        [*({"role": "user", "content": "w " * 2_000} for _ in range(5)), assistant_message("x"), user_message("now")]
+    )
 
-    assert make_plan(few, DEFAULT, situation(12_000, prices=PRICES["none"])).now != ()
-    assert make_plan(few, DEFAULT, situation(12_000, prices=PRICES["deepseek"])).now == ()
+    assert make_plan(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["none"])).now != ()
+    assert make_plan(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["deepseek"])).now == ()
 
 
 def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
-    how = situation(16_000, prices=PRICES["anthropic"])
+    how = situation(16_000, prices=PROVIDER_PRICES["anthropic"])
     talk = grown_to(0.65, how)
 
     assert make_plan(talk, DEFAULT, how).now == ()
-    cold = make_plan(talk, DEFAULT, situation(16_000, prices=PRICES["anthropic"], idle_seconds=301))
+    cold = make_plan(talk, DEFAULT, situation(16_000, prices=PROVIDER_PRICES["anthropic"], idle_seconds=301))
     assert "the prompt cache has expired" in cold.reasons[0]
     assert len(cold.now) == 1
 
@@ -228,7 +247,7 @@ def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once
     talk.append(log.CompactionStarted(stop=1))
 
     assert plan.now == ()
-    assert [step.by for step in plan.later if isinstance(step, FoldSpan)] == ["summary"]
+    assert [step.by for step in plan.later if isinstance(step, CompactSpan)] == ["summary"]
     assert make_plan(talk, DEFAULT, how).later == ()
 
 
@@ -237,12 +256,20 @@ def test_at_the_hard_line_nobody_waits_for_a_summary() -> None:
 
     plan = make_plan(grown_to(0.96, how), DEFAULT, how)
 
-    assert [step.by for step in plan.now if isinstance(step, FoldSpan)] == ["digest"]
+    assert [step.by for step in plan.now if isinstance(step, CompactSpan)] == ["digest"]
 
 
 def test_a_fold_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answered() -> None:
-    steps = [one for n in range(120) for one in (called(f"c{n}"), returned(f"c{n}", f"line {n} " * 60))]
-    messages = [told("be"), said("old"), answered("yes"), said("Find all callers, never edit."), *steps]
+    steps = [
+        one for n in range(120) for one in (tool_call_message(f"c{n}"), tool_result_message(f"c{n}", f"line {n} " * 60))
+    ]
+    messages = [
+        system_message("be"),
+        user_message("old"),
+        assistant_message("yes"),
+        user_message("Find all callers, never edit."),
+        *steps,
+    ]
     history = heard(messages)
 
     out = sent(settle(history, DEFAULT, situation(16_000)))
@@ -254,10 +281,18 @@ def test_a_fold_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answ
 
 
 def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
-    talk: list[Json] = [said("Always use spaces, never tabs, in src/report/totals.py."), answered("Noted.")]
+    talk: list[JsonMessage] = [
+        user_message("Always use spaces, never tabs, in src/report/totals.py."),
+        assistant_message("Noted."),
+    ]
     for number in range(200):
-        talk += [said(f"step {number}"), called(f"c{number}"), returned(f"c{number}", "out " * 60), answered("done")]
-    history = heard([*talk, said("now")])
+        talk += [
+            user_message(f"step {number}"),
+            tool_call_message(f"c{number}"),
+            tool_result_message(f"c{number}", "out " * 60),
+            assistant_message("done"),
+        ]
+    history = heard([*talk, user_message("now")])
 
     summary = sent(settle(history, DEFAULT, situation(16_000)))[0]["content"]
 
@@ -269,10 +304,13 @@ def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
 @pytest.mark.parametrize("budget", [600, 768, 1_024, 2_048])
 def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: int) -> None:
     rule = "Never touch poetry.lock, and answer in French."
-    turns = [said(rule), answered("Entendu.")]
+    turns = [user_message(rule), assistant_message("Entendu.")]
     for number in range(12):
-        turns += [said(f"Question {number}: what of the tide?"), answered(f"Answer {number}: " + "it ebbs " * budget)]
-    history = heard([*turns[: budget // 100], said("And now?")])
+        turns += [
+            user_message(f"Question {number}: what of the tide?"),
+            assistant_message(f"Answer {number}: " + "it ebbs " * budget),
+        ]
+    history = heard([*turns[: budget // 100], user_message("And now?")])
 
     view = settle(history, DEFAULT, situation(budget))
 
@@ -282,10 +320,10 @@ def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: in
 
 def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
     history, how = ToldHistory(format_named), situation(4_000)
-    history.append(spoke(said("The launch code is 7319-ALPHA in config/launch.yaml.")))
+    history.append(spoke(user_message("The launch code is 7319-ALPHA in config/launch.yaml.")))
     for number in range(400):
-        history.append(spoke(answered(f"answer {number} " + "word " * 30)))
-        history.append(spoke(said(f"question {number} " + "word " * 30)))
+        history.append(spoke(assistant_message(f"answer {number} " + "word " * 30)))
+        history.append(spoke(user_message(f"question {number} " + "word " * 30)))
         settle(history, DEFAULT, how)
 
     folds = [event for event in history.events if isinstance(event, log.CompactionCompleted)]
@@ -295,7 +333,10 @@ def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
 
 
 def test_a_fold_that_would_free_too_little_is_not_made() -> None:
-    messages = [said("word " * 14_000), *(one for n in range(6) for one in (answered(f"a{n}"), said(f"q{n}")))]
+    messages = [
+        user_message("word " * 14_000),
+        *(one for n in range(6) for one in (assistant_message(f"a{n}"), user_message(f"q{n}"))),
+    ]
     history = heard(messages, log.Pinned(position=0))
 
     plan = make_plan(history, DEFAULT, situation(16_000, pins=frozenset({0})))
@@ -305,13 +346,15 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
 
 @pytest.mark.seed("A-45")
 def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> None:
-    history = heard([said("a"), answered("b"), said("c"), answered("d"), said("e")])
-    outlook = outlook_of(history, PRESETS["co-cli"], situation())
-    step = FoldSpan(start=0, stop=4, by="marker", count=4)
+    history = heard(
+        [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), user_message("e")]
+    )
+    outlook = plan_input_of(history, PRESETS["co-cli"], situation())
+    step = CompactSpan(start=0, stop=4, by="marker", count=4)
     rule = PRESETS["co-cli"].fold
     assert rule is not None
 
-    event = completed(step, rule, outlook, Summary("word " * 100))
+    event = compaction_completed_event(step, rule, outlook, Summary("word " * 100))
     history.append(event)
 
     assert not event.success
@@ -324,31 +367,37 @@ def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> 
     how = situation(16_000)
     history = grown_to(0.97, how)
     step = make_plan(history, DEFAULT, how).now[0]
-    assert isinstance(step, FoldSpan)
+    assert isinstance(step, CompactSpan)
 
     history.append(log.CompactionCompleted(success=False, stop=step.stop, error="no smaller"))
 
     assert make_plan(history, DEFAULT, how).now == ()
-    history.append(spoke(answered("more")))
-    history.append(spoke(said("and more " * 100)))
+    history.append(spoke(assistant_message("more")))
+    history.append(spoke(user_message("and more " * 100)))
     assert len(make_plan(history, DEFAULT, how).now) == 1
 
 
 @pytest.mark.seed("A-45")
 def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_everything() -> None:
-    talk = [said("look"), called("a"), returned("a", "data " * 13_000), answered("seen"), said("and now")]
-    talk += [called("b"), returned("b", "data"), answered("ok"), said("go on")]
+    talk = [
+        user_message("look"),
+        tool_call_message("a"),
+        tool_result_message("a", "data " * 13_000),
+        assistant_message("seen"),
+        user_message("and now"),
+    ]
+    talk += [tool_call_message("b"), tool_result_message("b", "data"), assistant_message("ok"), user_message("go on")]
 
     plan = make_plan(heard(talk), DEFAULT, situation(16_000))
 
-    assert plan.now == (OffloadOutputs(line=3, max_chars=2_000),)
+    assert plan.now == (OffloadOutputs(before=3, max_chars=2_000),)
 
 
 def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
-    history = heard([one for n in range(30) for one in (said(f"q{n}"), answered(f"a{n}"))][:-1])
+    history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=60), counter=COUNTER)
 
-    assert [type(step) for step in make_plan(history, DEFAULT, how).now] == [FoldSpan]
+    assert [type(step) for step in make_plan(history, DEFAULT, how).now] == [CompactSpan]
     settle(history, DEFAULT, how)
     assert len(history.projection(COUNTER)) < 30
 
@@ -362,19 +411,19 @@ def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
     ],
 )
 def test_a_conversation_is_as_full_as_the_limit_that_is_nearest(budget: Budget, share: float) -> None:
-    talk = [said("one " * 8), answered("1"), said("two " * 8), answered("2")]
+    talk = [user_message("one " * 8), assistant_message("1"), user_message("two " * 8), assistant_message("2")]
     how = Situation(budget=budget, window=16_000, counter=COUNTER)
 
-    assert outlook_of(heard(talk), DEFAULT, how).fill == pytest.approx(share)
+    assert plan_input_of(heard(talk), DEFAULT, how).fill == pytest.approx(share)
 
 
 def test_a_damaged_history_is_mended_in_every_view() -> None:
-    history = heard([said("a"), called("x"), said("b")])
+    history = heard([user_message("a"), tool_call_message("x"), user_message("b")])
 
     view = make_plan(history, DEFAULT, situation(16_000)).view
 
-    assert view.is_floored
-    assert [repair.what for repair in view.repairs] == ["made up a result for call 'x'"]
+    assert view.is_fitted
+    assert [repair.description for repair in view.repairs] == ["made up a result for call 'x'"]
     assert "floor: mended 1" in view.reasons[0]
 
 
@@ -386,8 +435,12 @@ def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: lis
     history, how = ToldHistory(format_named), situation(2_000)
     for number, move in enumerate(moves):
         made: dict[str, list[log.Event]] = {
-            "say": [spoke(said(f"question {number} " + "word " * 50))],
-            "answer": [spoke(called(f"c{number}")), spoke(returned(f"c{number}", "out " * 50)), spoke(answered("ok"))],
+            "say": [spoke(user_message(f"question {number} " + "word " * 50))],
+            "answer": [
+                spoke(tool_call_message(f"c{number}")),
+                spoke(tool_result_message(f"c{number}", "out " * 50)),
+                spoke(assistant_message("ok")),
+            ],
             "undo": [log.ChangeUndone()],
             "redo": [log.ChangeRedone()],
             "clear": [log.ContextCleared()],
@@ -405,13 +458,13 @@ def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: lis
             except (EmptyConversationError, CannotFitError):
                 continue
             assert validate(sent(view), "openai-chat") == []
-            assert view.tokens <= how.room
+            assert view.tokens <= how.message_budget
 
 
 def test_settings_of_the_default_can_be_changed_in_words() -> None:
     policy = read_policy("[fold]\nhard_share = 0.9\nsoft_share = 0.9\ntail_share = 0.3")
-    history, how = heard(generated_session(300)), situation(16_000)
+    history, how = heard(generate_session(300)), situation(16_000)
 
     view = settle(history, policy, how)
 
-    assert 0.2 * how.room < view.tokens < 0.45 * how.room
+    assert 0.2 * how.message_budget < view.tokens < 0.45 * how.message_budget

@@ -6,16 +6,23 @@ from typing import Any
 import pytest
 
 from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, SettingsError, counter_for
-from holdfast.core.conversation.batching import ITEMS
+from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import completed
-from holdfast.core.planning.plan import make_plan, outlook_of
+from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.plan import make_plan, plan_input_of
 from holdfast.core.planning.presets import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.testing.chat import Json, answered, called, returned, said, told
-from holdfast.testing.items import function_call, function_output, output_message
+from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.items import function_call_item, function_output_item, output_message_item
 from holdfast.testing.planned import Planned
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
@@ -23,7 +30,7 @@ from holdfast.wire.formats import format_named
 COUNTER = counter_for("gpt-5")
 
 
-def heard(messages: list[Json], *events: log.Event, format_name: str = "openai-chat") -> ToldHistory:
+def heard(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> ToldHistory:
     said_so = [log.MessageAppended(format=format_name, native=native) for native in messages]
     return ToldHistory.replay([*said_so, *events], format_named)
 
@@ -33,18 +40,25 @@ def situation(budget: int = 16_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(budget), counter=COUNTER, **settings)
 
 
-def loop(steps: int) -> list[Json]:
-    return [one for number in range(steps) for one in (called(f"c{number}"), returned(f"c{number}"))]
+def loop(steps: int) -> list[JsonMessage]:
+    return [
+        one for number in range(steps) for one in (tool_call_message(f"c{number}"), tool_result_message(f"c{number}"))
+    ]
 
 
-LONG = [one for _ in range(60) for one in (said("word " * 60), answered("word " * 60))]
+LONG = [one for _ in range(60) for one in (user_message("word " * 60), assistant_message("word " * 60))]
 
 
 def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_request() -> None:
     player, large = Planned(PRESETS["default"]), "\n".join(f"line {number} of a page" for number in range(4_000))
-    talk = [said("Rule 0: never touch T0."), called("c0"), returned("c0", large), answered("done")]
+    talk = [
+        user_message("Rule 0: never touch T0."),
+        tool_call_message("c0"),
+        tool_result_message("c0", large),
+        assistant_message("done"),
+    ]
     player.prepare(talk[:3], 16_000)
-    talk += [said("Rule 1: never touch T1."), called("c1"), returned("c1", large)]
+    talk += [user_message("Rule 1: never touch T1."), tool_call_message("c1"), tool_result_message("c1", large)]
 
     first, *rest = player.prepare(talk, 16_000)
 
@@ -58,7 +72,9 @@ def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("has_summariser", [False, True])
 def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summariser: bool) -> None:  # noqa: FBT001
-    history = heard([said("PIN: never deploy"), answered("ok"), *LONG, said("now")], log.Pinned(position=0))
+    history = heard(
+        [user_message("PIN: never deploy"), assistant_message("ok"), *LONG, user_message("now")], log.Pinned(position=0)
+    )
 
     view = make_plan(history, PRESETS[name], situation(2_000, has_summariser=has_summariser)).view
 
@@ -67,7 +83,15 @@ def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summaris
 
 @pytest.mark.parametrize(("name", "length"), [("co-cli", 3_000), ("cowagent", 30_000)])
 def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
-    messages = [said("a"), called("x"), returned("x", "y" * length), answered("b"), said("c"), answered("d"), said("e")]
+    messages = [
+        user_message("a"),
+        tool_call_message("x"),
+        tool_result_message("x", "y" * length),
+        assistant_message("b"),
+        user_message("c"),
+        assistant_message("d"),
+        user_message("e"),
+    ]
     history = heard(messages, log.Pinned(position=2))
 
     view = make_plan(history, PRESETS[name], situation(100_000)).view
@@ -78,28 +102,30 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("has_summariser", [False, True])
 def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summariser: bool) -> None:  # noqa: FBT001
-    messages = [said("hi"), answered("hello"), said("THE TASK"), *loop(60)]
+    messages = [user_message("hi"), assistant_message("hello"), user_message("THE TASK"), *loop(60)]
     player = Planned(PRESETS[name], has_summariser=has_summariser, summary="It went well.")
 
     sent = player.prepare(messages, 100_000)
 
-    assert said("THE TASK") in sent
+    assert user_message("THE TASK") in sent
 
 
 def test_a_run_of_items_with_another_call_in_it_is_one_batch() -> None:
     items = [
-        function_call("A"), output_message("And:", "msg_2"), function_call("B"),
-        function_output("A", "a"), function_output("B", "b"),
+        function_call_item("A"), output_message_item("And:", "msg_2"), function_call_item("B"),
+        function_output_item("A", "a"), function_output_item("B", "b"),
     ]  # fmt: skip
     wire = format_named("openai-responses")
     messages = [wire.decode(item, index) for index, item in enumerate(items)]
 
     assert cut_points(messages) == [0, 5]
-    assert wire.batching == ITEMS
+    assert wire.batching == CALLS_AS_ITEMS
 
 
 def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
-    view = make_plan(heard([said("word " * 60_000), said("now")]), PRESETS["inkeep"], situation(1_000_000)).view
+    view = make_plan(
+        heard([user_message("word " * 60_000), user_message("now")]), PRESETS["inkeep"], situation(1_000_000)
+    ).view
 
     assert [entry.message.text for entry in view.entries] == [
         "[Previous conversation history truncated - 1 earlier messages]",
@@ -108,16 +134,16 @@ def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
 
 
 def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -> None:
-    history = heard([one for n in range(30) for one in (said(f"q{n}"), answered(f"a{n}"))][:-1])
+    history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=40), counter=COUNTER)
 
     steps = make_plan(history, PRESETS["default"], how).now
 
-    assert [type(step) for step in steps] == [FoldSpan]
+    assert [type(step) for step in steps] == [CompactSpan]
 
 
 def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> None:
-    history = heard([one for n in range(9) for one in (said(f"q{n}"), answered(f"a{n}"))][:-1])
+    history = heard([one for n in range(9) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
 
     plan = make_plan(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summariser=True))
 
@@ -126,14 +152,14 @@ def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> N
 
 
 def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> None:
-    talk = [said("word " * 300), answered("word " * 300)] * 6
+    talk = [user_message("word " * 300), assistant_message("word " * 300)] * 6
     failure = log.CompactionCompleted(success=False, stop=1, error="timeout")
     how = situation(6_000, has_summariser=True)
 
-    resting = heard([*talk, said("now")], failure, failure, failure)
+    resting = heard([*talk, user_message("now")], failure, failure, failure)
     assert make_plan(resting, PRESETS["inkeep"], how).now == ()
     for number in range(20):
-        resting.append(log.MessageAppended(format="openai-chat", native=said(f"more {number}")))
+        resting.append(log.MessageAppended(format="openai-chat", native=user_message(f"more {number}")))
 
     assert len(make_plan(resting, PRESETS["inkeep"], how).now) == 1
 
@@ -141,24 +167,26 @@ def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> N
 @pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])
 @pytest.mark.seed("C-58")
 def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
-    history = heard([*LONG, said("now")])
+    history = heard([*LONG, user_message("now")])
     for name in ("copilot", "inkeep"):
         rule = PRESETS[name].fold
         assert rule is not None
-        step = FoldSpan(start=0, stop=100, by="summary", count=100)
-        event = completed(step, rule, outlook_of(history, PRESETS[name], situation()), summary)
+        step = CompactSpan(start=0, stop=100, by="summary", count=100)
+        event = compaction_completed_event(step, rule, plan_input_of(history, PRESETS[name], situation()), summary)
 
         assert (event.success, event.error) == (False, "the summary is empty")
 
 
 def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
     trimmed = log.CompactionCompleted(success=True, start=0, stop=34)
-    history = heard([*LONG, said("now")], trimmed)
+    history = heard([*LONG, user_message("now")], trimmed)
     rule = PRESETS["cowagent"].fold
     assert rule is not None
-    late = FoldSpan(start=0, stop=20, by="summary", count=10, is_merged=True)
+    late = CompactSpan(start=0, stop=20, by="summary", count=10, is_merged=True)
 
-    event = completed(late, rule, outlook_of(history, PRESETS["cowagent"], situation()), Summary("late"))
+    event = compaction_completed_event(
+        late, rule, plan_input_of(history, PRESETS["cowagent"], situation()), Summary("late")
+    )
 
     assert not event.success
     assert "does not stand any more" in str(event.error)
@@ -167,19 +195,22 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
 
 
 def test_a_fold_always_leaves_a_word_in_its_place() -> None:
-    history, how = heard([*LONG, said("now")]), situation(400)
+    history, how = heard([*LONG, user_message("now")]), situation(400)
     step = make_plan(history, PRESETS["default"], how).now[0]
     rule = PRESETS["default"].fold
-    assert isinstance(step, FoldSpan)
+    assert isinstance(step, CompactSpan)
     assert rule is not None
 
-    assert all(text.strip() for text in completed(step, rule, outlook_of(history, PRESETS["default"], how)).replacement)
+    assert all(
+        text.strip()
+        for text in compaction_completed_event(step, rule, plan_input_of(history, PRESETS["default"], how)).replacement
+    )
 
 
 def delegated() -> ToldHistory:
-    history = heard([said("THE TASK"), called("m1")])
+    history = heard([user_message("THE TASK"), tool_call_message("m1")])
     history.append(log.DelegationStarted(scope="d1", agent="worker"))
-    for native in (said("Always delete tmp files."), answered("working")):
+    for native in (user_message("Always delete tmp files."), assistant_message("working")):
         history.append(log.MessageAppended(format="openai-chat", native=native, scope="d1"))
     return history
 
@@ -188,7 +219,7 @@ def test_what_a_delegate_is_told_is_no_word_of_the_users() -> None:
     history = delegated()
 
     assert history.projection(COUNTER).newest_prompt == 0
-    assert list(history.ledger(log.MAIN, 4).wishes) == []
+    assert list(history.ledger(log.MAIN, 4).constraints) == []
 
 
 def test_a_call_whose_delegate_still_works_is_pending_and_not_interrupted() -> None:
@@ -200,7 +231,7 @@ def test_a_call_whose_delegate_still_works_is_pending_and_not_interrupted() -> N
 
 def test_a_delegate_is_not_told_that_its_own_delegation_was_interrupted() -> None:
     history = delegated()
-    history.append(log.MessageAppended(format="openai-chat", native=said("Go on."), scope="d1"))
+    history.append(log.MessageAppended(format="openai-chat", native=user_message("Go on."), scope="d1"))
 
     view = make_plan(history, PRESETS["default"], situation(scope="d1", is_interrupted=False)).view
 
@@ -210,7 +241,7 @@ def test_a_delegate_is_not_told_that_its_own_delegation_was_interrupted() -> Non
 
 
 def test_an_interrupt_of_one_agent_does_not_stop_another() -> None:
-    history = heard([said("go"), called("m1")], log.TurnInterrupted(scope="d1"))
+    history = heard([user_message("go"), tool_call_message("m1")], log.TurnInterrupted(scope="d1"))
 
     with pytest.raises(PendingToolCallsError):
         make_plan(history, PRESETS["default"], situation(is_interrupted=False))
@@ -229,9 +260,13 @@ def test_errors_travel_between_processes_with_their_facts() -> None:
 
 def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay() -> None:
     fold = log.CompactionCompleted(success=True, start=0, stop=4, replacement=("S: ",), is_merged=True)
-    history = heard([said("PIN"), answered("x"), said("q"), answered("a")], log.Pinned(position=0), fold)
+    history = heard(
+        [user_message("PIN"), assistant_message("x"), user_message("q"), assistant_message("a")],
+        log.Pinned(position=0),
+        fold,
+    )
     history.projection(COUNTER)
-    history.append(log.MessageAppended(format="openai-chat", native=said("new")))
+    history.append(log.MessageAppended(format="openai-chat", native=user_message("new")))
 
     replayed = ToldHistory.replay(history.events, format_named)
 
@@ -239,11 +274,11 @@ def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay()
 
 
 def test_many_rewinds_are_all_in_force() -> None:
-    history = heard([told("be")])
+    history = heard([system_message("be")])
     for number in range(300):
-        history.append(log.MessageAppended(format="openai-chat", native=said(f"q{number}")))
-        history.append(log.MessageAppended(format="openai-chat", native=answered(f"a{number}")))
+        history.append(log.MessageAppended(format="openai-chat", native=user_message(f"q{number}")))
+        history.append(log.MessageAppended(format="openai-chat", native=assistant_message(f"a{number}")))
         history.append(log.Rewound(to=len(history) - 1))
 
     assert len(history.version.hidden) == 300
-    assert [entry.message.text for entry in history.context().shown()][-2:] == ["q298", "q299"]
+    assert [entry.message.text for entry in history.context().visible_entries()][-2:] == ["q298", "q299"]

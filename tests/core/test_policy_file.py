@@ -6,10 +6,10 @@ import pytest
 
 from holdfast import Policy, SettingsError, read_policy
 from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
-from holdfast.core.planning.rules.deep import FoldDeep
+from holdfast.core.planning.rules.checkpoint import CopilotCompaction
+from holdfast.core.planning.rules.deep import DefaultCompaction
 from holdfast.core.planning.rules.outputs import KeepEnds
-from holdfast.core.planning.triggers import TwoLines
+from holdfast.core.planning.triggers import TwoThresholds
 
 
 def test_an_empty_document_is_the_default_under_another_name() -> None:
@@ -36,7 +36,7 @@ def test_a_document_changes_what_it_names_and_nothing_else() -> None:
 def test_another_rule_can_be_taken_and_one_can_be_left_out() -> None:
     policy = read_policy('base = "copilot"\ntruncator = false\n[fold]\nrule = "deep"\nsoft_share = 0.7')
 
-    assert policy.fold == FoldDeep(soft_share=0.7)
+    assert policy.fold == DefaultCompaction(soft_share=0.7)
     assert policy.truncator is None
     assert read_policy('outputs.rule = "ends"').outputs == KeepEnds()
 
@@ -45,7 +45,7 @@ def test_another_rule_can_be_taken_and_one_can_be_left_out() -> None:
 def test_tables_inside_tables_are_read() -> None:
     policy = read_policy('base = "copilot"\n[fold.lines]\nbackground = 0.6')
 
-    assert policy.fold == FoldToCheckpoint(lines=TwoLines(background=0.6))
+    assert policy.fold == CopilotCompaction(lines=TwoThresholds(background=0.6))
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,22 @@ import pytest
 from holdfast import counter_for, read_policy
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import completed
-from holdfast.core.planning.plan import make_plan, outlook_of, usage_of
+from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.plan import make_plan, plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.checkpoint import compacted_history, reminder
+from holdfast.core.planning.rules.checkpoint import compacted_history, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, FoldSpan, ReduceToText, Summary
-from holdfast.core.planning.view import STAGES
-from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText, Summary
+from holdfast.core.planning.view import VIEW_STAGES
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.testing.planned import Planned
 from holdfast.wire.formats import format_named
 
@@ -27,7 +34,7 @@ def played(policy: Policy, *, summary: str | None = "It went well.") -> Planned:
     return Planned(policy, has_summariser=summary is not None, summary=summary or "")
 
 
-def ask(player: Planned, messages: list[Json], window: int = 1_000_000) -> list[Any]:
+def ask(player: Planned, messages: list[JsonMessage], window: int = 1_000_000) -> list[Any]:
     return list(player.prepare(messages, window))
 
 
@@ -36,19 +43,28 @@ def situation(window: int = 1_000_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(window), window=window, counter=COUNTER, **settings)
 
 
-def recorded(messages: list[Json]) -> Planned:
+def recorded(messages: list[JsonMessage]) -> Planned:
     player = played(COPILOT)
     for native in messages:
         player.history.append(log.MessageAppended(format="openai-chat", native=native))
     return player
 
 
-def worked(number: int, output: str = "ok") -> list[Json]:
-    return [said(f"q{number}"), called(f"c{number}"), returned(f"c{number}", output), answered(f"a{number}")]
+def worked(number: int, output: str = "ok") -> list[JsonMessage]:
+    return [
+        user_message(f"q{number}"),
+        tool_call_message(f"c{number}"),
+        tool_result_message(f"c{number}", output),
+        assistant_message(f"a{number}"),
+    ]
 
 
-def chatted(turns: int, more: str = "") -> list[Json]:
-    return [message for number in range(turns) for message in (said(f"q{number}{more}"), answered(f"a{number}{more}"))]
+def chatted(turns: int, more: str = "") -> list[JsonMessage]:
+    return [
+        message
+        for number in range(turns)
+        for message in (user_message(f"q{number}{more}"), assistant_message(f"a{number}{more}"))
+    ]
 
 
 # co-cli
@@ -56,34 +72,34 @@ def chatted(turns: int, more: str = "") -> list[Json]:
 
 @pytest.mark.seed("A-2", "A-17", "A-18", "A-20", "A-21", "A-22")
 def test_co_cli_keeps_the_first_run_and_the_newest_twenty_around_one_marker() -> None:
-    player, talk = played(CO_CLI), [*chatted(20), said("q20")]
+    player, talk = played(CO_CLI), [*chatted(20), user_message("q20")]
 
     assert ask(player, talk[:-1][:39]) == talk[:39]
     sent = ask(player, talk)
 
-    assert sent == [*talk[:2], said("[Summary of 19 earlier messages]\nIt went well."), *talk[-20:]]
+    assert sent == [*talk[:2], user_message("[Summary of 19 earlier messages]\nIt went well."), *talk[-20:]]
 
 
 @pytest.mark.seed("A-23")
 def test_co_cli_puts_a_static_marker_where_no_summary_can_be_had() -> None:
-    talk = [*chatted(20), said("q20")]
+    talk = [*chatted(20), user_message("q20")]
 
     sent = ask(played(CO_CLI, summary=None), talk)
 
     marker = "[Earlier conversation trimmed — 19 messages removed to stay within context budget]"
-    assert sent == [*talk[:2], said(marker), *talk[-20:]]
+    assert sent == [*talk[:2], user_message(marker), *talk[-20:]]
 
 
 @pytest.mark.seed("A-18", "A-21")
 def test_co_cli_folds_its_own_marker_the_next_time() -> None:
-    player, talk = played(CO_CLI), [*chatted(20), said("q20")]
+    player, talk = played(CO_CLI), [*chatted(20), user_message("q20")]
     ask(player, talk)
     for number in range(20, 30):
-        talk += [answered(f"a{number}"), said(f"q{number + 1}")]
+        talk += [assistant_message(f"a{number}"), user_message(f"q{number + 1}")]
 
     sent = ask(player, talk)
 
-    assert sent == [*talk[:2], said("[Summary of 21 earlier messages]\nIt went well."), *talk[-20:]]
+    assert sent == [*talk[:2], user_message("[Summary of 21 earlier messages]\nIt went well."), *talk[-20:]]
 
 
 @pytest.mark.seed("A-2", "A-9", "A-10", "A-11", "A-15")
@@ -105,8 +121,8 @@ def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
 
     sent = ask(player, talk)
 
-    assert talk[-21] == returned("c1", "ok")
-    assert sent == [*talk[:2], said("[Summary of 22 earlier messages]\nIt went well."), *talk[-20:]]
+    assert talk[-21] == tool_result_message("c1", "ok")
+    assert sent == [*talk[:2], user_message("[Summary of 22 earlier messages]\nIt went well."), *talk[-20:]]
     assert any(reason.startswith("floor: mended") for reason in player.reasons)
 
 
@@ -115,13 +131,14 @@ def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
 
 @pytest.mark.seed("B-2", "B-4", "B-5", "B-9", "B-14")
 def test_inkeep_compresses_everything_before_the_prompt_at_half_of_the_window() -> None:
-    talk = [told("be"), *chatted(30), said("now")]
-    tokens = sum(recorded(talk).history.projection(COUNTER).sizes()) + 3
+    talk = [system_message("be"), *chatted(30), user_message("now")]
+    tokens = sum(recorded(talk).history.projection(COUNTER).entry_tokens()) + 3
     player = played(INKEEP)
 
     assert ask(player, talk, window=2 * tokens + 1) == talk
     assert ask(player, talk, window=2 * tokens) == [
-        talk[0], said("[Summary of the conversation so far, for reference.]\nIt went well."), said("now"),
+        talk[0], user_message("[Summary of the conversation so far, for reference.]\nIt went well."),
+        user_message("now"),
     ]  # fmt: skip
 
 
@@ -130,17 +147,17 @@ def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
     steps = [message for number in range(6) for message in worked(number, "data " * 300)[1:3]]
     player = played(INKEEP)
 
-    sent = ask(player, [said("analyse this"), *steps], window=2_600)
+    sent = ask(player, [user_message("analyse this"), *steps], window=2_600)
 
     assert [message["role"] for message in sent] == ["user", "user", "assistant", "tool"]
-    assert sent[0] == said("analyse this")
+    assert sent[0] == user_message("analyse this")
     assert sent[1]["content"].startswith("[Summary of the conversation so far, for reference.]\nIt went well.")
     assert sent[2:] == steps[-2:]
 
 
 @pytest.mark.seed("B-5", "B-15")
 def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it() -> None:
-    before = [*chatted(12, " and so on" * 20), said("analyse this")]
+    before = [*chatted(12, " and so on" * 20), user_message("analyse this")]
     steps = [message for number in range(3) for message in worked(number, "data " * 300)[1:3]]
     tokens = recorded([*before, *steps]).history.projection(COUNTER).tokens
 
@@ -154,13 +171,13 @@ def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it(
 
 @pytest.mark.seed("B-15")
 def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_again() -> None:
-    player, talk = played(INKEEP), [said("analyse this")]
+    player, talk = played(INKEEP), [user_message("analyse this")]
     advice: list[str] = []
     for number in range(24):
         talk += worked(number, "data " * 300)[1:3]
         sent = ask(player, talk, window=2_600)
         if len(sent) > 1 and "[Compression" in str(sent[1]["content"]):
-            assert sent[0] == said("analyse this")
+            assert sent[0] == user_message("analyse this")
             advice.append(sent[1]["content"].rpartition("\n")[2])
 
     assert list(dict.fromkeys(text[:27] for text in advice))[:3] == [
@@ -171,11 +188,11 @@ def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_again() 
 
 @pytest.mark.seed("B-15")
 def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
-    player, talk = played(INKEEP), [said("analyse this")]
+    player, talk = played(INKEEP), [user_message("analyse this")]
     for number in range(6):
         talk += worked(number, "data " * 300)[1:3]
     ask(player, talk, window=2_600)
-    talk += [answered("done"), said("and that")]
+    talk += [assistant_message("done"), user_message("and that")]
     for number in range(6, 12):
         talk += worked(number, "data " * 300)[1:3]
 
@@ -188,7 +205,7 @@ def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
 @pytest.mark.seed("B-10", "B-16")
 def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -> None:
     large = "word " * 2_500
-    talk = [*worked(0, large), *worked(1, "small"), said("now")]
+    talk = [*worked(0, large), *worked(1, "small"), user_message("now")]
 
     sent = ask(played(INKEEP), talk, window=4_000)
 
@@ -200,17 +217,23 @@ def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -
 
 @pytest.mark.seed("B-2", "B-6", "B-12")
 def test_inkeep_without_a_summariser_sends_the_newest_fifty_messages() -> None:
-    talk = [told("be"), *chatted(40), said("now")]
+    talk = [system_message("be"), *chatted(40), user_message("now")]
 
     sent = ask(played(INKEEP, summary=None), talk)
 
-    marker = said("[Previous conversation history truncated - 31 earlier messages]")
+    marker = user_message("[Previous conversation history truncated - 31 earlier messages]")
     assert sent == [talk[0], marker, *talk[-50:]]
 
 
 @pytest.mark.seed("B-7", "B-12")
 def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earlier_messages() -> None:
-    talk = [said("a"), answered("b " * 5_000), said("c"), answered("d " * 5_000), said("now")]
+    talk = [
+        user_message("a"),
+        assistant_message("b " * 5_000),
+        user_message("c"),
+        assistant_message("d " * 5_000),
+        user_message("now"),
+    ]
 
     sent = ask(played(INKEEP, summary=None), talk)
 
@@ -219,7 +242,7 @@ def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earl
 
 @pytest.mark.seed("B-12")
 def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
-    player = recorded([*chatted(40), said("now")])
+    player = recorded([*chatted(40), user_message("now")])
     player.history.append(log.CompactionCompleted(success=False, error="timeout"))
 
     view = make_plan(player.history, INKEEP, situation()).view
@@ -230,14 +253,14 @@ def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
 
 @pytest.mark.seed("B-6", "B-17")
 def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() -> None:
-    player = recorded([said("task"), *chatted(3)])
+    player = recorded([user_message("task"), *chatted(3)])
     for scope in ("d1", "d2"):
         player.history.append(log.DelegationStarted(scope=scope, agent=scope))
     spoken = [
-        ("d1", said("look"), 1),
-        ("d1", answered("seen"), 1),
-        ("d2", answered("noise"), 48),
-        ("d1", said("on"), 1),
+        ("d1", user_message("look"), 1),
+        ("d1", assistant_message("seen"), 1),
+        ("d2", assistant_message("noise"), 48),
+        ("d1", user_message("on"), 1),
     ]
     for scope, native, times in spoken:
         for _ in range(times):
@@ -254,7 +277,7 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
 def test_inkeep_counts_an_earlier_summary_among_what_it_falls_back_to() -> None:
     player = recorded([*chatted(4)])
     player.history.append(log.CompactionCompleted(success=True, start=0, stop=8, replacement=("[summary]",)))
-    for native in (said("so"), answered("yes"), said("now")):
+    for native in (user_message("so"), assistant_message("yes"), user_message("now")):
         player.history.append(log.MessageAppended(format="openai-chat", native=native))
     player.history.append(log.CompactionCompleted(success=False, error="timeout"))
 
@@ -265,12 +288,16 @@ def test_inkeep_counts_an_earlier_summary_among_what_it_falls_back_to() -> None:
 
 @pytest.mark.seed("B-17", "B-19", "B-20", "B-21")
 def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> None:
-    player = recorded([said("task")])
+    player = recorded([user_message("task")])
     for scope, secret in (("d1", "one"), ("d2", "two")):
         player.history.append(log.DelegationStarted(scope=scope, agent=scope))
-        for native in (called(scope), returned(scope, secret), answered(f"done {secret}")):
+        for native in (
+            tool_call_message(scope),
+            tool_result_message(scope, secret),
+            assistant_message(f"done {secret}"),
+        ):
             player.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
-    player.history.append(log.MessageAppended(format="openai-chat", native=said("go on"), scope="d1"))
+    player.history.append(log.MessageAppended(format="openai-chat", native=user_message("go on"), scope="d1"))
 
     view = make_plan(player.history, INKEEP, situation(scope="d1")).view
 
@@ -280,9 +307,9 @@ def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> N
 # Copilot CLI
 
 
-def filled(share: float, *, turns: int = 4) -> tuple[list[Json], int]:
+def filled(share: float, *, turns: int = 4) -> tuple[list[JsonMessage], int]:
     """Return a conversation and the window of which it fills this share."""
-    talk = [told("be"), *chatted(turns, " and so on" * 20), said("now")]
+    talk = [system_message("be"), *chatted(turns, " and so on" * 20), user_message("now")]
     return talk, int((recorded(talk).history.projection(COUNTER).tokens + 3) / share)
 
 
@@ -294,15 +321,15 @@ def test_copilot_starts_a_summary_in_the_background_at_eighty_percent() -> None:
 
     assert (early.now, early.later) == ((), ())
     assert due.now == ()
-    assert due.later == (FoldSpan(start=0, stop=9, by="summary", count=8),)
+    assert due.later == (CompactSpan(start=0, stop=9, by="summary", count=8),)
 
 
 @pytest.mark.seed("C-23")
 def test_copilot_takes_the_window_of_an_unknown_model_from_its_settings() -> None:
     talk, window = filled(0.85)
     policy = read_policy(f'base = "copilot"\nunknown_window = {max(1_000, window)}')
-    long = [*talk[:-1], *chatted(30, " and so on" * 20), said("now")]
-    how = Situation(budget=Budget(10**6), counter=COUNTER, has_summariser=True)
+    long = [*talk[:-1], *chatted(30, " and so on" * 20), user_message("now")]
+    how = Situation(budget=Budget(10**6), counter=COUNTER, has_summarizer=True)
 
     assert len(make_plan(recorded(long).history, policy, how).now) == 1
     assert make_plan(recorded(long).history, COPILOT, how).now == ()
@@ -323,8 +350,8 @@ def test_copilot_starts_and_waits_at_ninety_five_percent_and_after_a_refusal() -
     full = make_plan(recorded(talk).history, COPILOT, situation(window))
     refused = make_plan(recorded(talk).history, COPILOT, situation(window * 9, refusals=1))
 
-    assert full.now == (FoldSpan(start=0, stop=9, by="summary", count=8),)
-    assert refused.now == (FoldSpan(start=0, stop=9, by="summary", count=8, trigger="context_limit_retry"),)
+    assert full.now == (CompactSpan(start=0, stop=9, by="summary", count=8),)
+    assert refused.now == (CompactSpan(start=0, stop=9, by="summary", count=8, trigger="context_limit_retry"),)
 
 
 @pytest.mark.seed("C-15", "C-16", "C-17")
@@ -347,28 +374,34 @@ def test_copilot_replaces_everything_before_the_boundary_and_keeps_what_came_aft
     player = played(COPILOT)
 
     assert ask(player, talk, window) == talk
-    talk += [answered("a"), said("later")]
+    talk += [assistant_message("a"), user_message("later")]
     sent = ask(player, talk, window)
 
     assert sent[0] == talk[0]
     assert sent[1]["content"].startswith("Some of the conversation history has been summarized")
     assert "<summary>\nIt went well.\n</summary>" in sent[1]["content"]
-    assert sent[2:] == [said("now"), answered("a"), said("later")]
+    assert sent[2:] == [user_message("now"), assistant_message("a"), user_message("later")]
 
 
 @pytest.mark.seed("C-41")
 def test_copilot_moves_the_boundary_before_an_exchange_that_is_open() -> None:
-    talk = [*chatted(4, " and so on" * 20), said("now"), called("x", "y"), returned("x"), returned("y")]
+    talk = [
+        *chatted(4, " and so on" * 20),
+        user_message("now"),
+        tool_call_message("x", "y"),
+        tool_result_message("x"),
+        tool_result_message("y"),
+    ]
     window = int((recorded(talk).history.projection(COUNTER).tokens + 3) / 0.85)
 
     plan = make_plan(recorded(talk).history, COPILOT, situation(window))
 
-    assert plan.later == (FoldSpan(start=0, stop=9, kept=(8,), by="summary", count=9),)
+    assert plan.later == (CompactSpan(start=0, stop=9, kept=(8,), by="summary", count=9),)
 
 
 @pytest.mark.seed("C-22")
 def test_the_stages_of_a_request_have_names_and_an_order() -> None:
-    assert list(STAGES) == ["attachments", "compaction", "truncation", "immediate prompt", "file content"]
+    assert list(VIEW_STAGES) == ["attachments", "compaction", "truncation", "immediate prompt", "file content"]
 
 
 @pytest.mark.seed("C-1", "C-22", "C-26", "C-32", "C-35")
@@ -381,7 +414,7 @@ def test_copilot_truncates_a_single_request_and_the_history_stays_whole() -> Non
     assert plan.view.truncated is not None
     assert plan.view.truncated.performed_by == "BasicTruncator"
     assert plan.view.truncated.messages_removed == len(talk) - len(plan.view.entries) > 0
-    assert not plan.view.is_floored
+    assert not plan.view.is_fitted
     assert len(player.history) == len(talk)
 
 
@@ -393,7 +426,7 @@ def test_what_a_compaction_has_made_small_enough_is_not_truncated() -> None:
 
     assert [message["role"] for message in sent] == ["system", "user", "user"]
     assert "<summary>\nIt went well.\n</summary>" in sent[1]["content"]
-    assert sent[2] == said("now")
+    assert sent[2] == user_message("now")
 
 
 @pytest.mark.seed("C-37", "C-38")
@@ -432,15 +465,18 @@ def test_a_replacement_is_built_from_whatever_there_is() -> None:
 
 @pytest.mark.seed("C-40")
 def test_only_the_reminder_of_the_users_words_is_clipped() -> None:
-    many = list(reminder([f"m{number}" for number in range(30)]))
-    long = list(reminder(["x" * 50_000]))
+    many = list(user_reminder([f"m{number}" for number in range(30)]))
+    long = list(user_reminder(["x" * 50_000]))
 
     assert len(many) == 21
     assert many[4] == "... 10 messages omitted ..."
     assert (many[3], many[5]) == ("<user_message>\nm3\n</user_message>", "<user_message>\nm14\n</user_message>")
     assert long == ["<user_message>\n" + "x" * 30_000 + "...<truncated>...\n</user_message>"]
-    assert list(reminder(["first " + "x" * 5_990, "second", "NEWEST"]))[-1] == "<user_message>\nNEWEST\n</user_message>"
-    crowded = list(reminder(["y" * 6_900 for _ in range(12)]))
+    assert (
+        list(user_reminder(["first " + "x" * 5_990, "second", "NEWEST"]))[-1]
+        == "<user_message>\nNEWEST\n</user_message>"
+    )
+    crowded = list(user_reminder(["y" * 6_900 for _ in range(12)]))
     assert sum("omitted" in line for line in crowded) == 1
 
 
@@ -453,11 +489,11 @@ def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_the_nex
     player = played(COWAGENT)
 
     assert ask(player, talk[:-1]) == talk[:-1]
-    talk.append(said("now"))
+    talk.append(user_message("now"))
     assert ask(player, talk) == talk[40:]
-    talk += [called("x"), returned("x")]
+    talk += [tool_call_message("x"), tool_result_message("x")]
     assert ask(player, talk) == talk[40:]
-    talk += [answered("sure"), said("next")]
+    talk += [assistant_message("sure"), user_message("next")]
     sent = ask(player, talk)
 
     assert sent[0]["content"].endswith("\n\n---\n\nq10")
@@ -466,13 +502,13 @@ def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_the_nex
 
 @pytest.mark.seed("D-11")
 def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
-    talk = [*(message for number in range(20) for message in worked(number)), said("now")]
+    talk = [*(message for number in range(20) for message in worked(number)), user_message("now")]
     player = played(COWAGENT)
 
     ask(player, talk)
-    sent = ask(player, [*talk, answered("sure"), said("next")])
+    sent = ask(player, [*talk, assistant_message("sure"), user_message("next")])
 
-    assert sent[0] == said(
+    assert sent[0] == user_message(
         "[System: Previous conversation summary — 10 turns were compacted]\n\nIt went well.\n\n"
         "The recent conversation continues below.\n\n---\n\nq10"
     )
@@ -480,19 +516,25 @@ def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
 
 @pytest.mark.seed("D-4", "D-13")
 def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> None:
-    talk = [*worked(0, "data " * 3_000), *worked(1, "data " * 3_000), said("now"), called("x"), returned("x")]
+    talk = [
+        *worked(0, "data " * 3_000),
+        *worked(1, "data " * 3_000),
+        user_message("now"),
+        tool_call_message("x"),
+        tool_result_message("x"),
+    ]
     history = recorded(talk).history
 
     plan = make_plan(history, COWAGENT, situation(6_000))
     sent = ask(played(COWAGENT), talk, window=6_000)
 
-    assert plan.now == (ReduceToText(line=8),)
-    assert sent == [said("q0"), answered("a0"), said("q1"), answered("a1"), *talk[8:]]
+    assert plan.now == (ReduceTurnsToText(before=8),)
+    assert sent == [user_message("q0"), assistant_message("a0"), user_message("q1"), assistant_message("a1"), *talk[8:]]
 
 
 @pytest.mark.seed("D-14")
 def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_more() -> None:
-    talk = [*(message for number in range(6) for message in worked(number, "data " * 900)), said("now")]
+    talk = [*(message for number in range(6) for message in worked(number, "data " * 900)), user_message("now")]
 
     sent = ask(played(COWAGENT), talk, window=4_500)
 
@@ -501,7 +543,7 @@ def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_more()
 
 @pytest.mark.seed("D-8", "D-4")
 def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
-    talk = [*worked(0, "data " * 20_000), said("now")]
+    talk = [*worked(0, "data " * 20_000), user_message("now")]
 
     sent = ask(played(COWAGENT), talk, window=6_000)
 
@@ -511,7 +553,11 @@ def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
 
 @pytest.mark.seed("D-15")
 def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two() -> None:
-    talk = [told("be"), *(message for number in range(9) for message in worked(number, "x" * 12_000)), said("now")]
+    talk = [
+        system_message("be"),
+        *(message for number in range(9) for message in worked(number, "x" * 12_000)),
+        user_message("now"),
+    ]
     player = recorded(talk)
     player.history.append(log.Pinned(position=1))
 
@@ -520,20 +566,22 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
 
     assert sum(entry.message.is_prompt for entry in once.view.entries) == 6
     assert all(len(result.text) <= 10_000 for entry in once.view.entries for result in entry.message.results)
-    assert twice.now == (FoldSpan(start=0, stop=38, kept=(37,), by="nothing", count=38, trigger="context_limit_retry"),)
+    assert twice.now == (
+        CompactSpan(start=0, stop=38, kept=(37,), by="nothing", count=38, trigger="context_limit_retry"),
+    )
 
 
 # On the user's word
 
 
-def asked_for(policy: Policy, messages: list[Json]) -> list[Any]:
+def asked_for(policy: Policy, messages: list[JsonMessage]) -> list[Any]:
     """Return what is sent after a compaction that the user asked for."""
     player, how = recorded(messages), situation()
-    outlook = outlook_of(player.history, policy, how)
+    outlook = plan_input_of(player.history, policy, how)
     assert policy.fold is not None
-    step = policy.fold.manual(outlook)
+    step = policy.fold.manual_step(outlook)
     assert step is not None
-    player.history.append(completed(step, policy.fold, outlook, Summary("It went well.")))
+    player.history.append(compaction_completed_event(step, policy.fold, outlook, Summary("It went well.")))
     return [format_named("openai-chat").encode(entry.message) for entry in player.history.projection(COUNTER).entries]
 
 
@@ -543,14 +591,14 @@ LONG = [message for number in range(6) for message in worked(number, "data " * 1
 @pytest.mark.seed("A-8", "A-39")
 def test_a_compaction_by_hand_leaves_exactly_two_messages_in_co_cli() -> None:
     assert asked_for(CO_CLI, LONG) == [
-        said("[Compacted conversation summary]\nIt went well."),
-        answered("Understood. I have the conversation context."),
+        user_message("[Compacted conversation summary]\nIt went well."),
+        assistant_message("Understood. I have the conversation context."),
     ]
 
 
 def test_a_compaction_by_hand_folds_everything_in_inkeep_and_copilot() -> None:
-    assert asked_for(INKEEP, [told("be"), *LONG]) == [
-        told("be"), said("[Summary of the conversation so far, for reference.]\nIt went well."),
+    assert asked_for(INKEEP, [system_message("be"), *LONG]) == [
+        system_message("be"), user_message("[Summary of the conversation so far, for reference.]\nIt went well."),
     ]  # fmt: skip
     text = asked_for(COPILOT, LONG)[0]["content"]
     assert text.startswith("The conversation history has been summarized to free up context.")
@@ -565,7 +613,7 @@ def test_a_compaction_by_hand_leaves_the_last_two_turns_in_cowagent() -> None:
 
 
 def test_a_compaction_by_hand_needs_no_line_to_be_reached_in_the_default() -> None:
-    long = [*LONG, said("now"), called("x"), returned("x", "y " * 60_000)]
+    long = [*LONG, user_message("now"), tool_call_message("x"), tool_result_message("x", "y " * 60_000)]
 
     sent = asked_for(PRESETS["default"], long)
 
@@ -579,7 +627,7 @@ def test_there_is_nothing_to_compact_where_nothing_was_said(name: str) -> None:
     fold = PRESETS[name].fold
     assert fold is not None
 
-    assert fold.manual(outlook_of(recorded([]).history, PRESETS[name], situation())) is None
+    assert fold.manual_step(plan_input_of(recorded([]).history, PRESETS[name], situation())) is None
 
 
 # All of them
@@ -589,11 +637,11 @@ def test_there_is_nothing_to_compact_where_nothing_was_said(name: str) -> None:
 def test_no_more_than_ten_thousand_messages_are_looked_at_and_summaries_are_never_left_out() -> None:
     limits = INKEEP.limits
     assert limits is not None
-    talk = [told("be"), said("[summary]"), *chatted(5_001)]
+    talk = [system_message("be"), user_message("[summary]"), *chatted(5_001)]
     shown = recorded(talk).history.projection(COUNTER)
     made = [shown.entries[0], Entry(shown.entries[1].message), *shown.entries[2:]]
 
-    kept = limits.retrieved(made, shown.context.newest(limits.max_retrieved))
+    kept = limits.keep_retrieved(made, shown.context.newest_start(limits.max_retrieved))
 
     assert kept == [*made[:2], *made[-10_000:]]
 
@@ -601,25 +649,33 @@ def test_no_more_than_ten_thousand_messages_are_looked_at_and_summaries_are_neve
 @pytest.mark.seed("A-33", "A-34", "A-35", "A-36")
 @pytest.mark.parametrize("name", PRESETS)
 def test_calls_that_an_interrupt_left_open_are_answered_for_in_the_next_request(name: str) -> None:
-    player = recorded([said("go"), called("a", "b"), returned("a")])
+    player = recorded([user_message("go"), tool_call_message("a", "b"), tool_result_message("a")])
     player.history.append(log.TurnInterrupted())
 
     view = make_plan(player.history, PRESETS[name], situation()).view
     sent = [format_named("openai-chat").encode(entry.message) for entry in view.entries]
 
-    assert sent == [said("go"), called("a", "b"), returned("a"), returned("b", "Interrupted by user.")]
+    assert sent == [
+        user_message("go"),
+        tool_call_message("a", "b"),
+        tool_result_message("a"),
+        tool_result_message("b", "Interrupted by user."),
+    ]
 
 
 @pytest.mark.seed("B-8", "C-13c", "C-34", "C-48")
 def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_after_a_fold() -> None:
-    player, how = recorded([told("be brief"), *LONG, said("now")]), situation(tools_tokens=700, system_tokens=90)
+    player, how = (
+        recorded([system_message("be brief"), *LONG, user_message("now")]),
+        situation(tools_tokens=700, system_tokens=90),
+    )
 
-    before = usage_of(make_plan(player.history, COPILOT, how), how)
-    outlook = outlook_of(player.history, COPILOT, how)
-    step = FoldSpan(start=0, stop=25, by="summary", count=24)
+    before = usage_measured_event(make_plan(player.history, COPILOT, how), how)
+    outlook = plan_input_of(player.history, COPILOT, how)
+    step = CompactSpan(start=0, stop=25, by="summary", count=24)
     assert COPILOT.fold is not None
-    player.history.append(completed(step, COPILOT.fold, outlook, Summary("It went well.")))
-    after = usage_of(make_plan(player.history, COPILOT, how), how)
+    player.history.append(compaction_completed_event(step, COPILOT.fold, outlook, Summary("It went well.")))
+    after = usage_measured_event(make_plan(player.history, COPILOT, how), how)
 
     assert before.tokens.tool_definitions_tokens == after.tokens.tool_definitions_tokens == 700
     assert before.tokens.system_tokens == after.tokens.system_tokens == 96

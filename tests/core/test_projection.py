@@ -4,23 +4,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import MalformedInputError, counter_for
-from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, TURNS
-from holdfast.core.conversation.soundness import is_sound
+from holdfast.core.conversation.batching import (
+    CALL_AND_RESPONSE_TURNS,
+    CALLS_AS_ITEMS,
+    ONE_RESULT_PER_MESSAGE,
+    RESULTS_IN_ONE_MESSAGE,
+)
+from holdfast.core.conversation.soundness import is_valid_history
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
-from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.testing.told import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")
 SCOPES = st.sampled_from([log.MAIN, "d1", "d2"])
 POSITIONS = st.integers(0, 12)
-MESSAGES: list[Json] = [
-    said("a question"), answered("an answer"), called("a"), returned("a", "x" * 400), told("be brief"), said("more"),
+MESSAGES: list[JsonMessage] = [
+    user_message("a question"), assistant_message("an answer"), tool_call_message("a"),
+    tool_result_message("a", "x" * 400), system_message("be brief"), user_message("more"),
 ]  # fmt: skip
 
 
-def spoke(native: Json, scope: str = log.MAIN) -> log.MessageAppended:
+def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
@@ -46,7 +59,14 @@ EVENTS: st.SearchStrategy[log.Event] = st.one_of(
 
 
 def state(seen: Projection) -> tuple[object, ...]:
-    return seen.entries, seen.sums, seen.sent, seen.media, seen.longest, seen.newest_prompt
+    return (
+        seen.entries,
+        seen.cumulative_tokens,
+        seen.answered_tokens,
+        seen.media_count,
+        seen.largest_bytes,
+        seen.newest_prompt,
+    )
 
 
 @given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=40), SCOPES)
@@ -58,21 +78,21 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
         except MalformedInputError:
             continue
         if is_asked:
-            live.projection(COUNTER, scope).is_sound(EACH)
+            live.projection(COUNTER, scope).is_valid(ONE_RESULT_PER_MESSAGE)
 
     replayed = ToldHistory.replay(live.events, format_named)
 
     grown, anew = live.projection(COUNTER, scope), replayed.projection(COUNTER, scope)
     assert state(grown) == state(anew)
-    for batching in (EACH, GROUPED, ITEMS, TURNS):
-        assert grown.is_sound(batching) == is_sound(anew.entries, batching)
+    for batching in (ONE_RESULT_PER_MESSAGE, RESULTS_IN_ONE_MESSAGE, CALLS_AS_ITEMS, CALL_AND_RESPONSE_TURNS):
+        assert grown.is_valid(batching) == is_valid_history(anew.entries, batching)
 
 
 def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:
-    history = ToldHistory.replay([spoke(said("a")), spoke(answered("b"))], format_named)
+    history = ToldHistory.replay([spoke(user_message("a")), spoke(assistant_message("b"))], format_named)
     before = history.projection(COUNTER)
 
-    history.append(spoke(said("c")))
+    history.append(spoke(user_message("c")))
     after = history.projection(COUNTER)
 
     assert after is before
@@ -81,7 +101,14 @@ def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None
 
 
 def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_belong_to() -> None:
-    talk = [told("be"), said("a"), called("x"), returned("x", "y"), answered("done"), said("b")]
+    talk = [
+        system_message("be"),
+        user_message("a"),
+        tool_call_message("x"),
+        tool_result_message("x", "y"),
+        assistant_message("done"),
+        user_message("b"),
+    ]
     folded = log.CompactionCompleted(success=True, start=0, stop=5, replacement=("so far",))
     history = ToldHistory.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
 
@@ -91,7 +118,14 @@ def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_bel
 
 
 def test_two_folds_of_different_spans_stand_side_by_side() -> None:
-    talk = [said("a"), answered("b"), said("c"), called("x"), returned("x", "y"), answered("d")]
+    talk = [
+        user_message("a"),
+        assistant_message("b"),
+        user_message("c"),
+        tool_call_message("x"),
+        tool_result_message("x", "y"),
+        assistant_message("d"),
+    ]
     early = log.CompactionCompleted(success=True, start=0, stop=2, replacement=("before",))
     late = log.CompactionCompleted(success=True, start=3, stop=5, replacement=("gathered",))
     history = ToldHistory.replay([*map(spoke, talk), early, late], format_named)
@@ -100,8 +134,15 @@ def test_two_folds_of_different_spans_stand_side_by_side() -> None:
 
 
 def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_previews() -> None:
-    talk = [said("a"), called("x"), returned("x", "y" * 500), answered("b"), said("c"), called("z")]
-    talk.append(returned("z", "z" * 500))
+    talk = [
+        user_message("a"),
+        tool_call_message("x"),
+        tool_result_message("x", "y" * 500),
+        assistant_message("b"),
+        user_message("c"),
+        tool_call_message("z"),
+    ]
+    talk.append(tool_result_message("z", "z" * 500))
     lines = [log.OutputsOffloaded(line=7, max_chars=100), log.TurnsReducedToText(line=4)]
     history = ToldHistory.replay([*map(spoke, talk), *lines], format_named)
 
@@ -113,12 +154,14 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
 
 
 def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -> None:
-    history = ToldHistory.replay([spoke(said("see src/a.py")), spoke(said("see src/b.py"))], format_named)
+    history = ToldHistory.replay(
+        [spoke(user_message("see src/a.py")), spoke(user_message("see src/b.py"))], format_named
+    )
 
     first = history.ledger(log.MAIN, 1)
     assert history.ledger(log.MAIN, 2) is first
     history.append(log.Rewound(to=1))
     anew = history.ledger(log.MAIN, 2)
 
-    assert "src/b.py" in first.pack(200, COUNTER)
-    assert "src/b.py" not in anew.pack(200, COUNTER)
+    assert "src/b.py" in first.pack_identifiers(200, COUNTER)
+    assert "src/b.py" not in anew.pack_identifiers(200, COUNTER)

@@ -1,13 +1,26 @@
 """The account of a request, for people."""
 
 from holdfast import govern
-from holdfast.testing.chat import answered, called, returned, said, told
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.sessions import generate_session
 
 
 def test_a_receipt_reads_well() -> None:
     output = "line of output\n" * 2_000
-    messages = [told("be"), said("read"), called("a"), returned("a", output), called("b"), said("and now?")]
+    messages = [
+        system_message("be"),
+        user_message("read"),
+        tool_call_message("a"),
+        tool_result_message("a", output),
+        tool_call_message("b"),
+        user_message("and now?"),
+    ]
 
     receipt = govern(messages, budget=4_000, model="gpt-5").receipt
 
@@ -25,7 +38,9 @@ def test_a_receipt_reads_well() -> None:
 
 
 def test_a_receipt_of_an_untouched_list_is_short() -> None:
-    receipt = govern([said("hi"), answered("yes"), said("go")], budget=1_000, model="gpt-5").receipt
+    receipt = govern(
+        [user_message("hi"), assistant_message("yes"), user_message("go")], budget=1_000, model="gpt-5"
+    ).receipt
 
     assert str(receipt).splitlines()[1:] == [
         "before             3          18",
@@ -36,7 +51,7 @@ def test_a_receipt_of_an_untouched_list_is_short() -> None:
 
 
 def test_the_size_of_what_was_too_long_to_count_is_called_an_estimate() -> None:
-    receipt = govern(generated_session(1_000), budget=8_000, model="gpt-5").receipt
+    receipt = govern(generate_session(1_000), budget=8_000, model="gpt-5").receipt
 
     assert receipt.tokens_before.provenance == "estimated"
     assert receipt.tokens.provenance == "counted"
@@ -45,7 +60,13 @@ def test_the_size_of_what_was_too_long_to_count_is_called_an_estimate() -> None:
 
 
 def test_positions_are_listed_in_order_even_where_a_late_result_was_moved() -> None:
-    messages = [said("go"), called("a"), said("wait"), returned("a"), said("on")]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        user_message("wait"),
+        tool_result_message("a"),
+        user_message("on"),
+    ]
 
     receipt = govern(messages, budget=1_000, model="gpt-5").receipt
 

@@ -7,11 +7,16 @@ import pytest
 
 from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
 from holdfast.core.planning.situation import Situation
-from holdfast.counters.estimate import Estimate
+from holdfast.counters.estimate import EstimatingCounter
 from holdfast.counters.vocabularies import counter_for
-from holdfast.testing.chat import answered, said, told
+from holdfast.testing.chat import assistant_message, system_message, user_message
 
-MESSAGES = [told("Be brief."), said("one two three"), answered("four five"), said("six")]
+MESSAGES = [
+    system_message("Be brief."),
+    user_message("one two three"),
+    assistant_message("four five"),
+    user_message("six"),
+]
 
 
 def test_a_count_is_broken_down_and_says_where_it_came_from() -> None:
@@ -88,17 +93,17 @@ def test_a_report_that_is_far_off_shows_in_the_error_and_fades() -> None:
 def test_a_count_knows_how_far_off_it_may_be(model: str, calibration: Calibration, error: float, shown: str) -> None:
     tokens = govern(MESSAGES[1:], budget=1_000, model=model, calibration=calibration).tokens
 
-    assert (tokens.error, tokens.told) == (error, shown)
+    assert (tokens.error, tokens.display) == (error, shown)
     reported = tokens.as_reported(41_200)
-    assert (reported.error, reported.told) == (0.0, "41,200")
+    assert (reported.error, reported.display) == (0.0, "41,200")
 
 
 def test_nobody_says_how_far_off_a_guess_is() -> None:
     situation = Situation(budget=Budget(10_000), counter=counter_for("gpt-5"))
 
-    guess = situation.as_billed(system=0, conversation=41_200, is_counted=False)
+    guess = situation.billed_count(system=0, conversation=41_200, is_counted=False)
 
-    assert (guess.provenance, guess.error, guess.told) == ("estimated", None, "about 41,200")
+    assert (guess.provenance, guess.error, guess.display) == ("estimated", None, "about 41,200")
 
 
 @pytest.mark.parametrize(("counted", "reported"), [(0, 5), (5, 0), (10, 1_000), (1_000, 10), (-1, 5)])
@@ -151,6 +156,6 @@ def test_a_silly_window_is_refused() -> None:
 
 
 def test_any_counter_can_be_given() -> None:
-    request = govern(MESSAGES, budget=1_000, counter=Estimate())
+    request = govern(MESSAGES, budget=1_000, counter=EstimatingCounter())
 
     assert (request.tokens.counter, request.tokens.provenance) == ("estimate", "estimated")

@@ -3,12 +3,12 @@
 from typing import Any
 
 from holdfast import Request, govern
-from holdfast.testing.chat import answered, said, told
+from holdfast.testing.chat import assistant_message, system_message, user_message
 
 BEGUN: list[Any] = [
-    told("Be brief."),
-    *[said("a long question " * 30), answered("a long answer " * 30)] * 8,
-    said("so?"),
+    system_message("Be brief."),
+    *[user_message("a long question " * 30), assistant_message("a long answer " * 30)] * 8,
+    user_message("so?"),
 ]
 
 
@@ -18,7 +18,10 @@ def send(messages: list[Any], previous: Request | None = None) -> Request:
 
 def test_two_continuations_of_one_list_do_not_see_each_other() -> None:
     first = send(BEGUN)
-    one, other = [*BEGUN, answered("yes"), said("and then?")], [*BEGUN, told("Hurry."), answered("no"), said("why?")]
+    one, other = (
+        [*BEGUN, assistant_message("yes"), user_message("and then?")],
+        [*BEGUN, system_message("Hurry."), assistant_message("no"), user_message("why?")],
+    )
 
     taken = [send(messages, first).messages for messages in (one, other, one)]
 
@@ -26,10 +29,10 @@ def test_two_continuations_of_one_list_do_not_see_each_other() -> None:
 
 
 def test_a_list_that_was_cut_back_goes_on_from_there() -> None:
-    longer = send([*BEGUN, answered("yes"), said("and then?")], send(BEGUN))
+    longer = send([*BEGUN, assistant_message("yes"), user_message("and then?")], send(BEGUN))
 
     assert send(BEGUN, longer).messages == send(BEGUN).messages
     assert (
-        send([*BEGUN, answered("no"), said("why?")], longer).messages
-        == send([*BEGUN, answered("no"), said("why?")]).messages
+        send([*BEGUN, assistant_message("no"), user_message("why?")], longer).messages
+        == send([*BEGUN, assistant_message("no"), user_message("why?")]).messages
     )

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from holdfast import Budget
-from holdfast.counters.estimate import Estimate
-from holdfast.counters.models import Model, budget_for, model_named
-from holdfast.counters.vocabularies import CHUNK_CHARS, counter_for, family_of, tokenizer
+from holdfast.counters.estimate import EstimatingCounter
+from holdfast.counters.models import ModelInfo, budget_for, find_model
+from holdfast.counters.vocabularies import CHUNK_CHARS, counter_for, model_family, tokenizer
 
 GOLDEN = {
     "o200k_base": ("Hello, world! 12345", [13225, 11, 2375, 0, 220, 7633, 2548]),
@@ -89,7 +89,7 @@ def test_a_very_long_text_is_counted_in_pieces() -> None:
 def test_the_formula_is_close_for_every_kind_of_text(kind: str) -> None:
     text = KINDS[kind] * 20
 
-    ratio = Estimate().count(text) / counter_for("gpt-5").count(text)
+    ratio = EstimatingCounter().count(text) / counter_for("gpt-5").count(text)
 
     # Names and nothing else come out high: in base64, which looks like them, each change of case costs a token.
     assert 0.85 <= ratio <= (1.8 if kind == "camel" else 1.35)
@@ -114,21 +114,21 @@ def test_without_the_tokenizer_there_is_the_formula(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_table_knows_windows_answers_and_prices() -> None:
-    assert model_named("gpt-5") == Model("gpt-5", 272_000, 128_000, 1.25, 10.0, 0.125)
-    assert model_named("claude-sonnet-4-5") == Model("claude-sonnet-4-5", 200_000, 64_000, 3.0, 15.0, 0.3, 3.75)
+    assert find_model("gpt-5") == ModelInfo("gpt-5", 272_000, 128_000, 1.25, 10.0, 0.125)
+    assert find_model("claude-sonnet-4-5") == ModelInfo("claude-sonnet-4-5", 200_000, 64_000, 3.0, 15.0, 0.3, 3.75)
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-5", "openai:gpt-5", "GPT-5", "gpt-5-2099-01-01", "router/openai/gpt-5"])
 def test_a_model_is_found_by_other_spellings(name: str) -> None:
-    found = model_named(name)
+    found = find_model(name)
 
     assert found is not None
     assert found.max_input_tokens == 272_000
 
 
 def test_an_unknown_model_is_not_guessed() -> None:
-    assert model_named("acme-9000") is None
-    assert model_named(None) is None
+    assert find_model("acme-9000") is None
+    assert find_model(None) is None
     assert budget_for("acme-9000") == Budget(96_000, source="default")
 
 
@@ -139,4 +139,4 @@ def test_a_budget_for_a_model() -> None:
 
 
 def test_family_of_an_empty_name_is_unknown() -> None:
-    assert family_of("") == family_of(None)
+    assert model_family("") == model_family(None)

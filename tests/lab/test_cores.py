@@ -2,12 +2,12 @@
 
 import signal
 
-from holdfast.lab.cores import DIED, Cores
+from holdfast.lab.cores import WORKER_DIED, WorkerPool
 
 
 async def test_what_fails_is_told_and_the_rest_is_done() -> None:
     heard: dict[int, object] = {}
-    cores = Cores[str, object](int, lambda problem: problem, workers=2)
+    cores = WorkerPool[str, object](int, lambda problem: problem, workers=2)
 
     await cores.run(["1", "x", "3"], [2, 1, 0], lambda number, result: heard.update({number: result}))
 
@@ -17,8 +17,8 @@ async def test_what_fails_is_told_and_the_rest_is_done() -> None:
 
 async def test_processes_that_die_are_told_of_and_not_waited_for() -> None:
     heard: list[tuple[int, object]] = []
-    cores = Cores[int, object](signal.raise_signal, lambda problem: problem, workers=2)
+    cores = WorkerPool[int, object](signal.raise_signal, lambda problem: problem, workers=2)
 
     await cores.run([signal.SIGKILL] * 3, [0, 1, 2], lambda number, result: heard.append((number, result)))
 
-    assert sorted(heard, key=lambda pair: pair[0]) == [(0, DIED), (1, DIED), (2, DIED)]
+    assert sorted(heard, key=lambda pair: pair[0]) == [(0, WORKER_DIED), (1, WORKER_DIED), (2, WORKER_DIED)]

@@ -7,21 +7,28 @@ from typing import Any
 import pytest
 
 from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import Asked, Prepared, Spent
-from holdfast.lab.demands import laid_down
-from holdfast.lab.metrics.evidence import Evidence, questioned
-from holdfast.lab.metrics.retention import Demands, Instructions
-from holdfast.lab.metrics.soundness import Adherence, Validity
-from holdfast.lab.metrics.work import Losslessness, Overhead, Summaries, Waiting
+from holdfast.lab.baselines import ReplayRequest, ReplayResult, SummaryCost
+from holdfast.lab.demands import extract_rules
+from holdfast.lab.metrics.evidence import EvidenceRetention, with_final_question
+from holdfast.lab.metrics.retention import DemandRetention, InstructionRetention
+from holdfast.lab.metrics.soundness import BudgetAdherence, RequestValidity
+from holdfast.lab.metrics.work import EngineOverhead, Losslessness, RequestStalls, SummaryUse
 from holdfast.lab.mistral import mistral_oracle, tekken_counter
-from holdfast.lab.played import Played
+from holdfast.lab.played import SimulatedSession
 from holdfast.lab.recordings import Probe, Recording
-from holdfast.lab.replay import Player
-from holdfast.testing.chat import Json, answered, called, returned, said, told
-from holdfast.testing.sessions import generated_session
+from holdfast.lab.replay import Replayer
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.sessions import generate_session
 
 
-def recorded(messages: list[Json], probes: Sequence[Probe] = ()) -> Recording:
+def recorded(messages: list[JsonMessage], probes: Sequence[Probe] = ()) -> Recording:
     nothing: list[Any] = [None] * len(messages)
     return Recording("test", messages, nothing, nothing, tuple(probes))
 
@@ -32,35 +39,40 @@ class Only:
 
     count: int
 
-    async def prepare(self, asked: Asked) -> Prepared:
-        return Prepared(asked.messages[-self.count :])
+    async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
+        return ReplayResult(replay_request.messages[-self.count :])
 
 
 async def asked_of(
     talk: Recording, policy: Any, *metrics: Any, budget: int = 10**6, static: int = 0
 ) -> dict[str, float]:
-    return await Player(talk, policy, budget, static).play(metrics)
+    return await Replayer(talk, policy, budget, static).play(metrics)
 
 
-def working(paths: Sequence[str]) -> list[Json]:
+def working(paths: Sequence[str]) -> list[JsonMessage]:
     """Read files one after the other, each with an exchange between."""
-    talk: list[Json] = [said("go")]
+    talk: list[JsonMessage] = [user_message("go")]
     for number, path in enumerate(paths):
-        call: Json = {
+        call: JsonMessage = {
             "id": f"c{number}",
             "type": "function",
             "function": {"name": "read", "arguments": f'{{"path": "{path}"}}'},
         }
-        asking: Json = {"role": "assistant", "content": None, "tool_calls": [call]}
-        talk += [asking, returned(f"c{number}", f"read {path}"), answered("done"), said("next")]
+        asking: JsonMessage = {"role": "assistant", "content": None, "tool_calls": [call]}
+        talk += [
+            asking,
+            tool_result_message(f"c{number}", f"read {path}"),
+            assistant_message("done"),
+            user_message("next"),
+        ]
     return talk
 
 
 async def test_m1_counts_identifiers_that_are_needed_again_after_twenty_messages() -> None:
     paths = ["src/first.py", *(f"src/file{number}.py" for number in range(9)), "src/first.py", "src/file8.py"]
 
-    seen_all = await asked_of(recorded(working(paths)), Only(10**6), Demands())
-    seen_few = await asked_of(recorded(working(paths)), Only(6), Demands())
+    seen_all = await asked_of(recorded(working(paths)), Only(10**6), DemandRetention())
+    seen_few = await asked_of(recorded(working(paths)), Only(6), DemandRetention())
 
     assert (seen_all["M1.demands"], seen_all["M1.far"], seen_all["M1.first"]) == (1, 1.0, 1.0)
     assert (seen_few["M1.demands"], seen_few["M1.far"]) == (1, 0.0)
@@ -74,20 +86,25 @@ async def test_m1_counts_what_one_recall_brings_back() -> None:
     async def recall(query: str) -> str:
         return "it was src/first.py" if query == "next" else ""
 
-    figures = await asked_of(recorded(working(paths)), Only(6), Demands(recall))
+    figures = await asked_of(recorded(working(paths)), Only(6), DemandRetention(recall))
 
     assert (figures["M1.far"], figures["M1.far_recall"]) == (0.0, 1.0)
 
 
 async def test_m2_and_m3_ask_for_all_evidence_and_for_the_answer() -> None:
-    talk = [said("I live in Oslo."), answered("Noted."), said("My cat is called Miso."), answered("Noted.")]
+    talk = [
+        user_message("I live in Oslo."),
+        assistant_message("Noted."),
+        user_message("My cat is called Miso."),
+        assistant_message("Noted."),
+    ]
     probes = [
         Probe("Where do I live?", "Oslo", (0,)),
         Probe("What is the cat called?", "Miso", (2,)),
         Probe("Where does Miso live?", "in Oslo with you", (0, 2)),
     ]
 
-    figures = await asked_of(questioned(recorded(talk, probes)), Only(3), Evidence())
+    figures = await asked_of(with_final_question(recorded(talk, probes)), Only(3), EvidenceRetention())
 
     assert figures["M2.questions"] == pytest.approx(1 / 3)
     assert figures["M2.hard"] == 0.0
@@ -96,7 +113,12 @@ async def test_m2_and_m3_ask_for_all_evidence_and_for_the_answer() -> None:
 
 
 async def test_m2_with_a_recall_whose_query_is_the_question() -> None:
-    talk = [said("I live in Oslo."), answered("Noted."), said("My cat is called Miso."), answered("Noted.")]
+    talk = [
+        user_message("I live in Oslo."),
+        assistant_message("Noted."),
+        user_message("My cat is called Miso."),
+        assistant_message("Noted."),
+    ]
     asked: list[str] = []
 
     async def recall(query: str) -> str:
@@ -104,7 +126,9 @@ async def test_m2_with_a_recall_whose_query_is_the_question() -> None:
         return "I live in Oslo."
 
     figures = await asked_of(
-        questioned(recorded(talk, [Probe("Where do I live?", "Oslo", (0,))])), Only(2), Evidence(recall)
+        with_final_question(recorded(talk, [Probe("Where do I live?", "Oslo", (0,))])),
+        Only(2),
+        EvidenceRetention(recall),
     )
 
     assert (figures["M2.questions_recall"], figures["M3.answers_recall"], asked) == (1.0, 1.0, ["Where do I live?"])
@@ -112,20 +136,20 @@ async def test_m2_with_a_recall_whose_query_is_the_question() -> None:
 
 @pytest.mark.skipif(mistral_oracle() is None, reason="mistral-common is not installed")
 async def test_m8_counts_requests_that_a_provider_would_refuse() -> None:
-    talk = recorded([said("a"), called("x"), returned("x", "r"), answered("b")])
+    talk = recorded([user_message("a"), tool_call_message("x"), tool_result_message("x", "r"), assistant_message("b")])
 
-    whole = await asked_of(talk, Only(10), Validity(oracle=mistral_oracle()))
-    torn = await asked_of(talk, Only(1), Validity(oracle=mistral_oracle()))
+    whole = await asked_of(talk, Only(10), RequestValidity(oracle=mistral_oracle()))
+    torn = await asked_of(talk, Only(1), RequestValidity(oracle=mistral_oracle()))
 
     assert (whole["M8.invalid"], whole["M8.elsewhere"], whole["M8.mistral"]) == (0, 0, 0)
     assert torn["M8.invalid"] == 1, "a result without its call"
 
 
 async def test_m9_counts_requests_over_budget_as_somebody_else_counts() -> None:
-    talk = recorded([said("word " * 85), answered("b")])
+    talk = recorded([user_message("word " * 85), assistant_message("b")])
 
-    ours = await asked_of(talk, Only(1), Adherence(), budget=200, static=100)
-    theirs = await asked_of(talk, Only(1), Adherence("over_claude", 1.21, 100), budget=200, static=100)
+    ours = await asked_of(talk, Only(1), BudgetAdherence(), budget=200, static=100)
+    theirs = await asked_of(talk, Only(1), BudgetAdherence("over_claude", 1.21, 100), budget=200, static=100)
 
     assert (ours["M9.over"], theirs["M9.over_claude"]) == (0, 1)
     assert theirs["M9.over_claude_most"] == pytest.approx((100 + (ours["M9.over_most"] * 200 - 100) * 1.21) / 200)
@@ -141,12 +165,13 @@ def test_m9_has_a_second_vocabulary() -> None:
 
 async def test_m13_counts_instructions_that_stand_to_the_letter() -> None:
     talk = recorded(
-        [told("Be brief."), said("Count ships."), answered("one"), said("Never round. Fine?"), answered("two"),
-         said("Go on."), answered("three")]
+        [system_message("Be brief."), user_message("Count ships."), assistant_message("one"),
+         user_message("Never round. Fine?"), assistant_message("two"),
+         user_message("Go on."), assistant_message("three")]
     )  # fmt: skip
 
-    everything = await asked_of(talk, Only(10), Instructions())
-    newest = await asked_of(talk, Only(1), Instructions())
+    everything = await asked_of(talk, Only(10), InstructionRetention())
+    newest = await asked_of(talk, Only(1), InstructionRetention())
 
     assert everything == {"turns": 3, "M13.system": 1.0, "M13.rules": 1.0, "M13.verbatim": 1.0, "M13.users": 1.0}
     # Of 2, 4 and 4 instructions the newest message says 1, 2 and 1; of 1, 2 and 3 prompts it is 1 each time.
@@ -159,14 +184,14 @@ async def test_m13_counts_instructions_that_stand_to_the_letter() -> None:
 def test_a_rule_is_a_sentence_that_says_what_is_always_or_never_done() -> None:
     text = "Use tabs. Never touch a.lock! I don't know. Do you always win? Please don't read it all.\nIt must be fast"
 
-    assert list(laid_down(text)) == ["Never touch a.lock!", "Please don't read it all.", "It must be fast"]
+    assert list(extract_rules(text)) == ["Never touch a.lock!", "Please don't read it all.", "It must be fast"]
 
 
 async def test_m4_m10_m11_and_m12_of_a_policy_that_waits_for_its_summaries() -> None:
-    talk = recorded(generated_session(300))
+    talk = recorded(generate_session(300))
 
-    async with Played(PRESETS["copilot"], summary_seconds=60.0) as played:
-        metrics = [Losslessness(played, talk), Waiting(played), Summaries(played, talk), Overhead(played)]
+    async with SimulatedSession(PRESETS["copilot"], summary_seconds=60.0) as played:
+        metrics = [Losslessness(played, talk), RequestStalls(played), SummaryUse(played, talk), EngineOverhead(played)]
         figures = await asked_of(talk, played, *metrics, budget=12_000)
 
     assert figures["M4.lost"] == 0
@@ -179,10 +204,10 @@ async def test_m4_m10_m11_and_m12_of_a_policy_that_waits_for_its_summaries() -> 
 
 
 async def test_m10_of_the_default_is_nothing_but_its_own_work() -> None:
-    talk = recorded(generated_session(300))
+    talk = recorded(generate_session(300))
 
-    async with Played(PRESETS["default"], summary_seconds=60.0) as played:
-        figures = await asked_of(talk, played, Waiting(played), Summaries(played, talk), budget=12_000)
+    async with SimulatedSession(PRESETS["default"], summary_seconds=60.0) as played:
+        figures = await asked_of(talk, played, RequestStalls(played), SummaryUse(played, talk), budget=12_000)
 
     assert figures["M10.stalls"] == 0
     assert figures["M11.calls"] > 0
@@ -190,13 +215,13 @@ async def test_m10_of_the_default_is_nothing_but_its_own_work() -> None:
 
 
 async def test_spend_on_summaries_is_told_with_the_request_it_was_for() -> None:
-    talk = recorded(generated_session(300))
+    talk = recorded(generate_session(300))
 
-    async with Played(PRESETS["copilot"], summary_seconds=0.0) as played:
-        player = Player(talk, played, 12_000)
+    async with SimulatedSession(PRESETS["copilot"], summary_seconds=0.0) as played:
+        player = Replayer(talk, played, 12_000)
         await player.play()
 
-    spent: list[Spent] = [one for turn in player.turns for one in turn.summaries]
-    assert played.writer is not None
-    assert spent == played.writer.spent[: len(spent)]
-    assert all(one.fresh > 0 and one.output > 0 for one in spent)
+    spent: list[SummaryCost] = [one for turn in player.turns for one in turn.summaries]
+    assert played.summarizer is not None
+    assert spent == played.summarizer.costs[: len(spent)]
+    assert all(one.fresh_tokens > 0 and one.output_tokens > 0 for one in spent)

@@ -6,49 +6,58 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.planning.cost import PRICES, Prices, break_even_turns, request_cost
+from holdfast.core.planning.cost import PROVIDER_PRICES, Prices, break_even_turns, request_cost
 from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import BASELINES, Asked, Spent
-from holdfast.lab.metrics.prefix import Cost, Stability, against_bills, growth, slope
-from holdfast.lab.metrics.soundness import Adherence, Determinism, Validity
-from holdfast.lab.played import Played
-from holdfast.lab.recordings import Recording, concatenated, read_recording
-from holdfast.lab.replay import Player, Turn
-from holdfast.testing.chat import Json, answered, called, returned, said, told
-from holdfast.testing.sessions import generated_session
+from holdfast.lab.baselines import BASELINES, ReplayRequest, SummaryCost
+from holdfast.lab.metrics.prefix import PrefixStability, SimulatedCost, bill_deviation, cost_growth, token_slope
+from holdfast.lab.metrics.soundness import BudgetAdherence, Determinism, RequestValidity
+from holdfast.lab.played import SimulatedSession
+from holdfast.lab.recordings import Recording, concatenate, read_recording
+from holdfast.lab.replay import Replayer, ReplayTurn
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.sessions import generate_session
 
-ANTHROPIC = PRICES["anthropic"]
+ANTHROPIC = PROVIDER_PRICES["anthropic"]
 
 
-def recorded(messages: list[Json], **marks: list[Any]) -> Recording:
+def recorded(messages: list[JsonMessage], **marks: list[Any]) -> Recording:
     times, usage = marks.get("times"), marks.get("usage")
     return Recording("test", messages, times or [None] * len(messages), usage or [None] * len(messages))
 
 
-def turn(**fields: Any) -> Turn:
+def turn(**fields: Any) -> ReplayTurn:
     plain: dict[str, Any] = {"sent": 100, "shared": 80, "is_extension": True, "output": 10, "gap_seconds": 1.0}
-    return Turn(**{**plain, **fields})
+    return ReplayTurn(**{**plain, **fields})
 
 
-async def turns_of(recording: Recording, name: str, budget: int = 10**6, static: int = 0) -> Sequence[Turn]:
-    player = Player(recording, BASELINES[name](), budget, static)
+async def turns_of(recording: Recording, name: str, budget: int = 10**6, static: int = 0) -> Sequence[ReplayTurn]:
+    player = Replayer(recording, BASELINES[name](), budget, static)
     await player.play()
     return player.turns
 
 
 async def sound(recording: Recording, name: str, budget: int, seconds: float | None = None) -> dict[str, float]:
-    async with Played(PRESETS[name], summary_seconds=seconds) as played:
-        return await Player(recording, played, budget).play([Stability(), Validity(), Adherence(), Determinism(played)])
+    async with SimulatedSession(PRESETS[name], summary_seconds=seconds) as played:
+        return await Replayer(recording, played, budget).play(
+            [PrefixStability(), RequestValidity(), BudgetAdherence(), Determinism(played)]
+        )
 
 
 def test_a_request_costs_what_is_held_what_is_new_and_the_answer() -> None:
-    assert request_cost(ANTHROPIC, held=80, fresh=20, output=10) == pytest.approx(80 * 0.1 + 20 * 1.25 + 10 * 5)
+    assert request_cost(ANTHROPIC, cached=80, fresh=20, output=10) == pytest.approx(80 * 0.1 + 20 * 1.25 + 10 * 5)
 
 
 def test_a_cache_that_has_expired_holds_nothing() -> None:
-    assert turn(gap_seconds=299).held(ANTHROPIC) == 80
-    assert turn(gap_seconds=301).held(ANTHROPIC) == 0
-    assert turn(gap_seconds=301).held(PRICES["deepseek"]) == 80
+    assert turn(gap_seconds=299).cached_tokens(ANTHROPIC) == 80
+    assert turn(gap_seconds=301).cached_tokens(ANTHROPIC) == 0
+    assert turn(gap_seconds=301).cached_tokens(PROVIDER_PRICES["deepseek"]) == 80
 
 
 @pytest.mark.parametrize(
@@ -66,10 +75,10 @@ def test_a_fold_that_saves_nothing_never_pays() -> None:
 
 
 async def test_sending_everything_only_ever_extends_the_prefix() -> None:
-    turns = await turns_of(recorded(generated_session(60)), "full")
+    turns = await turns_of(recorded(generate_session(60)), "full")
 
     assert all(one.is_extension for one in turns)
-    assert [one.shared for one in turns[1:]] == [one.sent for one in turns[:-1]]
+    assert [one.shared_tokens for one in turns[1:]] == [one.sent_tokens for one in turns[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +93,16 @@ async def test_sending_everything_only_ever_extends_the_prefix() -> None:
     ],
 )
 async def test_a_baseline_sends_what_its_name_says(name: str, roles: list[str]) -> None:
-    talk = [told("s"), said("w " * 300), called("a"), returned("a", "r " * 20), answered("b"), said("c"), answered("d")]
-    asked = Asked(talk[:-1], Player(recorded(talk), BASELINES[name](), 200, static=0).sizes(), 200)
+    talk = [
+        system_message("s"),
+        user_message("w " * 300),
+        tool_call_message("a"),
+        tool_result_message("a", "r " * 20),
+        assistant_message("b"),
+        user_message("c"),
+        assistant_message("d"),
+    ]
+    asked = ReplayRequest(talk[:-1], Replayer(recorded(talk), BASELINES[name](), 200, static=0).message_sizes(), 200)
 
     prepared = await BASELINES[name]().prepare(asked)
 
@@ -93,10 +110,12 @@ async def test_a_baseline_sends_what_its_name_says(name: str, roles: list[str]) 
 
 
 async def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() -> None:
-    recording = recorded(generated_session(300))
+    recording = recorded(generate_session(300))
 
-    sliding = await Player(recording, BASELINES["sliding"](), 12_000).play([Stability(), Validity()])
-    floor = await Player(recording, BASELINES["floor"](), 12_000).play([Stability(), Validity(), Adherence()])
+    sliding = await Replayer(recording, BASELINES["sliding"](), 12_000).play([PrefixStability(), RequestValidity()])
+    floor = await Replayer(recording, BASELINES["floor"](), 12_000).play(
+        [PrefixStability(), RequestValidity(), BudgetAdherence()]
+    )
     default = await sound(recording, "default", 12_000)
 
     assert sliding["M5.hit_share"] < floor["M5.hit_share"] < default["M5.hit_share"]
@@ -107,13 +126,13 @@ async def test_a_sliding_window_breaks_its_prefix_and_the_default_seldom_does() 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("seconds", [None, 60.0])
 async def test_every_preset_sends_only_what_is_valid_fits_and_can_be_made_again(name: str, seconds: float) -> None:
-    figures = await sound(recorded(generated_session(240)), name, 8_000, seconds)
+    figures = await sound(recorded(generate_session(240)), name, 8_000, seconds)
 
     assert (figures["M8.invalid"], figures["M8.elsewhere"], figures["M9.over"], figures["M14.differences"]) == (0,) * 4
 
 
 def test_a_summary_by_a_model_is_priced_and_one_from_the_cache_less() -> None:
-    fresh, held = turn(summaries=[Spent(1_000)]), turn(summaries=[Spent(100, held=900)])
+    fresh, held = turn(summaries=[SummaryCost(1_000)]), turn(summaries=[SummaryCost(100, cached_tokens=900)])
 
     assert fresh.cost(ANTHROPIC) - turn().cost(ANTHROPIC) == 1_000 + 1_000 * ANTHROPIC.output
     assert held.cost(ANTHROPIC) - turn().cost(ANTHROPIC) == pytest.approx(100 + 90 + 1_000 * ANTHROPIC.output)
@@ -122,20 +141,22 @@ def test_a_summary_by_a_model_is_priced_and_one_from_the_cache_less() -> None:
 def test_growth_compares_the_last_quarter_with_the_first() -> None:
     turns = [turn(sent=100, shared=0)] * 4 + [turn(sent=300, shared=0)] * 4
 
-    assert growth(turns, Prices(name="x", read=1, write=1, output=0)) == 3.0
-    assert slope([turn(sent=100), turn(sent=150), turn(sent=200)]) == 50.0
+    assert cost_growth(turns, Prices(name="x", read=1, write=1, output=0)) == 3.0
+    assert token_slope([turn(sent=100), turn(sent=150), turn(sent=200)]) == 50.0
 
 
 async def test_stability_and_cost_are_sums_over_all_requests() -> None:
-    talk = [said("a"), answered("b"), said("c"), answered("d")]
-    player = Player(recorded(talk), BASELINES["full"](), 10**6, static=100)
+    talk = [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d")]
+    player = Replayer(recorded(talk), BASELINES["full"](), 10**6, static=100)
 
-    figures = await player.play([Stability(), Cost([PRICES["none"]])])
+    figures = await player.play([PrefixStability(), SimulatedCost([PROVIDER_PRICES["none"]])])
 
     first, second = player.turns
-    assert figures["M5.hit_share"] == second.shared / (first.sent + second.sent)
-    assert second.shared == first.sent
-    assert figures["M6.none.total"] == first.sent + second.sent + 4 * (first.output + second.output)
+    assert figures["M5.hit_share"] == second.shared_tokens / (first.sent_tokens + second.sent_tokens)
+    assert second.shared_tokens == first.sent_tokens
+    assert figures["M6.none.total"] == first.sent_tokens + second.sent_tokens + 4 * (
+        first.output_tokens + second.output_tokens
+    )
     assert figures["turns"] == 2
 
 
@@ -154,7 +175,7 @@ def test_a_record_is_read_without_its_annotations() -> None:
 
     recording = read_recording(json.loads(json.dumps(record)))
 
-    assert recording.messages == [said("x"), answered("y")]
+    assert recording.messages == [user_message("x"), assistant_message("y")]
     assert recording.times[1] is not None
     assert recording.times[0] is not None
     assert recording.times[1] - recording.times[0] == 60
@@ -163,23 +184,30 @@ def test_a_record_is_read_without_its_annotations() -> None:
 
 
 async def test_conversations_are_joined_without_mixing_their_calls() -> None:
-    one = recorded(generated_session(20))
+    one = recorded(generate_session(20))
 
-    joined = concatenated([one, one])
+    joined = concatenate([one, one])
 
     assert joined.messages[0]["role"] == "system"
     assert [message["role"] for message in joined.messages].count("system") == 1
-    figures = await Player(joined, BASELINES["full"](), 10**6).play([Validity()])
+    figures = await Replayer(joined, BASELINES["full"](), 10**6).play([RequestValidity()])
     assert figures["M8.invalid"] == 0
 
 
 def test_the_simulator_says_how_far_it_is_from_the_bills_until_the_client_compacted() -> None:
-    messages = [said("a"), answered("b"), said("c"), answered("d"), said("e"), answered("f")]
+    messages = [
+        user_message("a"),
+        assistant_message("b"),
+        user_message("c"),
+        assistant_message("d"),
+        user_message("e"),
+        assistant_message("f"),
+    ]
     bills = [None, {"input": 6_600}, None, {"input": 100, "cacheRead": 6_500}, None, {"input": 10}]
     recording = recorded(messages, usage=bills)
     turns = [turn(sent=2_750, shared=0), turn(sent=2_750, shared=2_750), turn(sent=2_750)]
 
-    assert against_bills(recording, turns) == pytest.approx(
+    assert bill_deviation(recording, turns) == pytest.approx(
         {"bills.prompt_tokens": 1.0, "bills.hit_share": 0.75 - 6_500 / 13_200}
     )
-    assert against_bills(recorded(messages), turns) is None
+    assert bill_deviation(recorded(messages), turns) is None

@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.core.planning.cost import PRICES, Prices
+from holdfast.core.planning.cost import PROVIDER_PRICES, Prices
 from holdfast.errors import SettingsError
-from holdfast.lab.policies import rules_of
+from holdfast.lab.policies import find_policy
 from holdfast.lab.prices import prices_for
-from holdfast.lab.running import Entry
-from holdfast.lab.tables import WIDE, shortened, table
+from holdfast.lab.running import PolicyResult
+from holdfast.lab.tables import TABLE_WIDTH, build_table, shorten_names
 from holdfast.session.session import Session
-from holdfast.testing.chat import answered, called, said
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import assistant_message, tool_call_message, user_message
+from holdfast.testing.sessions import generate_session
 
 Captured = pytest.CaptureFixture[str]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -42,8 +42,8 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     path = tmp_path / "sessions.jsonl"
     probes = [{"question": "What was first?", "answer": "x", "evidence": ["first"]}]
-    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generated_session(64)]
-    lines = [{"id": "one", "messages": generated_session(48)}, {"id": "two", "messages": messages, "probes": probes}]
+    messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generate_session(64)]
+    lines = [{"id": "one", "messages": generate_session(48)}, {"id": "two", "messages": messages, "probes": probes}]
     path.write_text("\n".join(map(json.dumps, lines)) + "\nnot a line\n")
     return path
 
@@ -137,7 +137,7 @@ def test_the_table_explains_its_columns(sessions: Path, capsys: Captured) -> Non
     assert [line.split()[3:5] for line in lines[:2]] == [["threshold", "1.00"], ["▸", "default"]]
     explained = [line.split()[0] for line in lines[lines.index("") + 1 :]]
     assert explained[: len(titles) - 3] == [title for title in titles[3:] if title != "MS"] + ["▸"]
-    assert max(map(len, out.splitlines())) <= WIDE
+    assert max(map(len, out.splitlines())) <= TABLE_WIDTH
 
 
 def test_a_session_of_the_store_is_played_too(
@@ -148,7 +148,7 @@ def test_a_session_of_the_store_is_played_too(
     async def talk() -> None:
         async with Session.open("report-1", store=f"sqlite:///{tmp_path}/chats.db") as session:
             for number in range(20):
-                await session.record([said(f"question {number}"), answered(f"answer {number}")])
+                await session.record([user_message(f"question {number}"), assistant_message(f"answer {number}")])
 
     asyncio.run(talk())
 
@@ -202,7 +202,14 @@ def test_a_file_that_is_no_conversation_is_named_and_the_others_are_played(
 
 def test_a_figure_that_has_to_be_nothing_and_is_not_is_told(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "torn.jsonl"
-    messages = [said("go"), called("a"), said("still there?"), answered("yes"), said("and now?"), answered("done")]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        user_message("still there?"),
+        assistant_message("yes"),
+        user_message("and now?"),
+        assistant_message("done"),
+    ]
     path.write_text(json.dumps({"id": "torn", "messages": messages}) + "\n")
 
     code, _, problems = ran(capsys, str(path), "--budget", "9000", "--policy", "full", "--baselines", "")
@@ -218,8 +225,8 @@ def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) ->
     found = prices_for(f"openai, anthropic,claude, {path}, gpt-4o-mini")
 
     assert found[:3] == [
-        PRICES["gpt-5"],
-        PRICES["anthropic"],
+        PROVIDER_PRICES["gpt-5"],
+        PROVIDER_PRICES["anthropic"],
         Prices(name="mine", read=0.2, write=1.0, output=3.0, ttl_seconds=60.0),
     ]
     assert [one.name for one in found[3:]] == ["gpt-4o-mini"]
@@ -231,22 +238,25 @@ def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summariser(tmp_path: P
     path = tmp_path / "mine.toml"
     path.write_text('base = "copilot"\n')
 
-    assert (rules_of("default")[0].name, rules_of("default")[1]) == ("default", False)
-    assert (rules_of(f"{path}+summary")[0].fold, rules_of(f"{path}+summary")[1]) == (rules_of("copilot")[0].fold, True)
+    assert (find_policy("default")[0].name, find_policy("default")[1]) == ("default", False)
+    assert (find_policy(f"{path}+summary")[0].fold, find_policy(f"{path}+summary")[1]) == (
+        find_policy("copilot")[0].fold,
+        True,
+    )
 
 
 def test_rows_are_in_the_order_of_the_recordings_behind_those_of_all_and_summaries_only_where_asked_for() -> None:
     figures = {"M11.coverage": 0.5, "M5.hit_share": 0.9, "M8.invalid": 1.0}
     entries = [
-        Entry(session, policy, 9_000, dict(figures))
+        PolicyResult(session, policy, 9_000, dict(figures))
         for session in ("b", "a")
         for policy in ("threshold", "default", "default+summary")
     ]
 
-    found = table(entries)
+    found = build_table(entries)
 
     assert found.heading == ["SESSION", "BUDGET", "POLICY", "HIT", "INVALID", "COVERED"]
-    assert [(line[0], line[2], *line[4:]) for line in found.lines] == [
+    assert [(line[0], line[2], *line[4:]) for line in found.rows] == [
         ("all", "  threshold", "2", ""), ("all", "▸ default", "2", ""), ("all", "▸ default+summary", "2", "0.500"),
         ("b", "  threshold", "1", ""), ("b", "▸ default", "1", ""), ("b", "▸ default+summary", "1", "0.500"),
         ("a", "  threshold", "1", ""), ("a", "▸ default", "1", ""), ("a", "▸ default+summary", "1", "0.500"),
@@ -254,9 +264,9 @@ def test_rows_are_in_the_order_of_the_recordings_behind_those_of_all_and_summari
 
 
 def test_cost_is_told_in_tokens_where_there_is_no_threshold_compaction_beside_it() -> None:
-    found = table([Entry("a", "default", 9_000, {"M6.none.total": 12_345.6})])
+    found = build_table([PolicyResult("a", "default", 9_000, {"M6.none.total": 12_345.6})])
 
-    assert (found.heading[3], found.lines[0][3]) == ("COST none", "12,346")
+    assert (found.heading[3], found.rows[0][3]) == ("COST none", "12,346")
     assert found.legend[0] == "COST none  cost in plain input tokens, at the prices of none (M6)"
 
 
@@ -265,16 +275,16 @@ def test_names_are_shortened_and_stay_apart() -> None:
     near = ["short", "airline-support-1", "airline-support-2"]
     nearer = ["short", "airline-support-1-again", "airline-support-2-again"]
 
-    assert [*shortened(apart, 10).values()] == ["short", "airline-s…", "coding-se…"]
-    assert [*shortened(near, 10).values()] == ["short", "airl…ort-1", "airl…ort-2"]
-    assert [*shortened(nearer, 10).values()] == ["short", "airline-…2", "airline-…3"]
+    assert [*shorten_names(apart, 10).values()] == ["short", "airline-s…", "coding-se…"]
+    assert [*shorten_names(near, 10).values()] == ["short", "airl…ort-1", "airl…ort-2"]
+    assert [*shorten_names(nearer, 10).values()] == ["short", "airline-…2", "airline-…3"]
 
 
 @contextmanager
 def begun(tmp_path: Path, *arguments: str) -> Generator[subprocess.Popen[str]]:
     """Start a run that would take long, and go on when its processes are there; at the end none is."""
     path = tmp_path / "long.jsonl"
-    path.write_text(json.dumps({"id": "long", "messages": generated_session(3_000)}) + "\n")
+    path.write_text(json.dumps({"id": "long", "messages": generate_session(3_000)}) + "\n")
     env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
     command = [HOLDFAST, "lab", "run", str(path), "--budget", "16000,50000", "--policy", "default", *arguments]
     # A suite that a shell has started in the background ignores interrupts, and so would what it starts.

@@ -7,19 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.planning.cost import PRICES
-from holdfast.lab.played import text_of
-from holdfast.lab.recordings import Recording, concatenated
-from holdfast.lab.replay import STATIC_TOKENS
-from holdfast.lab.running import jobs_for, play
-from holdfast.lab.sources import recordings_of
+from holdfast.core.planning.cost import PROVIDER_PRICES
+from holdfast.lab.played import full_message_text
+from holdfast.lab.recordings import Recording, concatenate
+from holdfast.lab.replay import DEFAULT_STATIC_TOKENS
+from holdfast.lab.running import make_jobs, play_job
+from holdfast.lab.sources import load_recordings
 from holdfast.session.session import Session
-from holdfast.session.transfer import bring_in, records_of
+from holdfast.session.transfer import import_session, records_from_file
 from holdfast.stores.base import Store
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, answered, called, returned, said, told
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.convert import convert
 from holdfast.wire.formats import format_named
 
@@ -28,24 +35,26 @@ MEASURED_IN_TIME = ("M10", "M12")
 """What depends on the machine."""
 SYSTEM = "You are a build bot."
 TALK = [
-    told(SYSTEM),
-    said("Look at src/a.py"),
-    called("c1", "c2", arguments={"path": "src/a.py"}),
-    returned("c1", "one"),
-    returned("c2", "two"),
-    answered("Both are fine."),
-    said("And src/b.py?"),
-    called("c3", arguments={"path": "src/b.py"}),
-    returned("c3", "three"),
-    answered("So is that."),
-    said("Thanks."),
+    system_message(SYSTEM),
+    user_message("Look at src/a.py"),
+    tool_call_message("c1", "c2", arguments={"path": "src/a.py"}),
+    tool_result_message("c1", "one"),
+    tool_result_message("c2", "two"),
+    assistant_message("Both are fine."),
+    user_message("And src/b.py?"),
+    tool_call_message("c3", arguments={"path": "src/b.py"}),
+    tool_result_message("c3", "three"),
+    assistant_message("So is that."),
+    user_message("Thanks."),
 ]
 
 
 async def figures(recording: Recording) -> dict[str, float]:
     """Return what the default does with a recording, without what depends on the machine."""
-    jobs = jobs_for([recording], ["default"], [BUDGET], [PRICES["anthropic"]], static=STATIC_TOKENS, seconds=60)
-    (found,) = [await play(job) for job in jobs if job.aspect == "main"]
+    jobs = make_jobs(
+        [recording], ["default"], [BUDGET], [PROVIDER_PRICES["anthropic"]], static=DEFAULT_STATIC_TOKENS, seconds=60
+    )
+    (found,) = [await play_job(job) for job in jobs if job.aspect == "main"]
     assert found.problem == ""
     return {name: value for name, value in found.figures.items() if not name.startswith(MEASURED_IN_TIME)}
 
@@ -53,11 +62,11 @@ async def figures(recording: Recording) -> dict[str, float]:
 def shape(native: Mapping[str, object]) -> tuple[str, str, int]:
     """Return what a message says, and how many calls it makes: ids are the format's own."""
     message = format_named("openai-chat").decode(native, 0)
-    return message.role, text_of(native), len(message.calls)
+    return message.role, full_message_text(native), len(message.calls)
 
 
 async def read(source: str | Path, store: Store | None = None) -> Recording:
-    (found,), problems = await recordings_of([str(source)], store or MemoryStore())
+    (found,), problems = await load_recordings([str(source)], store or MemoryStore())
     assert problems == []
     return found
 
@@ -78,11 +87,11 @@ def lines(path: Path, *values: object) -> Path:
 
 
 async def test_a_file_its_bare_messages_its_import_and_its_session_give_the_same_figures(tmp_path: Path) -> None:
-    messages = [*generated_session(40)]
+    messages = [*generate_session(40)]
     file = lines(tmp_path / "talk.jsonl", {"id": "talk", "messages": messages})
     bare = lines(tmp_path / "bare.jsonl", *messages)
     brought = MemoryStore()
-    await bring_in(brought, "talk", records_of(load_file(file).conversations[0], 1_000))
+    await import_session(brought, "talk", records_from_file(load_file(file).conversations[0], 1_000))
 
     found = [
         await read(file),
@@ -106,7 +115,7 @@ async def test_a_session_in_another_format_is_played_as_it_was_said(wire: str) -
 
 
 async def test_a_long_session_of_anthropics_and_of_pydantic_ais_gives_the_figures_of_its_file() -> None:
-    messages = [*generated_session(40)]
+    messages = [*generate_session(40)]
     plain = replace(await read("talk", await kept(messages, "openai-chat")), static=0)
 
     for wire in ("anthropic-messages", "pydantic-ai"):
@@ -127,7 +136,13 @@ async def test_a_history_that_pydantic_ai_wrote_to_a_file_is_played_as_it_was_sa
 
 
 async def test_what_is_broken_is_played_broken_and_nothing_is_made_up() -> None:
-    torn = [said("go"), called("a"), said("still there?"), returned("zzz", "whose?"), answered("yes")]
+    torn = [
+        user_message("go"),
+        tool_call_message("a"),
+        user_message("still there?"),
+        tool_result_message("zzz", "whose?"),
+        assistant_message("yes"),
+    ]
 
     found = await read("talk", await kept(torn, "openai-chat"))
 
@@ -145,47 +160,49 @@ async def test_a_file_written_for_anthropic_is_read_as_that(tmp_path: Path) -> N
 async def test_system_text_and_tools_of_a_session_come_from_its_log() -> None:
     store, tool = MemoryStore(), {"type": "function", "function": {"name": "read_file"}}
     async with Session.open("talk", store=store, model="gpt-5") as session:
-        await session.record([said("hello")])
+        await session.record([user_message("hello")])
         prepared = await session.prepare(8_000, system=SYSTEM, tools=[tool])
-        await session.record([answered("hi")], usage={"input_tokens": prepared.tokens.total})
+        await session.record([assistant_message("hi")], usage={"input_tokens": prepared.tokens.total})
 
     found = await read("talk", store)
 
-    assert found.messages == [told(SYSTEM), said("hello"), answered("hi")]
+    assert found.messages == [system_message(SYSTEM), user_message("hello"), assistant_message("hi")]
     assert found.static == prepared.tokens.tools > 0
-    (full,) = jobs_for([found], ["full"], [BUDGET], [PRICES["none"]], static=STATIC_TOKENS, seconds=60)
-    assert (await play(full)).figures["bills.prompt_tokens"] == pytest.approx(1, abs=0.25)
-    assert concatenated([found, found]).static == found.static
+    (full,) = make_jobs(
+        [found], ["full"], [BUDGET], [PROVIDER_PRICES["none"]], static=DEFAULT_STATIC_TOKENS, seconds=60
+    )
+    assert (await play_job(full)).figures["bills.prompt_tokens"] == pytest.approx(1, abs=0.25)
+    assert concatenate([found, found]).static == found.static
 
 
 async def test_annotations_of_an_imported_recording_are_taken_off_and_heeded(tmp_path: Path) -> None:
-    messages: list[Json] = [
-        {**said("a"), "x_ts": "2026-01-01T00:00:00Z"},
-        {**answered("b"), "x_ts": "2026-01-01T00:01:00Z", "x_usage": {"input": 9}},
+    messages: list[JsonMessage] = [
+        {**user_message("a"), "x_ts": "2026-01-01T00:00:00Z"},
+        {**assistant_message("b"), "x_ts": "2026-01-01T00:01:00Z", "x_usage": {"input": 9}},
     ]
     file = lines(tmp_path / "talk.jsonl", {"messages": messages})
     store = MemoryStore()
-    await bring_in(store, "talk", records_of(load_file(file).conversations[0], 1_000))
+    await import_session(store, "talk", records_from_file(load_file(file).conversations[0], 1_000))
 
     there, here = await read("talk", store), await read(file)
 
     assert (there.messages, there.times, there.usage) == (here.messages, here.times, here.usage)
-    assert there.messages == [said("a"), answered("b")]
+    assert there.messages == [user_message("a"), assistant_message("b")]
 
 
 async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and_left_out(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "talks.jsonl",
-        {"id": "good", "messages": [said("a"), answered("b")]},
-        {"id": "odd", "messages": [said("a"), {"role": "user", "content": 5}, answered("b")]},
-        {"id": "none", "messages": [said("a")]},
+        {"id": "good", "messages": [user_message("a"), assistant_message("b")]},
+        {"id": "odd", "messages": [user_message("a"), {"role": "user", "content": 5}, assistant_message("b")]},
+        {"id": "none", "messages": [user_message("a")]},
         {"id": "text", "messages": "hello"},
     )
     torn = tmp_path / "torn.jsonl"
     torn.write_text('{"id": "x", "messages": [\n')
-    bare = lines(tmp_path / "bare.jsonl", said("a"), {"role": "user", "content": 5}, answered("b"))
+    bare = lines(tmp_path / "bare.jsonl", user_message("a"), {"role": "user", "content": 5}, assistant_message("b"))
 
-    found, problems = await recordings_of([str(path), str(torn), str(bare), "tlaks.jsonl"], MemoryStore())
+    found, problems = await load_recordings([str(path), str(torn), str(bare), "tlaks.jsonl"], MemoryStore())
 
     assert [one.name for one in found] == ["good"]
     assert problems == [
@@ -199,8 +216,8 @@ async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and
 
 
 async def test_recordings_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    talk = {"id": "x", "messages": [said("a"), answered("b")]}
+    talk = {"id": "x", "messages": [user_message("a"), assistant_message("b")]}
 
-    found, _ = await recordings_of([str(lines(tmp_path / "talks.jsonl", talk, talk))], MemoryStore())
+    found, _ = await load_recordings([str(lines(tmp_path / "talks.jsonl", talk, talk))], MemoryStore())
 
     assert [one.name for one in found] == ["x", "x (2)"]

@@ -6,15 +6,22 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.core.planning.cost import PRICES
+from holdfast.core.planning.cost import PROVIDER_PRICES
 from holdfast.core.planning.presets import DEFAULT, PRESETS
 from holdfast.errors import SettingsError
-from holdfast.lab.running import Entry
-from holdfast.lab.tuning import Version, trade_rows, trade_table, trades_of, variations, versions_of
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.lab.running import PolicyResult
+from holdfast.lab.tuning import (
+    PolicyVersion,
+    make_versions,
+    measure_tradeoffs,
+    parse_variations,
+    tradeoff_rows,
+    tradeoff_table,
+)
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
 Captured = pytest.CaptureFixture[str]
-ANTHROPIC = PRICES["anthropic"]
+ANTHROPIC = PROVIDER_PRICES["anthropic"]
 BUDGET = 5_000
 
 
@@ -28,31 +35,31 @@ def tuned(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
 def talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A conversation that comes back to its first file at its end."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
-    messages: list[Json] = [said("Look at src/first_file.py"), answered("I have.")]
+    messages: list[JsonMessage] = [user_message("Look at src/first_file.py"), assistant_message("I have.")]
     for number in range(20):
-        messages += [said(f"Step {number}: " + "the tide turns " * 40), answered("Done.")]
+        messages += [user_message(f"Step {number}: " + "the tide turns " * 40), assistant_message("Done.")]
     messages += [
-        said("And now?"),
-        called("c", arguments={"path": "src/first_file.py"}),
-        returned("c"),
-        answered("Yes."),
+        user_message("And now?"),
+        tool_call_message("c", arguments={"path": "src/first_file.py"}),
+        tool_result_message("c"),
+        assistant_message("Yes."),
     ]
     path = tmp_path / "talk.jsonl"
     path.write_text(json.dumps({"id": "talk", "messages": messages}) + "\n")
     return path
 
 
-def entry(version: Version, cost: float, far: float, missing: int = 0) -> Entry:
+def entry(version: PolicyVersion, cost: float, far: float, missing: int = 0) -> PolicyResult:
     figures = {"M6.anthropic.vs_threshold": cost, "M1.far": far}
-    return Entry("talk", version.name, BUDGET, figures, missing=missing)
+    return PolicyResult("talk", version.name, BUDGET, figures, missing_replays=missing)
 
 
 def test_versions_are_all_combinations_beside_the_policy_as_it_is() -> None:
-    wanted = variations(["fold.tail_share=0.05,0.1", "fold.hard_share = 0.7,0.9"], DEFAULT)
+    wanted = parse_variations(["fold.tail_share=0.05,0.1", "fold.hard_share = 0.7,0.9"], DEFAULT)
 
-    found, left_out = versions_of(DEFAULT, wanted)
+    found, left_out = make_versions(DEFAULT, wanted)
 
-    assert [(one.settings, one.is_today) for one in found] == [
+    assert [(one.settings, one.is_current) for one in found] == [
         ({"fold.tail_share": 0.05, "fold.hard_share": 0.95}, True),
         ({"fold.tail_share": 0.05, "fold.hard_share": 0.9}, False),
         ({"fold.tail_share": 0.1, "fold.hard_share": 0.9}, False),
@@ -62,24 +69,24 @@ def test_versions_are_all_combinations_beside_the_policy_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["default", "co-cli", "inkeep", "cowagent"])
 def test_a_preset_has_numbers_to_vary_where_nobody_says_which(name: str) -> None:
-    wanted = variations([], PRESETS[name])
+    wanted = parse_variations([], PRESETS[name])
 
     assert 1 <= len(wanted) <= 3
-    assert len(versions_of(PRESETS[name], wanted)[0]) > 1
+    assert len(make_versions(PRESETS[name], wanted)[0]) > 1
 
 
 def test_a_policy_without_numbers_wants_to_be_told_what_to_vary() -> None:
     with pytest.raises(SettingsError, match="how copilot folds has no numbers; say what to vary, SETTING=VALUES"):
-        variations([], PRESETS["copilot"])
+        parse_variations([], PRESETS["copilot"])
 
 
 def test_the_default_is_varied_where_it_folds_and_in_what_it_keeps() -> None:
-    assert variations([], DEFAULT) == {
+    assert parse_variations([], DEFAULT) == {
         "fold.tail_share": [0.025, 0.05, 0.1],
         "fold.summary_share": [0.03, 0.06, 0.12],
         "fold.min_reuse": [15.0, 30.0, 60.0],
     }
-    assert variations([], DEFAULT, has_summary=True)["fold.soft_share"] == [0.6, 0.8, 0.9]
+    assert parse_variations([], DEFAULT, has_summary=True)["fold.soft_share"] == [0.6, 0.8, 0.9]
 
 
 @pytest.mark.parametrize(
@@ -93,29 +100,29 @@ def test_the_default_is_varied_where_it_folds_and_in_what_it_keeps() -> None:
 )
 def test_what_cannot_be_varied_is_told(vary: str, problem: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        versions_of(DEFAULT, variations([vary], DEFAULT))
+        make_versions(DEFAULT, parse_variations([vary], DEFAULT))
 
     assert str(refused.value).startswith(problem)
 
 
 def test_rows_that_none_is_better_than_and_the_policy_as_it_is_are_marked() -> None:
-    versions, _ = versions_of(DEFAULT, variations(["fold.tail_share=0.1,0.15,0.2,0.3"], DEFAULT))
+    versions, _ = make_versions(DEFAULT, parse_variations(["fold.tail_share=0.1,0.15,0.2,0.3"], DEFAULT))
     today, cheap, worse, dear, undone = versions
     entries = [
         entry(today, 0.8, 0.7), entry(cheap, 0.6, 0.5), entry(worse, 0.9, 0.6), entry(dear, 1.0, 0.9),
         entry(undone, 0.1, 1.0, missing=1),
     ]  # fmt: skip
 
-    trades = trades_of(versions, entries, ANTHROPIC)
+    trades = measure_tradeoffs(versions, entries, ANTHROPIC)
 
     assert [(one.version, one.is_pareto, one.is_partial) for one in trades] == [
         (cheap, True, False), (today, True, False), (worse, False, False), (dear, True, False), (undone, False, True),
     ]  # fmt: skip
-    assert [line[:4] for line in trade_table(trades, ANTHROPIC).lines] == [
+    assert [line[:4] for line in tradeoff_table(trades, ANTHROPIC).rows] == [
         ["* ", "0.1", "0.600", "0.500"], ["*▸", "0.05", "0.800", "0.700"], ["  ", "0.15", "0.900", "0.600"],
         ["* ", "0.2", "1.000", "0.900"], ["  …", "0.3", "", ""],
     ]  # fmt: skip
-    assert trade_rows(trades, BUDGET)[-1]["is_partial"]
+    assert tradeoff_rows(trades, BUDGET)[-1]["is_partial"]
 
 
 def test_tuning_prints_what_each_version_costs_and_keeps(talk: Path, capsys: Captured) -> None:

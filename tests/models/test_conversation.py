@@ -12,13 +12,13 @@ import pytest_asyncio
 from holdfast import Session, validate
 from holdfast.core.history.events import Usage
 from holdfast.errors import ModelOverflowError
-from holdfast.models.base import Answer, Ask, Prefix
+from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedServer
-from holdfast.models.openai_compatible import ChatWriter
+from holdfast.models.openai_compatible import ChatSummarizer
 from holdfast.session.request import PreparedRequest
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, said, told
+from holdfast.testing.chat import assistant_message, system_message, user_message
 
 ASKED = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
 """`make test-model` asks for 200 in a window of 2,048 tokens; the suite has as many as fill a smaller one once."""
@@ -45,9 +45,9 @@ class Turn:
 
 
 @pytest_asyncio.fixture
-async def writer(weights: Path) -> AsyncGenerator[ChatWriter]:
+async def writer(weights: Path) -> AsyncGenerator[ChatSummarizer]:
     async with EmbeddedServer(weights=weights, n_ctx=N_CTX) as server:
-        yield server.writer()
+        yield server.summarizer()
 
 
 def prompt(number: int) -> str:
@@ -60,17 +60,19 @@ def prompt(number: int) -> str:
     )
 
 
-async def sent(writer: ChatWriter, request: PreparedRequest) -> Answer:
+async def sent(writer: ChatSummarizer, request: PreparedRequest) -> ModelReply:
     """Send a request as it is: the writer puts what is asked behind the conversation."""
     *before, last = request.messages
-    prefix = Prefix(format="openai-chat", messages=before)
-    ask = Ask(system="", text=str(last["content"]), max_output_tokens=MAX_ANSWER, interaction="turn", prefix=prefix)
+    prefix = CachedPrefix(format="openai-chat", messages=before)
+    ask = SummaryPrompt(
+        system="", text=str(last["content"]), max_output_tokens=MAX_ANSWER, interaction="turn", prefix=prefix
+    )
     return await writer.write(ask)
 
 
-async def turn(session: Session, writer: ChatWriter, number: int, before: PreparedRequest | None) -> Turn:
+async def turn(session: Session, writer: ChatSummarizer, number: int, before: PreparedRequest | None) -> Turn:
     """Say something and get an answer; a request that is refused as too long is made smaller."""
-    await session.record([said(prompt(number))])
+    await session.record([user_message(prompt(number))])
     request, refusals = await session.prepare(N_CTX - MAX_ANSWER), 0
     while True:
         assert validate(request.messages, "openai") == []
@@ -84,20 +86,20 @@ async def turn(session: Session, writer: ChatWriter, number: int, before: Prepar
     usage = answer.usage
     assert usage is not None
     billed = {"input_tokens": usage.input_tokens, "cache_read_tokens": usage.cache_read_tokens}
-    await session.record([answered(answer.text or "…")], usage=billed)
+    await session.record([assistant_message(answer.text or "…")], usage=billed)
     is_rewritten = before is not None and request.messages[: len(before.messages)] != before.messages
     return Turn(request, usage, refusals, is_rewritten)
 
 
 async def test_a_conversation_goes_on_in_a_small_window_and_most_of_it_is_read_from_the_cache(
-    writer: ChatWriter,
+    writer: ChatSummarizer,
 ) -> None:
     began, turns = time.monotonic(), list[Turn]()
     async with Session.open("harbour", store=MemoryStore(), model="embedded") as session:
-        await session.record([told("You keep the harbour's log. Answer in one short sentence.")])
+        await session.record([system_message("You keep the harbour's log. Answer in one short sentence.")])
         for number in range(TURNS):
             turns.append(await turn(session, writer, number, turns[-1].request if turns else None))
-        same = [request.is_same for request in requests_of(await session.events())]
+        same = [request.is_same for request in rebuilt_requests(await session.events())]
 
     grown = [one for one in turns[1:] if not one.is_rewritten]
     rewritten = [one for one in turns[1:] if one.is_rewritten]

@@ -9,36 +9,36 @@ import pytest
 
 from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelAccessError, ModelRefusedError
-from holdfast.models.base import Answer, Ask, Prefix, reuses_prefix
-from holdfast.models.patience import patiently
+from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt, supports_prefix
+from holdfast.models.patience import with_retries
 from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.endpoint import Endpoint
-from holdfast.testing.models import FAILURES, GARBAGE, FailingModel, Failure, ScriptedModel
+from holdfast.testing.endpoint import ScriptedEndpoint
+from holdfast.testing.models import FAILURE_KINDS, GARBAGE, FailingModel, FailureKind, ScriptedModel
 
-ASK = Ask(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
+ASK = SummaryPrompt(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
 
 
 async def test_a_script_is_read_line_by_line() -> None:
-    whole = Answer(text="as it is", model="other", is_cut_off=True)
+    whole = ModelReply(text="as it is", model="other", is_cut_off=True)
     model = ScriptedModel(["one", whole, lambda ask: ask.text.upper(), ModelAccessError("m", "no")], name="s", window=9)
 
     answers = [await model.write(ASK) for _ in range(3)]
 
     assert answers == [
-        Answer(text="one", model="s", usage=Usage(input_tokens=7, output_tokens=0)),
+        ModelReply(text="one", model="s", usage=Usage(input_tokens=7, output_tokens=0)),
         whole,
-        Answer(text="TELL ME OF THE SEA.", model="s", usage=Usage(input_tokens=7, output_tokens=4)),
+        ModelReply(text="TELL ME OF THE SEA.", model="s", usage=Usage(input_tokens=7, output_tokens=4)),
     ]
     with pytest.raises(ModelAccessError):
         await model.write(ASK)
     with pytest.raises(ModelRefusedError, match="the script ended before ask 5"):
         await model.write(ASK)
-    assert (model.asks, model.window) == ([ASK] * 5, 9)
+    assert (model.prompts, model.window) == ([ASK] * 5, 9)
 
 
 async def outcome(model: FailingModel, clock: SimulatedClock) -> tuple[str, bool] | str:
     try:
-        answer = await clock.run(patiently(model, ASK, timeout_seconds=90, attempts=2, sleep=clock.sleep))
+        answer = await clock.run(with_retries(model, ASK, timeout_seconds=90, attempts=2, sleep=clock.sleep))
     except HoldfastError as error:
         return type(error).__name__
     return answer.text, answer.is_cut_off
@@ -63,17 +63,17 @@ async def outcome(model: FailingModel, clock: SimulatedClock) -> tuple[str, bool
     ],
 )
 async def test_each_failure_fails_in_its_own_way(
-    failure: Failure, expected: tuple[str, bool] | str, asked: int, seconds: int
+    failure: FailureKind, expected: tuple[str, bool] | str, asked: int, seconds: int
 ) -> None:
     clock = SimulatedClock()
     model = FailingModel(failure, text="abcdef", sleep=clock.sleep)
 
     assert await outcome(model, clock) == expected
-    assert (len(model.asks), clock.time_ms()) == (asked, seconds * 1_000)
+    assert (len(model.prompts), clock.time_ms()) == (asked, seconds * 1_000)
 
 
 def test_every_failure_is_listed() -> None:
-    assert len(FAILURES) == len(set(FAILURES)) == 13
+    assert len(FAILURE_KINDS) == len(set(FAILURE_KINDS)) == 13
 
 
 async def test_time_passes_only_when_told() -> None:
@@ -116,12 +116,12 @@ async def test_the_clock_waits_for_work_that_is_real() -> None:
 def test_only_a_writer_that_says_so_reuses_a_prefix() -> None:
     reusing = ScriptedModel(repeat("x"), prefix_formats=["openai-chat"])
 
-    assert [reuses_prefix(reusing, "openai-chat"), reuses_prefix(reusing, "gemini")] == [True, False]
-    assert reuses_prefix(ScriptedModel(repeat("x")), "openai-chat") is False
+    assert [supports_prefix(reusing, "openai-chat"), supports_prefix(reusing, "gemini")] == [True, False]
+    assert supports_prefix(ScriptedModel(repeat("x")), "openai-chat") is False
 
 
 def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:
-    ask = Ask(system="", text="", max_output_tokens=1, prefix=Prefix(format="openai-chat", messages=[]))
+    ask = SummaryPrompt(system="", text="", max_output_tokens=1, prefix=CachedPrefix(format="openai-chat", messages=[]))
 
     assert ask.interaction == "conversation-compaction"
 
@@ -129,7 +129,7 @@ def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:
 @pytest.mark.parametrize("turns", range(8))
 def test_an_endpoint_hangs_up_on_a_client_that_came_at_any_moment(turns: int) -> None:
     async def met() -> None:
-        async with Endpoint([]) as endpoint:
+        async with ScriptedEndpoint([]) as endpoint:
             with socket.create_connection(("127.0.0.1", int(endpoint.url.removesuffix("/v1").rpartition(":")[2]))):
                 for _ in range(turns):
                     await asyncio.sleep(0)

@@ -22,10 +22,10 @@ from holdfast.errors import (
     ModelUnreachableError,
     SettingsError,
 )
-from holdfast.models.base import Ask, Prefix
-from holdfast.models.embedded.server import EmbeddedServer, EmbeddedWriter
-from holdfast.models.openai_compatible import ChatWriter
-from holdfast.testing.chat import answered, said, told
+from holdfast.models.base import CachedPrefix, SummaryPrompt
+from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
+from holdfast.models.openai_compatible import ChatSummarizer
+from holdfast.testing.chat import assistant_message, system_message, user_message
 
 N_CTX = 512
 STORY = "The harbour master wrote down every ship: its name, its flag, its cargo, and the hour of its arrival."
@@ -39,8 +39,8 @@ async def server(weights: Path) -> AsyncGenerator[EmbeddedServer]:
         yield running
 
 
-def ask(text: str, *, tokens: int = 4, prefix: Prefix | None = None) -> Ask:
-    return Ask(system="Be brief.", text=text, max_output_tokens=tokens, prefix=prefix)
+def ask(text: str, *, tokens: int = 4, prefix: CachedPrefix | None = None) -> SummaryPrompt:
+    return SummaryPrompt(system="Be brief.", text=text, max_output_tokens=tokens, prefix=prefix)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -61,7 +61,7 @@ def billed(usage: Usage | None) -> Usage:
 
 @in_one_loop
 async def test_a_real_model_answers_over_a_real_stream(server: EmbeddedServer) -> None:
-    writer = server.writer()
+    writer = server.summarizer()
 
     answer = await writer.write(ask("Say hello.", tokens=3))
 
@@ -80,7 +80,7 @@ def listeners(port: int) -> list[str]:
 @in_one_loop
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells who listens where")
 async def test_the_engine_listens_on_this_machine_alone(server: EmbeddedServer) -> None:
-    address = urlsplit(server.writer().base_url)
+    address = urlsplit(server.summarizer().base_url)
 
     assert address.hostname == "127.0.0.1"
     assert listeners(address.port or 0) == ["0100007F"]
@@ -88,8 +88,8 @@ async def test_the_engine_listens_on_this_machine_alone(server: EmbeddedServer) 
 
 @in_one_loop
 async def test_the_same_ask_gets_the_same_answer_and_is_read_from_the_cache(server: EmbeddedServer) -> None:
-    first = await server.writer().write(ask(STORY))
-    second = await server.writer().write(ask(STORY))
+    first = await server.summarizer().write(ask(STORY))
+    second = await server.summarizer().write(ask(STORY))
 
     usage, again = billed(first.usage), billed(second.usage)
     whole = usage.input_tokens + usage.cache_read_tokens
@@ -99,14 +99,19 @@ async def test_the_same_ask_gets_the_same_answer_and_is_read_from_the_cache(serv
 
 @in_one_loop
 async def test_behind_a_conversation_only_the_ask_is_read_anew(server: EmbeddedServer) -> None:
-    history = [told("You are a clerk."), said(STORY), answered("Noted."), said("Which hour?")]
-    conversation = Ask(
-        system="", text="At dawn?", max_output_tokens=1, prefix=Prefix(format="openai-chat", messages=history)
+    history = [
+        system_message("You are a clerk."),
+        user_message(STORY),
+        assistant_message("Noted."),
+        user_message("Which hour?"),
+    ]
+    conversation = SummaryPrompt(
+        system="", text="At dawn?", max_output_tokens=1, prefix=CachedPrefix(format="openai-chat", messages=history)
     )
-    before = billed((await server.writer().write(conversation)).usage)
+    before = billed((await server.summarizer().write(conversation)).usage)
 
-    summary = ask("Sum up.", prefix=Prefix(format="openai-chat", messages=history))
-    after = billed((await server.writer().write(summary)).usage)
+    summary = ask("Sum up.", prefix=CachedPrefix(format="openai-chat", messages=history))
+    after = billed((await server.summarizer().write(summary)).usage)
 
     asked = before.input_tokens + before.cache_read_tokens
     assert asked > 50
@@ -117,10 +122,10 @@ async def test_behind_a_conversation_only_the_ask_is_read_anew(server: EmbeddedS
 @in_one_loop
 async def test_an_ask_in_between_does_not_cost_a_conversation_its_cache(server: EmbeddedServer) -> None:
     conversation, other = ask(f"First. {STORY}", tokens=1), ask("A fox and a crow met at the river.", tokens=1)
-    before = billed((await server.writer().write(conversation)).usage)
-    await server.writer().write(other)
+    before = billed((await server.summarizer().write(conversation)).usage)
+    await server.summarizer().write(other)
 
-    after = billed((await server.writer().write(conversation)).usage)
+    after = billed((await server.summarizer().write(conversation)).usage)
 
     assert (after.input_tokens, after.cache_read_tokens) == (1, before.input_tokens + before.cache_read_tokens - 1)
 
@@ -128,7 +133,7 @@ async def test_an_ask_in_between_does_not_cost_a_conversation_its_cache(server: 
 @in_one_loop
 async def test_what_is_too_long_is_refused_with_the_limit(server: EmbeddedServer) -> None:
     with pytest.raises(ModelOverflowError) as raised:
-        await server.writer().write(ask("word " * 2_000))
+        await server.summarizer().write(ask("word " * 2_000))
 
     assert (raised.value.model, raised.value.limit, (raised.value.size or 0) > 2_000) == ("embedded", N_CTX, True)
 
@@ -136,24 +141,24 @@ async def test_what_is_too_long_is_refused_with_the_limit(server: EmbeddedServer
 @in_one_loop
 async def test_only_who_has_the_key_may_ask(server: EmbeddedServer) -> None:
     with pytest.raises(ModelAccessError, match="Invalid API Key"):
-        await ChatWriter(server.base_url, "embedded", api_key="another").write(ask("Hello?"))
+        await ChatSummarizer(server.base_url, "embedded", api_key="another").write(ask("Hello?"))
 
 
 @in_one_loop
 async def test_an_ask_that_is_given_up_leaves_the_server_to_the_next(server: EmbeddedServer) -> None:
-    task = asyncio.create_task(server.writer().write(ask("Count to a thousand.", tokens=400)))
+    task = asyncio.create_task(server.summarizer().write(ask("Count to a thousand.", tokens=400)))
     await asyncio.wait({task}, timeout=0.3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    answer = await asyncio.wait_for(server.writer().write(ask("Say hello.", tokens=1)), timeout=10)
+    answer = await asyncio.wait_for(server.summarizer().write(ask("Say hello.", tokens=1)), timeout=10)
 
     assert billed(answer.usage).output_tokens == 1
 
 
 async def test_a_writer_starts_its_server_when_it_is_asked_and_anew_when_that_has_died(weights: Path) -> None:
     server = EmbeddedServer(weights=weights, n_ctx=256)
-    writer = EmbeddedWriter(server)
+    writer = EmbeddedSummarizer(server)
 
     try:
         assert (writer.name, writer.window, server.pid) == ("embedded", 256, None)
@@ -171,14 +176,14 @@ async def test_a_writer_starts_its_server_when_it_is_asked_and_anew_when_that_ha
 
 async def test_a_server_that_has_stopped_is_unreachable(weights: Path) -> None:
     async with EmbeddedServer(weights=weights, n_ctx=256) as server:
-        writer, pid = server.writer(), server.pid or 0
+        writer, pid = server.summarizer(), server.pid or 0
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     with pytest.raises(ModelUnreachableError):
         await writer.write(ask("Hello?"))
     with pytest.raises(ModelUnreachableError, match="the server is not running"):
-        server.writer()
+        server.summarizer()
 
 
 async def test_what_is_no_model_is_told_in_the_engines_words(tmp_path: Path) -> None:

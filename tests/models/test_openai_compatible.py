@@ -17,23 +17,30 @@ from holdfast.errors import (
     ModelUnreachableError,
     SettingsError,
 )
-from holdfast.models.base import Answer, Ask, Prefix, reuses_prefix
-from holdfast.models.openai_compatible import ChatWriter
-from holdfast.testing.chat import called, returned, said, told
-from holdfast.testing.endpoint import Endpoint, Piece, event, replied, said_chunk, streamed
+from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt, supports_prefix
+from holdfast.models.openai_compatible import ChatSummarizer
+from holdfast.testing.chat import system_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.endpoint import (
+    ResponsePiece,
+    ScriptedEndpoint,
+    http_response,
+    sse_event,
+    stream_response,
+    text_chunk,
+)
 
 KEY = "a-key-that-has-no-known-shape"
-ASK = Ask(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
-DONE = event("[DONE]")
+ASK = SummaryPrompt(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
+DONE = sse_event("[DONE]")
 USAGE = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
 
 
-async def written(reply: Sequence[Piece], ask: Ask = ASK) -> Answer:
-    async with Endpoint([reply]) as endpoint:
-        return await ChatWriter(endpoint.url, "m", api_key=KEY).write(ask)
+async def written(reply: Sequence[ResponsePiece], ask: SummaryPrompt = ASK) -> ModelReply:
+    async with ScriptedEndpoint([reply]) as endpoint:
+        return await ChatSummarizer(endpoint.url, "m", api_key=KEY).write(ask)
 
 
-async def failure(reply: Sequence[Piece]) -> HoldfastError:
+async def failure(reply: Sequence[ResponsePiece]) -> HoldfastError:
     with pytest.raises(HoldfastError) as raised:
         await written(reply)
     return raised.value
@@ -41,8 +48,10 @@ async def failure(reply: Sequence[Piece]) -> HoldfastError:
 
 @pytest.mark.seed("C-12")
 async def test_the_request_has_the_ask_and_says_what_it_is_for() -> None:
-    async with Endpoint([streamed(said_chunk("ok", "stop"), DONE)]) as endpoint:
-        writer = ChatWriter(endpoint.url + "/", "m", api_key=KEY, options={"temperature": 0}, headers={"X-Team": "a"})
+    async with ScriptedEndpoint([stream_response(text_chunk("ok", "stop"), DONE)]) as endpoint:
+        writer = ChatSummarizer(
+            endpoint.url + "/", "m", api_key=KEY, options={"temperature": 0}, headers={"X-Team": "a"}
+        )
         await writer.write(ASK)
     (request,) = endpoint.requests
 
@@ -55,7 +64,7 @@ async def test_the_request_has_the_ask_and_says_what_it_is_for() -> None:
     assert request.body == {
         "temperature": 0,
         "model": "m",
-        "messages": [told("Be brief."), said("Tell me of the sea.")],
+        "messages": [system_message("Be brief."), user_message("Tell me of the sea.")],
         "max_tokens": 50,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -64,18 +73,18 @@ async def test_the_request_has_the_ask_and_says_what_it_is_for() -> None:
 
 async def test_an_answer_is_put_together_from_its_stream() -> None:
     answer = await written(
-        streamed(
+        stream_response(
             ": ping\n\n",
-            event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}], "usage": None}),
-            said_chunk("Water, "),
-            said_chunk("salt."),
-            said_chunk(finish="stop"),
-            event({"id": "chatcmpl-7", "model": "served", "choices": [], "usage": USAGE}),
+            sse_event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}], "usage": None}),
+            text_chunk("Water, "),
+            text_chunk("salt."),
+            text_chunk(finish="stop"),
+            sse_event({"id": "chatcmpl-7", "model": "served", "choices": [], "usage": USAGE}),
             DONE,
         )
     )
 
-    assert answer == Answer(
+    assert answer == ModelReply(
         text="Water, salt.",
         model="served",
         usage=Usage(input_tokens=40, output_tokens=7, cache_read_tokens=60),
@@ -85,21 +94,21 @@ async def test_an_answer_is_put_together_from_its_stream() -> None:
 
 
 async def test_an_answer_stopped_by_the_output_limit_is_cut_off() -> None:
-    answer = await written(streamed(said_chunk("Water and"), said_chunk(finish="length"), DONE))
+    answer = await written(stream_response(text_chunk("Water and"), text_chunk(finish="length"), DONE))
 
-    assert answer == Answer(text="Water and", model="served", is_cut_off=True)
+    assert answer == ModelReply(text="Water and", model="served", is_cut_off=True)
 
 
 async def test_an_empty_answer_is_an_answer() -> None:
-    answer = await written(streamed(said_chunk(finish="stop"), DONE))
+    answer = await written(stream_response(text_chunk(finish="stop"), DONE))
 
-    assert answer == Answer(text="", model="served")
+    assert answer == ModelReply(text="", model="served")
 
 
 async def test_a_stream_may_break_its_pieces_anywhere() -> None:
-    whole = (said_chunk("日本") + said_chunk("語", "stop") + DONE).encode()
+    whole = (text_chunk("日本") + text_chunk("語", "stop") + DONE).encode()
 
-    answer = await written(streamed(*(whole[place : place + 1] for place in range(len(whole)))))
+    answer = await written(stream_response(*(whole[place : place + 1] for place in range(len(whole)))))
 
     assert answer.text == "日本語"
 
@@ -107,7 +116,7 @@ async def test_a_stream_may_break_its_pieces_anywhere() -> None:
 async def test_line_ends_of_unicode_stay_inside_a_text() -> None:
     text = "one\u2028two\u0085three\x0bfour\x1cfive"
 
-    answer = await written(streamed(said_chunk(text, "stop"), DONE))
+    answer = await written(stream_response(text_chunk(text, "stop"), DONE))
 
     assert answer.text == text
 
@@ -123,29 +132,29 @@ async def test_line_ends_of_unicode_stay_inside_a_text() -> None:
     ids=["two lines of data", "carriage returns", "no blank line at the end", "content in blocks"],
 )
 async def test_every_way_to_write_an_event_is_read(lines: str) -> None:
-    assert (await written(streamed(lines))).text == "ok"
+    assert (await written(stream_response(lines))).text == "ok"
 
 
 async def test_a_server_that_does_not_stream_is_heard_too() -> None:
     whole = {"model": "served", "choices": [{"message": {"content": "ok"}, "finish_reason": "length"}], "usage": USAGE}
 
-    answer = await written(replied(200, whole))
+    answer = await written(http_response(200, whole))
 
-    assert answer == Answer(
+    assert answer == ModelReply(
         text="ok", model="served", usage=Usage(input_tokens=40, output_tokens=7, cache_read_tokens=60), is_cut_off=True
     )
 
 
 async def test_a_connection_lost_behind_the_last_word_costs_nothing() -> None:
-    answer = await written(streamed(said_chunk("ok", "stop"), is_cut=True))
+    answer = await written(stream_response(text_chunk("ok", "stop"), is_cut=True))
 
     assert answer.text == "ok"
 
 
 async def test_a_model_that_does_not_stop_is_stopped() -> None:
-    endless = said_chunk("word " * 2_000)
+    endless = text_chunk("word " * 2_000)
 
-    answer = await written(streamed(*([endless] * 10), None))
+    answer = await written(stream_response(*([endless] * 10), None))
 
     assert (answer.is_cut_off, 65_536 < len(answer.text) <= 80_000) == (True, True)
 
@@ -153,17 +162,17 @@ async def test_a_model_that_does_not_stop_is_stopped() -> None:
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        (streamed(said_chunk("Water and")), "the stream was cut after 9 characters"),
-        (streamed(said_chunk("Water and"), 'data: {"choi'), "the stream was cut inside an event: '{\"choi'"),
+        (stream_response(text_chunk("Water and")), "the stream was cut after 9 characters"),
+        (stream_response(text_chunk("Water and"), 'data: {"choi'), "the stream was cut inside an event: '{\"choi'"),
         (
-            streamed(said_chunk("Water and"), is_cut=True),
+            stream_response(text_chunk("Water and"), is_cut=True),
             "peer closed connection without sending complete message body (incomplete chunked read)",
         ),
         ([], "Server disconnected without sending a response."),
     ],
     ids=["between events", "inside an event", "inside the transfer", "before the answer"],
 )
-async def test_a_stream_that_is_cut_is_an_error(reply: Sequence[Piece], problem: str) -> None:
+async def test_a_stream_that_is_cut_is_an_error(reply: Sequence[ResponsePiece], problem: str) -> None:
     error = await failure(reply)
 
     assert (type(error), getattr(error, "problem", "")) == (ModelUnreachableError, problem)
@@ -171,10 +180,15 @@ async def test_a_stream_that_is_cut_is_an_error(reply: Sequence[Piece], problem:
 
 @pytest.mark.parametrize(
     "reply",
-    [streamed(), streamed(DONE), streamed(": ping\n\n"), streamed(event({"choices": []}), DONE)],
+    [
+        stream_response(),
+        stream_response(DONE),
+        stream_response(": ping\n\n"),
+        stream_response(sse_event({"choices": []}), DONE),
+    ],
     ids=["nothing", "only the end", "only a ping", "no choice"],
 )
-async def test_a_stream_without_an_answer_is_a_refusal(reply: Sequence[Piece]) -> None:
+async def test_a_stream_without_an_answer_is_a_refusal(reply: Sequence[ResponsePiece]) -> None:
     error = await failure(reply)
 
     assert str(error) == (
@@ -197,15 +211,15 @@ EXCEEDED = {
 @pytest.mark.parametrize(
     "reply",
     [
-        replied(400, EXCEEDED),
-        replied(200, EXCEEDED),
-        streamed(event(EXCEEDED)),
-        streamed(f"event: error\n{event(EXCEEDED['error'])}"),
-        streamed("error: " + event(EXCEEDED).removeprefix("data: ")),
+        http_response(400, EXCEEDED),
+        http_response(200, EXCEEDED),
+        stream_response(sse_event(EXCEEDED)),
+        stream_response(f"event: error\n{sse_event(EXCEEDED['error'])}"),
+        stream_response("error: " + sse_event(EXCEEDED).removeprefix("data: ")),
     ],
     ids=["refused", "under 200", "in the stream", "as an error event", "as an error line"],
 )
-async def test_a_request_that_is_too_long_is_told_with_the_limit(reply: Sequence[Piece]) -> None:
+async def test_a_request_that_is_too_long_is_told_with_the_limit(reply: Sequence[ResponsePiece]) -> None:
     error = await failure(reply)
 
     assert isinstance(error, ModelOverflowError)
@@ -213,13 +227,15 @@ async def test_a_request_that_is_too_long_is_told_with_the_limit(reply: Sequence
 
 
 async def test_a_window_exceeded_in_mid_answer_is_an_overflow() -> None:
-    error = await failure(streamed(said_chunk("Wat"), said_chunk(finish="model_context_window_exceeded"), DONE))
+    error = await failure(stream_response(text_chunk("Wat"), text_chunk(finish="model_context_window_exceeded"), DONE))
 
     assert type(error) is ModelOverflowError
 
 
 async def test_a_busy_provider_says_when_to_come_back() -> None:
-    error = await failure(replied(429, {"error": {"message": "Rate limit reached"}}, headers={"Retry-After": "12"}))
+    error = await failure(
+        http_response(429, {"error": {"message": "Rate limit reached"}}, headers={"Retry-After": "12"})
+    )
 
     assert isinstance(error, ModelBusyError)
     assert error.retry_after == 12.0
@@ -228,17 +244,17 @@ async def test_a_busy_provider_says_when_to_come_back() -> None:
 @pytest.mark.parametrize(
     ("reply", "status"),
     [
-        (replied(500, "<html>oops</html>"), 500),
-        (replied(404, {"error": {"message": "no such model"}}), 404),
-        (replied(301, "", headers={"Location": "http://127.0.0.1:1/"}), 301),
-        (streamed(said_chunk("I"), said_chunk(finish="content_filter"), DONE), 200),
-        (streamed(event({"choices": [{"delta": {"refusal": "I will not"}}]}), DONE), 200),
-        (streamed(event("[1, 2]")), 200),
-        (streamed("event: error\ndata: out of luck\n\n"), 200),
+        (http_response(500, "<html>oops</html>"), 500),
+        (http_response(404, {"error": {"message": "no such model"}}), 404),
+        (http_response(301, "", headers={"Location": "http://127.0.0.1:1/"}), 301),
+        (stream_response(text_chunk("I"), text_chunk(finish="content_filter"), DONE), 200),
+        (stream_response(sse_event({"choices": [{"delta": {"refusal": "I will not"}}]}), DONE), 200),
+        (stream_response(sse_event("[1, 2]")), 200),
+        (stream_response("event: error\ndata: out of luck\n\n"), 200),
     ],
     ids=["server", "no model", "redirect", "filter", "declined", "no object", "words"],
 )
-async def test_any_other_answer_is_a_refusal(reply: Sequence[Piece], status: int) -> None:
+async def test_any_other_answer_is_a_refusal(reply: Sequence[ResponsePiece], status: int) -> None:
     error = await failure(reply)
 
     assert isinstance(error, ModelRefusedError)
@@ -246,13 +262,13 @@ async def test_any_other_answer_is_a_refusal(reply: Sequence[Piece], status: int
 
 
 async def test_a_key_that_the_provider_repeats_is_in_no_error() -> None:
-    error = await failure(replied(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}))
+    error = await failure(http_response(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}))
 
     assert type(error) is ModelAccessError
     assert str(error) == (
         "m: Incorrect API key provided: [redacted]; check the API key, and that it may use this model"
     )
-    assert KEY not in repr(ChatWriter("http://127.0.0.1/v1", "m", api_key=KEY))
+    assert KEY not in repr(ChatSummarizer("http://127.0.0.1/v1", "m", api_key=KEY))
 
 
 async def test_nobody_listening_is_unreachable() -> None:
@@ -261,30 +277,30 @@ async def test_nobody_listening_is_unreachable() -> None:
         port = taken.getsockname()[1]
 
     with pytest.raises(ModelUnreachableError, match="All connection attempts failed"):
-        await ChatWriter(f"http://127.0.0.1:{port}/v1", "m").write(ASK)
+        await ChatSummarizer(f"http://127.0.0.1:{port}/v1", "m").write(ASK)
 
 
 async def test_a_silence_that_is_too_long_is_unreachable() -> None:
-    async with Endpoint([streamed(said_chunk("Wat"), None)]) as endpoint:
+    async with ScriptedEndpoint([stream_response(text_chunk("Wat"), None)]) as endpoint:
         with pytest.raises(ModelUnreachableError, match="ReadTimeout"):
-            await ChatWriter(endpoint.url, "m", idle_seconds=0.05).write(ASK)
+            await ChatSummarizer(endpoint.url, "m", idle_seconds=0.05).write(ASK)
 
 
 async def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
 
-    assert (await written(streamed(said_chunk("ok", "stop"), DONE))).text == "ok"
+    assert (await written(stream_response(text_chunk("ok", "stop"), DONE))).text == "ok"
 
 
 async def test_cancelling_closes_the_connection() -> None:
-    async with Endpoint([streamed(said_chunk("Wat"), None)]) as endpoint:
-        task = asyncio.create_task(ChatWriter(endpoint.url, "m").write(ASK))
-        await endpoint.arrived.wait()
+    async with ScriptedEndpoint([stream_response(text_chunk("Wat"), None)]) as endpoint:
+        task = asyncio.create_task(ChatSummarizer(endpoint.url, "m").write(ASK))
+        await endpoint.request_received.wait()
         task.cancel()
 
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(endpoint.left.wait(), timeout=5)
+        await asyncio.wait_for(endpoint.client_left.wait(), timeout=5)
 
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
@@ -294,30 +310,33 @@ TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"ty
     ("system", "first"),
     [
         (None, []),
-        ("Be good.", [told("Be good.")]),
+        ("Be good.", [system_message("Be good.")]),
         ({"role": "developer", "content": "Be good."}, [{"role": "developer", "content": "Be good."}]),
-        ([told("Be good."), told("Be quick.")], [told("Be good."), told("Be quick.")]),
+        (
+            [system_message("Be good."), system_message("Be quick.")],
+            [system_message("Be good."), system_message("Be quick.")],
+        ),
     ],
 )
 async def test_behind_a_conversation_the_ask_comes_last_and_no_tool_may_run(
     system: object, first: list[dict[str, object]]
 ) -> None:
-    messages = [said("Look."), called("a"), returned("a", "found")]
-    ask = Ask(
+    messages = [user_message("Look."), tool_call_message("a"), tool_result_message("a", "found")]
+    ask = SummaryPrompt(
         system="Summarise.",
         text="What was said?",
         max_output_tokens=9,
-        prefix=Prefix(format="openai-chat", messages=messages, system=system, tools=[TOOL]),
+        prefix=CachedPrefix(format="openai-chat", messages=messages, system=system, tools=[TOOL]),
     )
-    async with Endpoint([streamed(said_chunk("ok", "stop"), DONE)]) as endpoint:
-        await ChatWriter(endpoint.url, "m", output_field="max_completion_tokens").write(ask)
+    async with ScriptedEndpoint([stream_response(text_chunk("ok", "stop"), DONE)]) as endpoint:
+        await ChatSummarizer(endpoint.url, "m", output_field="max_completion_tokens").write(ask)
     (request,) = endpoint.requests
 
     # As text, since a provider's cache sees the order of the keys too.
     assert json.dumps(request.body) == json.dumps(
         {
             "model": "m",
-            "messages": [*first, *messages, said("Summarise.\n\nWhat was said?")],
+            "messages": [*first, *messages, user_message("Summarise.\n\nWhat was said?")],
             "tools": [TOOL],
             "tool_choice": "none",
             "max_completion_tokens": 9,
@@ -328,19 +347,19 @@ async def test_behind_a_conversation_the_ask_comes_last_and_no_tool_may_run(
 
 
 async def test_a_conversation_of_another_format_is_left_aside() -> None:
-    prefix = Prefix(format="anthropic-messages", messages=[said("Look.")], tools=[TOOL])
-    ask = Ask(system="", text="What was said?", max_output_tokens=9, prefix=prefix)
-    async with Endpoint([streamed(said_chunk("ok", "stop"), DONE)]) as endpoint:
-        writer = ChatWriter(endpoint.url, "m")
+    prefix = CachedPrefix(format="anthropic-messages", messages=[user_message("Look.")], tools=[TOOL])
+    ask = SummaryPrompt(system="", text="What was said?", max_output_tokens=9, prefix=prefix)
+    async with ScriptedEndpoint([stream_response(text_chunk("ok", "stop"), DONE)]) as endpoint:
+        writer = ChatSummarizer(endpoint.url, "m")
         await writer.write(ask)
     (request,) = endpoint.requests
 
     assert (request.body["messages"], "tools" in request.body, "tool_choice" in request.body) == (
-        [said("What was said?")],
+        [user_message("What was said?")],
         False,
         False,
     )
-    assert [reuses_prefix(writer, name) for name in ("openai-chat", "anthropic-messages")] == [True, False]
+    assert [supports_prefix(writer, name) for name in ("openai-chat", "anthropic-messages")] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +374,7 @@ async def test_a_conversation_of_another_format_is_left_aside() -> None:
 )
 def test_settings_that_cannot_work_are_named(url: str, model: str, key: str | None, setting: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        ChatWriter(url, model, api_key=key)
+        ChatSummarizer(url, model, api_key=key)
 
     assert raised.value.setting == setting
     assert not key or key not in str(raised.value)

@@ -13,12 +13,12 @@ from holdfast.errors import (
     ModelUnreachableError,
     SettingsError,
 )
-from holdfast.models.base import Answer, Ask
-from holdfast.models.patience import _LEFT_BEHIND, patiently
+from holdfast.models.base import ModelReply, SummaryPrompt
+from holdfast.models.patience import _ABANDONED_CALLS, with_retries
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import FailingModel, ScriptedModel
 
-ASK = Ask(system="Summarise.", text="a long story", max_output_tokens=100)
+ASK = SummaryPrompt(system="Summarise.", text="a long story", max_output_tokens=100)
 PASSING = [
     ModelUnreachableError("m", "reset"),
     ModelBusyError("m", "overloaded"),
@@ -40,9 +40,9 @@ def clock() -> SimulatedClock:
 async def test_an_answer_at_the_first_try_takes_no_time(clock: SimulatedClock) -> None:
     model = ScriptedModel(["done"])
 
-    answer = await clock.run(patiently(model, ASK, sleep=clock.sleep))
+    answer = await clock.run(with_retries(model, ASK, sleep=clock.sleep))
 
-    assert (answer.text, model.asks, clock.time_ms()) == ("done", [ASK], 0)
+    assert (answer.text, model.prompts, clock.time_ms()) == ("done", [ASK], 0)
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
@@ -53,7 +53,7 @@ async def test_what_may_pass_is_asked_again_after_waits_that_double(
     heard: list[tuple[HoldfastError, float]] = []
 
     answer = await clock.run(
-        patiently(model, ASK, sleep=clock.sleep, noticed=lambda failure, wait: heard.append((failure, wait)))
+        with_retries(model, ASK, sleep=clock.sleep, on_retry=lambda failure, wait: heard.append((failure, wait)))
     )
 
     assert (answer.text, heard, clock.time_ms()) == ("done", [(error, 1.0), (error, 2.0)], 3_000)
@@ -66,10 +66,10 @@ async def test_the_last_error_is_raised_when_the_attempts_are_used_up(
     model = ScriptedModel([error] * 9)
 
     with pytest.raises(HoldfastError) as raised:
-        await clock.run(patiently(model, ASK, attempts=4, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, attempts=4, sleep=clock.sleep))
 
     assert raised.value is error
-    assert (len(model.asks), clock.time_ms()) == (4, 7_000)
+    assert (len(model.prompts), clock.time_ms()) == (4, 7_000)
 
 
 @pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
@@ -77,16 +77,16 @@ async def test_what_cannot_pass_is_asked_once(error: HoldfastError, clock: Simul
     model = ScriptedModel([error, "never"])
 
     with pytest.raises(HoldfastError) as raised:
-        await clock.run(patiently(model, ASK, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, sleep=clock.sleep))
 
     assert raised.value is error
-    assert (len(model.asks), clock.time_ms()) == (1, 0)
+    assert (len(model.prompts), clock.time_ms()) == (1, 0)
 
 
 async def test_a_provider_is_given_the_time_it_asks_for(clock: SimulatedClock) -> None:
     model = ScriptedModel([ModelBusyError("m", "429", retry_after=20), "done"])
 
-    await clock.run(patiently(model, ASK, sleep=clock.sleep))
+    await clock.run(with_retries(model, ASK, sleep=clock.sleep))
 
     assert clock.time_ms() == 20_000
 
@@ -95,16 +95,16 @@ async def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for(cloc
     model = ScriptedModel([ModelBusyError("m", "429", retry_after=3_600), "never"])
 
     with pytest.raises(ModelBusyError) as raised:
-        await clock.run(patiently(model, ASK, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, sleep=clock.sleep))
 
-    assert (raised.value.retry_after, len(model.asks), clock.time_ms()) == (3_600, 1, 0)
+    assert (raised.value.retry_after, len(model.prompts), clock.time_ms()) == (3_600, 1, 0)
 
 
 async def test_waits_do_not_grow_beyond_their_bound(clock: SimulatedClock) -> None:
     model = ScriptedModel([ModelUnreachableError("m", "reset")] * 6)
 
     with pytest.raises(ModelUnreachableError):
-        await clock.run(patiently(model, ASK, attempts=6, max_wait_seconds=3, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, attempts=6, max_wait_seconds=3, sleep=clock.sleep))
 
     assert clock.time_ms() == (1 + 2 + 3 + 3 + 3) * 1_000
 
@@ -113,10 +113,10 @@ async def test_a_model_that_hangs_costs_its_timeouts_and_no_more(clock: Simulate
     model = FailingModel("hanging")
 
     with pytest.raises(ModelUnreachableError) as raised:
-        await clock.run(patiently(model, ASK, timeout_seconds=30, attempts=2, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, timeout_seconds=30, attempts=2, sleep=clock.sleep))
 
     assert str(raised.value) == "failing:hanging: no answer within 30 s; ask again, or allow it more time"
-    assert (len(model.asks), clock.time_ms()) == (2, 61_000)
+    assert (len(model.prompts), clock.time_ms()) == (2, 61_000)
 
 
 async def test_a_model_that_does_not_let_itself_be_stopped_is_left_behind_when_its_time_is_up(
@@ -125,31 +125,31 @@ async def test_a_model_that_does_not_let_itself_be_stopped_is_left_behind_when_i
     model = FailingModel("stubborn", seconds=600, sleep=clock.sleep)
 
     with pytest.raises(ModelUnreachableError, match="no answer within 30 s"):
-        await clock.run(patiently(model, ASK, timeout_seconds=30, attempts=2, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, timeout_seconds=30, attempts=2, sleep=clock.sleep))
 
-    assert (len(model.asks), clock.time_ms(), len(_LEFT_BEHIND)) == (2, 61_000, 2)
+    assert (len(model.prompts), clock.time_ms(), len(_ABANDONED_CALLS)) == (2, 61_000, 2)
     await clock.advance(600)
-    assert not _LEFT_BEHIND, "what it said at last was heard by nobody"
+    assert not _ABANDONED_CALLS, "what it said at last was heard by nobody"
 
 
 async def test_cancelling_does_not_wait_for_a_model_that_goes_on(clock: SimulatedClock) -> None:
     model = FailingModel("stubborn", seconds=600, sleep=clock.sleep)
-    task = asyncio.create_task(patiently(model, ASK, timeout_seconds=900, sleep=clock.sleep))
+    task = asyncio.create_task(with_retries(model, ASK, timeout_seconds=900, sleep=clock.sleep))
     await clock.advance(1)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert (clock.time_ms(), len(_LEFT_BEHIND)) == (1_000, 1)
+    assert (clock.time_ms(), len(_ABANDONED_CALLS)) == (1_000, 1)
     await clock.advance(600)
-    assert not _LEFT_BEHIND
+    assert not _ABANDONED_CALLS
 
 
 async def test_a_slow_model_is_heard_out_within_the_time(clock: SimulatedClock) -> None:
     model = FailingModel("slow", seconds=59, sleep=clock.sleep)
 
-    answer = await clock.run(patiently(model, ASK, timeout_seconds=60, sleep=clock.sleep))
+    answer = await clock.run(with_retries(model, ASK, timeout_seconds=60, sleep=clock.sleep))
 
     assert (answer.model, clock.time_ms()) == ("failing:slow", 59_000)
 
@@ -158,14 +158,14 @@ async def test_cancelling_reaches_the_call_at_once(clock: SimulatedClock) -> Non
     ended: list[str] = []
 
     class Hanging(ScriptedModel):
-        async def write(self, ask: Ask) -> Answer:
+        async def write(self, prompt: SummaryPrompt) -> ModelReply:
             try:
-                return await super().write(ask)
+                return await super().write(prompt)
             finally:
                 ended.append("call")
 
     task = asyncio.create_task(
-        patiently(Hanging(["late"], seconds=600, sleep=clock.sleep), ASK, timeout_seconds=900, sleep=clock.sleep)
+        with_retries(Hanging(["late"], seconds=600, sleep=clock.sleep), ASK, timeout_seconds=900, sleep=clock.sleep)
     )
     await clock.advance(1)
     task.cancel()
@@ -177,13 +177,13 @@ async def test_cancelling_reaches_the_call_at_once(clock: SimulatedClock) -> Non
 
 async def test_cancelling_reaches_the_wait_between_two_calls(clock: SimulatedClock) -> None:
     model = ScriptedModel([ModelUnreachableError("m", "reset"), "never"])
-    task = asyncio.create_task(patiently(model, ASK, sleep=clock.sleep))
+    task = asyncio.create_task(with_retries(model, ASK, sleep=clock.sleep))
     await clock.advance(0.5)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(model.asks) == 1
+    assert len(model.prompts) == 1
 
 
 class GivesUp:
@@ -191,24 +191,24 @@ class GivesUp:
 
     name, window = "m", None
 
-    async def write(self, ask: Ask) -> Answer:
-        del ask
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
         raise asyncio.CancelledError
 
 
 async def test_a_call_that_is_cancelled_from_within_is_a_failure_and_stops_nobody_else(clock: SimulatedClock) -> None:
     with pytest.raises(ModelRefusedError, match="given up from within"):
-        await clock.run(patiently(GivesUp(), ASK, sleep=clock.sleep))
+        await clock.run(with_retries(GivesUp(), ASK, sleep=clock.sleep))
 
 
 async def test_what_a_writer_of_somebody_else_raises_becomes_ours(clock: SimulatedClock) -> None:
     model = ScriptedModel([ConnectionResetError("gone"), ValueError("odd")])
 
     with pytest.raises(ModelRefusedError, match="ValueError: odd") as raised:
-        await clock.run(patiently(model, ASK, sleep=clock.sleep))
+        await clock.run(with_retries(model, ASK, sleep=clock.sleep))
 
     assert isinstance(raised.value.__cause__, ValueError)
-    assert len(model.asks) == 2
+    assert len(model.prompts) == 2
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,6 @@ async def test_what_a_writer_of_somebody_else_raises_becomes_ours(clock: Simulat
 )
 async def test_settings_that_cannot_work_are_named(attempts: int, timeout_seconds: float, setting: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        await patiently(ScriptedModel([]), ASK, attempts=attempts, timeout_seconds=timeout_seconds)
+        await with_retries(ScriptedModel([]), ASK, attempts=attempts, timeout_seconds=timeout_seconds)
 
     assert raised.value.setting == setting

@@ -22,7 +22,7 @@ from holdfast.errors import (
     ModelUnreachableError,
     SettingsError,
 )
-from holdfast.models.refusals import refused, retry_after_of, translated
+from holdfast.models.refusals import as_model_error, error_from_response, retry_after_seconds
 
 OVERFLOW = "This model's maximum context length is 4097 tokens. However, you requested 4203 tokens"
 TOO_LONG = "prompt is too long: 208310 tokens > 200000 maximum"
@@ -71,11 +71,11 @@ def facts(error: HoldfastError) -> tuple[object, ...]:
 def test_a_providers_answer_becomes_the_error_that_says_what_to_do(
     status: int, body: object, expected: tuple[object, ...]
 ) -> None:
-    assert facts(refused("m", body, status=status, retry_after=7.0)) == expected
+    assert facts(error_from_response("m", body, status=status, retry_after=7.0)) == expected
 
 
 def test_a_stream_without_an_event_is_a_refusal() -> None:
-    error = refused("m", "", status=200, is_stream=True)
+    error = error_from_response("m", "", status=200, is_stream=True)
 
     assert (facts(error), str(error)) == (
         (ModelRefusedError, 200, False),
@@ -156,13 +156,13 @@ LIBRARIES: list[tuple[Exception, tuple[object, ...]]] = [
 
 @pytest.mark.parametrize(("error", "expected"), LIBRARIES, ids=lambda value: type(value).__name__)
 def test_a_librarys_error_becomes_ours(error: Exception, expected: tuple[object, ...]) -> None:
-    assert facts(translated("m", error)) == expected
+    assert facts(as_model_error("m", error)) == expected
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:
     error = SettingsError("model", "wrong")
 
-    assert translated("m", error) is error
+    assert as_model_error("m", error) is error
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
     ],
 )
 def test_a_provider_says_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after_of(headers) == seconds
+    assert retry_after_seconds(headers) == seconds
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_each_error_says_what_to_do() -> None:
 
 
 def test_a_page_of_words_is_shortened() -> None:
-    error = refused("m", {"error": {"message": "x" * 10_000}}, status=418)
+    error = error_from_response("m", {"error": {"message": "x" * 10_000}}, status=418)
 
     assert isinstance(error, ModelRefusedError)
     assert len(error.problem) == 500

@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from holdfast import Session
 from holdfast.core.history.events import Usage
-from holdfast.models.base import Answer, Ask, Prefix
+from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedServer
-from holdfast.models.openai_compatible import ChatWriter
-from holdfast.session.compactor import Compaction
-from holdfast.testing.chat import answered, said
+from holdfast.models.openai_compatible import ChatSummarizer
+from holdfast.session.compactor import CompactionOptions
+from holdfast.testing.chat import assistant_message, user_message
 
 N_CTX, BUDGET, TURNS, MAX_ANSWER = 4_096, 2_600, 6, 8
 SYSTEM = "You keep the harbour's log."
@@ -31,15 +31,15 @@ ENTRY = (
 )
 
 
-class Watched(ChatWriter):
+class Watched(ChatSummarizer):
     """A writer whose answers are looked at, and short: a small model would write for minutes."""
 
-    asks: list[Ask]
-    answers: list[Answer]
+    asks: list[SummaryPrompt]
+    answers: list[ModelReply]
 
-    async def write(self, ask: Ask) -> Answer:
-        answer = await super().write(replace(ask, max_output_tokens=MAX_ANSWER))
-        self.asks.append(ask)
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        answer = await super().write(replace(prompt, max_output_tokens=MAX_ANSWER))
+        self.asks.append(prompt)
         self.answers.append(answer)
         return replace(answer, is_cut_off=False)
 
@@ -52,18 +52,20 @@ async def writer(weights: Path) -> AsyncGenerator[Watched]:
         yield watched
 
 
-async def conversed(session: Session, writer: ChatWriter) -> int:
+async def conversed(session: Session, writer: ChatSummarizer) -> int:
     """Say something and have it answered by the model; return what the last request was billed as."""
     usage = Usage()
     for number in range(TURNS):
-        await session.record([said(f"Write entry {number}.")])
+        await session.record([user_message(f"Write entry {number}.")])
         request = await session.prepare(BUDGET, system=SYSTEM, tools=TOOLS)
         if number < TURNS - 1:
-            await session.record([answered(ENTRY.format(number=number))])
+            await session.record([assistant_message(ENTRY.format(number=number))])
             continue
         *before, last = request.messages
-        prefix = Prefix(format="openai-chat", messages=before, system=SYSTEM, tools=TOOLS)
-        ask = Ask(system="", text=str(last["content"]), max_output_tokens=MAX_ANSWER, interaction="turn", prefix=prefix)
+        prefix = CachedPrefix(format="openai-chat", messages=before, system=SYSTEM, tools=TOOLS)
+        ask = SummaryPrompt(
+            system="", text=str(last["content"]), max_output_tokens=MAX_ANSWER, interaction="turn", prefix=prefix
+        )
         usage = (await writer.write(ask)).usage or usage
     return usage.input_tokens + usage.cache_read_tokens
 
@@ -73,10 +75,10 @@ async def conversed(session: Session, writer: ChatWriter) -> int:
 async def test_the_conversation_behind_which_a_summary_is_asked_for_comes_from_the_cache_and_the_bill_says_so(
     writer: Watched,
 ) -> None:
-    how = Compaction(automatic=writer)
+    how = CompactionOptions(automatic=writer)
     async with Session.open("harbour", model="embedded", policy="copilot", compaction=how) as session:
         billed = await conversed(session, writer)
-        await session.record([answered("Noted.")])
+        await session.record([assistant_message("Noted.")])
 
         done = await session.compact()
 

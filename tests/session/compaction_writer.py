@@ -4,9 +4,9 @@ import asyncio
 import random
 import sys
 
-from holdfast.models.base import Ask
+from holdfast.models.base import SummaryPrompt
 from holdfast.session.session import Session
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 6
@@ -27,15 +27,15 @@ async def main(url: str, chance: random.Random) -> None:
         for _ in range(chance.choice((0, 20, 400))):
             await asyncio.sleep(0)
 
-    def written(_: Ask) -> str:
+    def written(_: SummaryPrompt) -> str:
         tell("written")
         return SUMMARY
 
     model = ScriptedModel(iter(lambda: written, None), seconds=1, sleep=some_rounds)
-    async with Session.open("killed", store=url, model="gpt-5", summariser=model) as session:
+    async with Session.open("killed", store=url, model="gpt-5", summarizer=model) as session:
         number = len(session)
         while True:
-            await session.record([(answered if number % 2 else said)(f"message {number}: {WORDS}")])
+            await session.record([(assistant_message if number % 2 else user_message)(f"message {number}: {WORDS}")])
             tell(str(number))
             if number % 2 == 0:
                 await session.prepare(BUDGET)

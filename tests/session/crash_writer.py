@@ -4,14 +4,14 @@ import asyncio
 import sys
 
 from holdfast.session.session import Session
-from holdfast.testing.chat import said
+from holdfast.testing.chat import user_message
 
 
 async def main(url: str) -> None:
     async with Session.open("crash", store=url) as session:
         number = len(session)
         while True:
-            await session.record([said(f"message {number}")])
+            await session.record([user_message(f"message {number}")])
             sys.stdout.write(f"{number}\n")
             sys.stdout.flush()
             number += 1

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from holdfast import MalformedInputError
-from holdfast.chat.curtain import Curtain
-from holdfast.core.history.artifacts import without_references
+from holdfast.chat.curtain import ReferenceFilter
+from holdfast.core.history.artifacts import strip_artifact_references
 from holdfast.errors import ArtifactTooLargeError, MissingBlobError, UnknownArtifactError
-from holdfast.session.recall import Recall
+from holdfast.session.recall import RecallQuery
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 OUTPUT = "".join(f"line {number} of src/app_{number}.py\n" for number in range(1, 401))
 TALK = [
-    said("look"), called("c1", name="run_tests", arguments={"command": "pytest -q"}),
-    returned("c1", f"{OUTPUT}FAILED tests/test_app.py\nexit code 1"), answered("It fails."),
-    called("c2"), returned("c2", "small"), answered("ok"),
+    user_message("look"), tool_call_message("c1", name="run_tests", arguments={"command": "pytest -q"}),
+    tool_result_message("c1", f"{OUTPUT}FAILED tests/test_app.py\nexit code 1"), assistant_message("It fails."),
+    tool_call_message("c2"), tool_result_message("c2", "small"), assistant_message("ok"),
 ]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ async def test_a_range_that_cannot_be_is_named(wrong: dict[str, Any]) -> None:
 @pytest.mark.seed("B-21")
 async def test_an_artifact_of_another_delegation_or_from_before_a_clear_is_unknown() -> None:
     async with Session.open("c1", model="gpt-5") as session:
-        await session.record([said("go")])
+        await session.record([user_message("go")])
         async with session.delegate("a") as one, session.delegate("b") as other:
             await one.record(TALK[1:4])
             assert len(await session.artifacts(scope=one.scope)) == 1
@@ -106,8 +106,8 @@ async def test_an_artifact_of_another_delegation_or_from_before_a_clear_is_unkno
 async def test_an_artifact_whose_content_was_deleted_by_hand_is_told_of() -> None:
     store = MemoryStore()
     async with Session.open("c1", store=store, model="gpt-5") as session:
-        await session.record([said("go"), called("c1"), returned("c1", "word " * 40_000)])
-        await session.record([said(f"message {number}") for number in range(120)])
+        await session.record([user_message("go"), tool_call_message("c1"), tool_result_message("c1", "word " * 40_000)])
+        await session.record([user_message(f"message {number}") for number in range(120)])
     store._blobs.clear()
 
     async with Session.open("c1", store=store, model="gpt-5") as again:
@@ -123,9 +123,10 @@ async def test_a_reference_is_no_part_of_an_answer_to_a_person() -> None:
         (found,) = await session.artifacts()
 
     assert (
-        without_references(f"Three tests fail.\n\n{found}\n\nShall I go on?") == "Three tests fail.\n\nShall I go on?"
+        strip_artifact_references(f"Three tests fail.\n\n{found}\n\nShall I go on?")
+        == "Three tests fail.\n\nShall I go on?"
     )
-    assert without_references("[see a] and [b]") == "[see a] and [b]"
+    assert strip_artifact_references("[see a] and [b]") == "[see a] and [b]"
 
 
 REFERENCE = (
@@ -145,27 +146,29 @@ REFERENCE = (
     ],
 )
 def test_only_a_reference_is_taken_out_of_what_a_model_says(said_by_model: str, shown: str) -> None:
-    curtain = Curtain()
-    pieces = [curtain.passes(letter) for letter in said_by_model]
+    curtain = ReferenceFilter()
+    pieces = [curtain.feed(letter) for letter in said_by_model]
 
-    assert without_references(said_by_model) == shown
-    assert "".join([*pieces, curtain.rest()]) == shown
+    assert strip_artifact_references(said_by_model) == shown
+    assert "".join([*pieces, curtain.flush()]) == shown
 
 
 def test_many_beginnings_of_references_are_read_in_no_time() -> None:
     start = time.monotonic()
 
-    assert without_references('[Artifact: "a" (id: b) ' * 20_000).startswith('[Artifact: "a"')
+    assert strip_artifact_references('[Artifact: "a" (id: b) ' * 20_000).startswith('[Artifact: "a"')
     assert time.monotonic() - start < 2
 
 
 async def test_a_reference_has_no_bracket_but_its_own() -> None:
     async with Session.open("c1", model="gpt-5") as session:
-        await session.record([called("c1", arguments={"paths": ["a", "b"]}), returned("c1", "[x] y ] " * 2_000)])
+        await session.record(
+            [tool_call_message("c1", arguments={"paths": ["a", "b"]}), tool_result_message("c1", "[x] y ] " * 2_000)]
+        )
 
         (found,) = await session.artifacts()
 
-    assert without_references(f"a {found} b") == "a  b"
+    assert strip_artifact_references(f"a {found} b") == "a  b"
 
 
 @pytest.mark.seed("B-16")
@@ -174,7 +177,7 @@ async def test_recall_knows_an_artifact_by_the_id_that_its_line_names() -> None:
         await session.record(TALK)
         (found,) = await session.artifacts()
 
-        recalled = await session.recall_for(Recall(refs=found.id))
+        recalled = await session.recall(RecallQuery(refs=found.id))
 
     assert [(one.ref, one.text[:22]) for one in recalled.excerpts] == [("#2", "line 1 of src/app_1.py")]
 
@@ -183,8 +186,8 @@ async def test_recall_knows_an_artifact_by_the_id_that_its_line_names() -> None:
 @pytest.mark.parametrize("policy", ["inkeep", "copilot"])
 async def test_a_fold_with_artifacts_tells_a_model_that_has_recall_how_to_get_them(policy: str) -> None:
     writer = ScriptedModel(repeat("- summary of things"))
-    async with Session.open("c1", policy=policy, model="gpt-5", summariser=writer) as session:
-        await session.record([*TALK, said("and now?")])
+    async with Session.open("c1", policy=policy, model="gpt-5", summarizer=writer) as session:
+        await session.record([*TALK, user_message("and now?")])
         await session.prepare(9_000, has_recall=True)
 
         await session.compact()
@@ -196,9 +199,9 @@ async def test_a_fold_with_artifacts_tells_a_model_that_has_recall_how_to_get_th
 async def test_lines_end_with_a_line_feed_wherever_they_are_counted() -> None:
     text = "".join(f"row {number}\x0cpage\u2028more\n" for number in range(1, 1_000))
     async with Session.open("c1", model="gpt-5") as session:
-        await session.record([called("c1"), returned("c1", text)])
+        await session.record([tool_call_message("c1"), tool_result_message("c1", text)])
         (found,) = await session.artifacts()
 
         assert await session.artifact("#1", lines=(10, 10)) == "row 10\x0cpage\u2028more\n"
-        assert (await session.recall_for("#1:L10-L10")).excerpts[0].text == "row 10\x0cpage\u2028more\n"
+        assert (await session.recall("#1:L10-L10")).excerpts[0].text == "row 10\x0cpage\u2028more\n"
         assert "999 lines" in found.findings

@@ -11,12 +11,12 @@ import pytest
 from holdfast import MalformedInputError, Session
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionCancelledError, HoldfastError, SettingsError
-from holdfast.session.compactor import Compaction
-from holdfast.session.verify import requests_of
+from holdfast.session.compactor import CompactionOptions
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORDS = "word " * 200
@@ -29,7 +29,9 @@ def opened(store: Store | None = None, **settings: Any) -> Any:
 
 async def talked(session: Session, turns: int = 6) -> None:
     for number in range(turns):
-        await session.record([said(f"Where is file {number}? {WORDS}"), answered(f"Not here {number}. {WORDS}")])
+        await session.record(
+            [user_message(f"Where is file {number}? {WORDS}"), assistant_message(f"Not here {number}. {WORDS}")]
+        )
 
 
 def between(store: Any, kind: str, act: Callable[[], Awaitable[object]]) -> None:
@@ -46,11 +48,11 @@ def between(store: Any, kind: str, act: Callable[[], Awaitable[object]]) -> None
 
 
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    ("record", ([said("x")],), {"duration_ms": 12.5}),
-    ("record", ([said("x")],), {"scope": 5}),
+    ("record", ([user_message("x")],), {"duration_ms": 12.5}),
+    ("record", ([user_message("x")],), {"scope": 5}),
     ("record", (None,), {}),
     ("record", ("text",), {}),
-    ("sync", ([said("x"), 5],), {}),
+    ("sync", ([user_message("x"), 5],), {}),
     ("pin", (True,), {}),
     ("pin", ("a",), {}),
     ("rewind", (), {"to": 1.5}),
@@ -78,7 +80,7 @@ async def test_what_could_not_be_read_again_is_not_written(
 async def test_a_record_that_cannot_be_read_is_told_and_the_session_opens() -> None:
     store = MemoryStore()
     session = await opened(store)
-    await session.record([said("one")])
+    await session.record([user_message("one")])
     broken = {"type": log.MessageAppended.KIND, "schema": 1, "data": {"format": "openai-chat", "native": 5}}
     await store.append("c", [broken], after=1, time_ms=1)
 
@@ -86,7 +88,7 @@ async def test_a_record_that_cannot_be_read_is_told_and_the_session_opens() -> N
 
     assert len(again) == 1
     assert [line.partition(":")[0] for line in again.damage] == ["record 1"]
-    assert (await again.prepare(16_000)).messages == [said("one")]
+    assert (await again.prepare(16_000)).messages == [user_message("one")]
 
 
 @pytest.mark.parametrize("change", ["clear", "rewind"])
@@ -108,7 +110,7 @@ async def test_what_was_cleared_does_not_come_back_by_a_summary_that_is_late(cha
     await talked(session)
     await session.compact()
 
-    assert "SECRET-ABC" not in model.asks[-1].text
+    assert "SECRET-ABC" not in model.prompts[-1].text
 
 
 async def test_a_decision_is_made_again_when_another_writer_was_faster(tmp_path: Path) -> None:
@@ -120,19 +122,19 @@ async def test_a_decision_is_made_again_when_another_writer_was_faster(tmp_path:
     with pytest.raises(HoldfastError):
         await other.compact()
     assert await other.shown() == []
-    await one.record([said("anew")])
-    between(other.store, "request", lambda: one.record([said("meanwhile")]))
+    await one.record([user_message("anew")])
+    between(other.store, "request", lambda: one.record([user_message("meanwhile")]))
     assert [message["content"] for message in (await other.prepare(16_000)).messages] == ["anew", "meanwhile"]
-    assert all(proof.is_same for proof in requests_of(await other.events()))
+    assert all(proof.is_same for proof in rebuilt_requests(await other.events()))
     await one.store.close()
     await other.store.close()
 
 
 async def test_two_who_send_the_same_list_at_once_record_it_once(tmp_path: Path) -> None:
     one, other = await opened(SqliteStore(tmp_path / "a.db")), await opened(SqliteStore(tmp_path / "a.db"))
-    between(other.store, "message", lambda: one.sync([said("a"), answered("b")]))
+    between(other.store, "message", lambda: one.sync([user_message("a"), assistant_message("b")]))
 
-    await other.sync([said("a"), answered("b")])
+    await other.sync([user_message("a"), assistant_message("b")])
 
     assert len(other) == 2
     await one.store.close()
@@ -163,10 +165,10 @@ async def test_an_absurd_limit_is_not_learned(told: str) -> None:
 async def test_a_summary_that_waits_to_be_put_in_place_stands_in_nobodys_way() -> None:
     session = await opened(summariser=ScriptedModel(repeat(GOOD)))
     for number in range(40):
-        await session.record([said(f"{number} {WORDS}"), answered(WORDS), said("and?")])
+        await session.record([user_message(f"{number} {WORDS}"), assistant_message(WORDS), user_message("and?")])
         await session.prepare(8_000)
         await asyncio.sleep(0)
-        await session.record([answered("so")])
+        await session.record([assistant_message("so")])
         if session.history.facts.written:
             break
 
@@ -184,7 +186,7 @@ async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
     other = await opened(summariser=ScriptedModel([GOOD]))
     await talked(other)
     await other.compact()
-    other._compactor.how = Compaction(automatic=FailingModel("unauthorised"))
+    other._compactor.how = CompactionOptions(automatic=FailingModel("unauthorised"))
     with pytest.raises(HoldfastError):
         await other.recompact()
     assert len(other.history.version.of(log.MAIN).folds) == 1
@@ -197,11 +199,13 @@ async def test_callbacks_that_raise_hurt_nobody_and_only_a_yes_is_approval() -> 
     async def silent(_: object) -> Any:
         return None
 
-    loud = await opened(compaction=Compaction(automatic=ScriptedModel(repeat(GOOD)), progress=broken, notice=broken))
+    loud = await opened(
+        compaction=CompactionOptions(automatic=ScriptedModel(repeat(GOOD)), progress=broken, notice=broken)
+    )
     await talked(loud)
     assert (await loud.compact()).success
     for approve in (silent, broken):
-        how = Compaction(automatic=ScriptedModel(repeat(GOOD)), approve=approve)  # pyright: ignore[reportArgumentType]
+        how = CompactionOptions(automatic=ScriptedModel(repeat(GOOD)), approve=approve)  # pyright: ignore[reportArgumentType]
         session = await opened(compaction=how)
         await talked(session)
         with pytest.raises(CompactionCancelledError):

@@ -7,15 +7,15 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError, UnknownSessionError
-from holdfast.session.retention import expired
-from holdfast.stores.base import Record, Store
+from holdfast.session.retention import expired_sessions
+from holdfast.stores.base import JsonRecord, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.store_contract import NOW
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.store_contract import NOW_MS
 
 DAY_MS = 86_400_000
-TALK = [said("one"), answered("1"), said("two")]
+TALK = [user_message("one"), assistant_message("1"), user_message("two")]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -26,55 +26,62 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_clock_that_goes_backwards_changes_nothing_but_the_times(store: Store) -> None:
-    times: Iterator[int] = iter(range(NOW, 0, -DAY_MS))
+    times: Iterator[int] = iter(range(NOW_MS, 0, -DAY_MS))
     session = await Session.open("s", store=store, model="claude-sonnet-4-5", clock=lambda: next(times))
     await session.record(TALK)
     requests = [await session.prepare(16_000) for _ in range(3)]
     await session.rewind(to=2)
-    await session.record([said("other")])
+    await session.record([user_message("other")])
 
     again = await Session.open("s", store=store)
 
     assert [request.messages for request in requests] == [TALK] * 3
     assert [request.receipt.reasons for request in requests] == [requests[0].receipt.reasons] * 3
-    assert again.history.context().shown() == session.history.context().shown()
+    assert again.history.context().visible_entries() == session.history.context().visible_entries()
     written = [stored.time_ms for stored in await store.read("s")]
     assert written == sorted(written, reverse=True)
     assert [(info.created_ms, info.updated_ms) for info in await store.sessions()] == [(written[0], written[0])]
 
 
 async def test_a_session_of_a_later_time_than_now_is_neither_old_nor_lost(store: Store) -> None:
-    ahead = await Session.open("ahead", store=store, clock=lambda: NOW + 400 * DAY_MS)
+    ahead = await Session.open("ahead", store=store, clock=lambda: NOW_MS + 400 * DAY_MS)
     await ahead.record(TALK)
     await ahead.prepare(16_000)
 
-    now = await Session.open("ahead", store=store, policy="cowagent", clock=lambda: NOW)
+    now = await Session.open("ahead", store=store, policy="cowagent", clock=lambda: NOW_MS)
 
-    assert await expired(store, days=30, now_ms=NOW) == []
+    assert await expired_sessions(store, days=30, now_ms=NOW_MS) == []
     assert (await now.prepare(16_000)).messages == TALK
-    assert await now.record([answered("2")]) == range(3, 4)
+    assert await now.record([assistant_message("2")]) == range(3, 4)
 
 
-FUTURE: list[Record] = [
+FUTURE: list[JsonRecord] = [
     {"type": "message.appended", "schema": 7, "data": {"holo": "gram"}},
     {"type": "session.dreamt", "schema": 2, "data": {}},
 ]
 
 
 @pytest.mark.parametrize("record", FUTURE, ids=["newer message", "newer kind"])
-async def test_what_a_newer_program_writes_meanwhile_makes_a_session_one_to_read(store: Store, record: Record) -> None:
+async def test_what_a_newer_program_writes_meanwhile_makes_a_session_one_to_read(
+    store: Store, record: JsonRecord
+) -> None:
     session = await Session.open("s", store=store)
     await session.record(TALK)
 
-    await store.append("s", [record], after=3, time_ms=NOW)
+    await store.append("s", [record], after=3, time_ms=NOW_MS)
 
-    for attempt in (session.record([answered("2")]), session.prepare(16_000), session.clear(), session.rewind(to=0)):
+    for attempt in (
+        session.record([assistant_message("2")]),
+        session.prepare(16_000),
+        session.clear(),
+        session.rewind(to=0),
+    ):
         with pytest.raises(StoreUnavailableError) as refusal:
             await attempt
         assert str(refusal.value) == (
             "session 's': a newer Holdfast has written to it, so this one only reads it; update Holdfast"
         )
-    assert await session.recall(0, 3) == TALK
+    assert await session.messages_at(0, 3) == TALK
     assert [stored.record for stored in await store.read("s", start=3)] == [record]
 
 
@@ -82,20 +89,22 @@ async def test_a_kind_that_nobody_knows_yet_does_not_stop_a_session(store: Store
     session = await Session.open("s", store=store)
     await session.record(TALK)
 
-    await store.append("s", [{"type": "session.dreamt", "schema": 1, "data": {"of": "sheep"}}], after=3, time_ms=NOW)
+    await store.append("s", [{"type": "session.dreamt", "schema": 1, "data": {"of": "sheep"}}], after=3, time_ms=NOW_MS)
 
-    assert await session.record([answered("2"), said("three")]) == range(3, 5)
-    assert (await session.prepare(16_000)).messages == [*TALK, answered("2"), said("three")]
+    assert await session.record([assistant_message("2"), user_message("three")]) == range(3, 5)
+    assert (await session.prepare(16_000)).messages == [*TALK, assistant_message("2"), user_message("three")]
 
 
 async def test_a_tool_result_of_a_hundred_megabytes_is_kept_whole_and_sent_within_the_budget(tmp_path: Path) -> None:
     line = "2024-01-01 12:00:00 INFO request handled in 12 ms\n"
-    huge = returned("x", line * (100_000_000 // len(line)))
+    huge = tool_result_message("x", line * (100_000_000 // len(line)))
     async with Session.open("s", store=f"sqlite:///{tmp_path}/chats.db") as session:
-        assert await session.record([said("go"), called("x"), huge, said("and?")]) == range(4)
+        assert await session.record([user_message("go"), tool_call_message("x"), huge, user_message("and?")]) == range(
+            4
+        )
 
     async with Session.open("s", store=f"sqlite:///{tmp_path}/chats.db") as session:
-        assert await session.recall(2) == [huge]
+        assert await session.messages_at(2) == [huge]
         request = await session.prepare(16_000)
 
     assert request.tokens.total <= 16_000

@@ -3,17 +3,17 @@
 import pytest
 
 from holdfast.core.history.events import Usage
-from holdfast.session.meter import Meter
+from holdfast.session.meter import UsageCalibrator
 from holdfast.stores.memory import MemoryStore
 
 
 async def paid(*bills: tuple[int, int]) -> tuple[float, int | None]:
     """Return the factor (in steps, rounded up) and the window that were learned of what was sent and billed."""
-    meter = Meter(MemoryStore())
+    meter = UsageCalibrator(MemoryStore())
     for sent, billed in bills:
-        meter.sent("m", sent)
-        await meter.billed(Usage(input_tokens=billed))
-    return round((await meter.calibration("m")).factor, 2), await meter.limit("m")
+        meter.record_request("m", sent)
+        await meter.record_usage(Usage(input_tokens=billed))
+    return round((await meter.calibration("m")).factor, 2), await meter.provider_limit("m")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast import Session, validate
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 
 MARK = {"type": "ephemeral"}
 SYSTEM = [{"type": "text", "text": "Hi.", "cache_control": MARK}]
@@ -24,7 +24,7 @@ async def test_a_client_that_marks_each_newest_message_is_not_refused_after_the_
             await session.record([*answered, marked("user", f"question {number}")], format="anthropic-messages")
             await session.prepare(16_000, system=SYSTEM)
         request = await session.prepare(16_000, system=SYSTEM)
-        proofs = list(requests_of(await session.events()))
+        proofs = list(rebuilt_requests(await session.events()))
 
     assert validate(request.messages, "anthropic-messages", system=request.system) == []
     assert marks_of(request.messages) == ["question 4", "answer 5", "question 5"]

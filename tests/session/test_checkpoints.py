@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError, WorkspaceUnavailableError
 from holdfast.session import checkpoints as checkpoints_module
-from holdfast.session.checkpoints import EMPTY, Checkpoint, Checkpoints, slug_of, title_of
-from holdfast.session.workspace import disk_errors_of, is_plain_mapping, put_number, with_number
+from holdfast.session.checkpoints import NO_CHECKPOINTS, Checkpoint, Checkpoints, summary_title, title_slug
+from holdfast.session.workspace import is_flat_yaml_mapping, set_yaml_number, translate_disk_errors, with_yaml_number
 
 WRITER = Path(__file__).parent / "checkpoint_writer.py"
 TAKEN_BACK = "Taken back by a rewind or an undo, and kept"
@@ -90,7 +90,7 @@ async def test_a_title_that_is_given_goes_before_the_one_in_the_summary_and_the_
         ("Checkpoint 3", "003-checkpoint-3.md"),
         ("lone", "004-lone.md"),
     ]
-    assert r"| 1 | Given \| by \\ hand | 001-given-by-hand.md |" in await checkpoints.listing()
+    assert r"| 1 | Given \| by \\ hand | 001-given-by-hand.md |" in await checkpoints.describe()
     assert added[3].path.read_text().endswith("\n\nlone ? surrogate\n")
 
 
@@ -119,7 +119,7 @@ async def test_a_title_that_is_given_goes_before_the_one_in_the_summary_and_the_
 )
 @pytest.mark.seed("C-42")
 def test_a_summary_may_give_itself_a_title(summary: str, title: str | None) -> None:
-    assert title_of(summary) == title
+    assert summary_title(summary) == title
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_a_summary_may_give_itself_a_title(summary: str, title: str | None) -> N
     ],
 )
 def test_a_file_is_named_after_its_title_in_any_script(title: str, slug: str) -> None:
-    assert slug_of(title) == slug
+    assert title_slug(title) == slug
 
 
 @given(st.text())
 def test_no_title_makes_a_name_that_a_disk_refuses_or_that_leads_elsewhere(title: str) -> None:
-    name = f"{7:03}-{slug_of(title)}.md"
+    name = f"{7:03}-{title_slug(title)}.md"
 
     assert Path(name).name == name
     assert len(name.encode()) <= 255
@@ -155,10 +155,10 @@ def test_no_title_makes_a_name_that_a_disk_refuses_or_that_leads_elsewhere(title
 async def test_where_there_are_no_checkpoints_it_is_said_when_there_will_be_some(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "session")
 
-    await checkpoints.align([])
+    await checkpoints.mark_current([])
 
-    assert await checkpoints.listing() == EMPTY
-    assert "created when context is compacted" in EMPTY
+    assert await checkpoints.describe() == NO_CHECKPOINTS
+    assert "created when context is compacted" in NO_CHECKPOINTS
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ async def test_where_there_are_no_checkpoints_it_is_said_when_there_will_be_some
 async def test_the_listing_is_the_index(tmp_path: Path) -> None:
     checkpoints = await three(tmp_path)
 
-    assert await checkpoints.listing() == table(*ROWS) == state_of(tmp_path)[0]
+    assert await checkpoints.describe() == table(*ROWS) == state_of(tmp_path)[0]
 
 
 @pytest.mark.seed("C-45")
@@ -174,20 +174,20 @@ async def test_index_and_count_follow_rewind_undo_and_redo_and_no_file_goes(tmp_
     checkpoints = await three(tmp_path)
     files = {path: path.read_text() for path in (tmp_path / "checkpoints").glob("0*.md")}
 
-    await checkpoints.align([1])
+    await checkpoints.mark_current([1])
     rewound = state_of(tmp_path)
     await checkpoints.add("# Four", stop=15)
     grown = state_of(tmp_path)
-    await checkpoints.align([])
+    await checkpoints.mark_current([])
     emptied = state_of(tmp_path)
-    await checkpoints.align({1, 2, 3})
+    await checkpoints.mark_current({1, 2, 3})
     redone = state_of(tmp_path)
 
     four = "| 4 | Four | 004-four.md |"
     assert rewound == (f"{table(ROWS[0])}\n{TAKEN_BACK}: 002-two.md, 003-three.md\n", "summary_count: 1\n")
     assert grown == (f"{table(ROWS[0], four)}\n{TAKEN_BACK}: 002-two.md, 003-three.md\n", "summary_count: 2\n")
     assert emptied == (
-        f"# Checkpoints\n\n{EMPTY}\n\n{TAKEN_BACK}: 001-one.md, 002-two.md, 003-three.md, 004-four.md\n",
+        f"# Checkpoints\n\n{NO_CHECKPOINTS}\n\n{TAKEN_BACK}: 001-one.md, 002-two.md, 003-three.md, 004-four.md\n",
         "summary_count: 0\n",
     )
     assert redone == (f"{table(*ROWS)}\n{TAKEN_BACK}: 004-four.md\n", "summary_count: 3\n")
@@ -197,10 +197,10 @@ async def test_index_and_count_follow_rewind_undo_and_redo_and_no_file_goes(tmp_
 @pytest.mark.seed("C-45")
 async def test_a_number_is_given_once_even_if_its_checkpoint_no_longer_stands(tmp_path: Path) -> None:
     checkpoints = await three(tmp_path)
-    await checkpoints.align([])
+    await checkpoints.mark_current([])
 
     assert (await checkpoints.add("# Three", stop=1)).path.name == "004-three.md"
-    await checkpoints.align([])
+    await checkpoints.mark_current([])
     (tmp_path / "checkpoints/004-three.md").unlink()
     assert (await checkpoints.add("# Five", stop=1)).path.name == "005-five.md"
     assert state_of(tmp_path)[1] == "summary_count: 1\n"
@@ -210,8 +210,8 @@ async def test_nothing_is_written_where_nothing_changes(tmp_path: Path) -> None:
     checkpoints = await three(tmp_path)
     before = {path: path.stat().st_ino for path in tmp_path.rglob("*")}
 
-    await checkpoints.align([1, 2, 3])
-    await checkpoints.listing()
+    await checkpoints.mark_current([1, 2, 3])
+    await checkpoints.describe()
 
     assert {path: path.stat().st_ino for path in tmp_path.rglob("*")} == before
 
@@ -219,14 +219,14 @@ async def test_nothing_is_written_where_nothing_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [None, b"", b"\x00" * 50, b"\xff\xfe", b"| 1 | other |", b"summary_cou"])
 async def test_what_is_missing_or_damaged_is_made_again_from_the_files(tmp_path: Path, damage: bytes | None) -> None:
     checkpoints = await three(tmp_path)
-    await checkpoints.align([1, 3])
+    await checkpoints.mark_current([1, 3])
     good = state_of(tmp_path)
     for path in (tmp_path / "checkpoints/index.md", tmp_path / "workspace.yaml"):
         path.unlink()
         if damage is not None:
             path.write_bytes(damage)
 
-    assert await checkpoints.listing() == good[0]
+    assert await checkpoints.describe() == good[0]
     assert state_of(tmp_path) == good
     aside = tmp_path / "workspace.yaml.damaged"
     assert (aside.read_bytes() if aside.exists() else b"") == (damage or b"")
@@ -237,18 +237,18 @@ async def test_a_damaged_checkpoint_is_told_by_its_name(tmp_path: Path, damage: 
     checkpoints = await three(tmp_path)
     (tmp_path / "checkpoints/002-two.md").write_bytes(damage)
 
-    assert await checkpoints.listing() == table(ROWS[0], "| 2 | two | 002-two.md |", ROWS[2])
+    assert await checkpoints.describe() == table(ROWS[0], "| 2 | two | 002-two.md |", ROWS[2])
     assert (tmp_path / "checkpoints/002-two.md").read_bytes() == damage
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b'{"a": 1}', b'["1", null]', b"[" * 100_000])
 async def test_where_it_is_not_known_what_was_taken_back_everything_stands(tmp_path: Path, damage: bytes) -> None:
     checkpoints = await three(tmp_path)
-    await checkpoints.align([1])
+    await checkpoints.mark_current([1])
     (tmp_path / "checkpoints/.undone.json").write_bytes(damage)
 
-    assert await checkpoints.listing() == table(*ROWS)
-    await checkpoints.align([1])
+    assert await checkpoints.describe() == table(*ROWS)
+    await checkpoints.mark_current([1])
     assert state_of(tmp_path)[1] == "summary_count: 1\n"
 
 
@@ -261,7 +261,7 @@ async def test_what_is_not_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
     os.mkfifo(folder / "006-pipe.md")
     Path(os.fsdecode(os.fsencode(folder) + b"/007-\xff|\t.md")).write_text("")
 
-    assert await checkpoints.listing() == table(*ROWS, "| 7 |  | 007-?\\|?.md |")
+    assert await checkpoints.describe() == table(*ROWS, "| 7 |  | 007-?\\|?.md |")
     assert (await checkpoints.add("# Next", stop=1)).number == 8
     assert (folder / "notes.md").read_text() == "mine"
 
@@ -292,10 +292,10 @@ async def test_what_another_writer_adds_meanwhile_is_in_the_index_too(
     other = tmp_path / "checkpoints/002-other.md"
 
     def overtaken(path: Path, key: str, number: int) -> None:
-        put_number(path, key, number)
+        set_yaml_number(path, key, number)
         other.touch()
 
-    monkeypatch.setattr(checkpoints_module, "put_number", overtaken)
+    monkeypatch.setattr(checkpoints_module, "set_yaml_number", overtaken)
     await Checkpoints(tmp_path).add("# Mine", stop=1)
 
     assert state_of(tmp_path) == (
@@ -335,7 +335,7 @@ async def test_what_a_disk_refuses_is_an_error_that_says_what_to_do_and_leaves_n
 
     assert isinstance(refused.value, HoldfastError)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == names
-    assert await checkpoints.listing() == good[0]
+    assert await checkpoints.describe() == good[0]
 
 
 @pytest.mark.parametrize("at", [".", "checkpoints"])
@@ -345,7 +345,7 @@ async def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, at: str)
     place.write_text("a file")
     checkpoints = Checkpoints(tmp_path / "session")
 
-    for attempt in (checkpoints.add("# One", stop=1), checkpoints.align([1]), checkpoints.listing()):
+    for attempt in (checkpoints.add("# One", stop=1), checkpoints.mark_current([1]), checkpoints.describe()):
         if at == "." and attempt.__name__ != "add":
             await attempt
             continue
@@ -363,7 +363,7 @@ async def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, at: str)
     ],
 )
 def test_each_refusal_of_a_disk_comes_with_what_to_do(number: int, remedy: str) -> None:
-    with pytest.raises(WorkspaceUnavailableError) as refused, disk_errors_of(Path("/some/folder")):
+    with pytest.raises(WorkspaceUnavailableError) as refused, translate_disk_errors(Path("/some/folder")):
         raise OSError(number, os.strerror(number))
 
     assert str(refused.value) == f"/some/folder: {os.strerror(number)}; {remedy}"
@@ -388,20 +388,22 @@ def test_each_refusal_of_a_disk_comes_with_what_to_do(number: int, remedy: str) 
     ],
 )
 def test_one_line_of_a_yaml_file_is_changed_and_no_other(content: str, expected: str | None) -> None:
-    assert is_plain_mapping(content.encode())
-    assert with_number(content.encode(), "summary_count", 7).decode() == (expected or f"{content}summary_count: 7\n")
+    assert is_flat_yaml_mapping(content.encode())
+    assert with_yaml_number(content.encode(), "summary_count", 7).decode() == (
+        expected or f"{content}summary_count: 7\n"
+    )
 
 
 @given(st.lists(st.from_regex(r"[a-z_]{1,9}: [^\r\n\x00]{0,9}|  - [a-z]*|# [^\r\n\x00]*", fullmatch=True)))
 def test_other_lines_of_a_yaml_file_stay_as_they_are(lines: list[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
 
-    once = with_number(content, "summary_count", 7)
+    once = with_yaml_number(content, "summary_count", 7)
 
     assert once == content + b"summary_count: 7\n"
-    assert with_number(once, "summary_count", 8) == content + b"summary_count: 8\n"
+    assert with_yaml_number(once, "summary_count", 8) == content + b"summary_count: 8\n"
 
 
 @pytest.mark.parametrize("content", ["{a: 1}\n", "[1]\n", "torn", "a: 1\ntor", "a:1\n"])
 def test_a_yaml_file_that_is_no_plain_mapping_is_known_for_one(content: str) -> None:
-    assert not is_plain_mapping(content.encode())
+    assert not is_flat_yaml_mapping(content.encode())

@@ -14,14 +14,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionFailedError, UnknownSessionError
-from holdfast.models.embedded.server import EmbeddedServer, EmbeddedWriter
-from holdfast.models.embedded.weights import fetched
-from holdfast.session.compactor import LEASE_MS, Compaction
-from holdfast.session.summarizer import Patience
-from holdfast.session.telemetry import Telemetry, flush
+from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
+from holdfast.models.embedded.weights import fetch_weights
+from holdfast.session.compactor import LEASE_MS, CompactionOptions
+from holdfast.session.summarizer import RetryLimits
+from holdfast.session.telemetry import Telemetry, flush_spans
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
@@ -35,7 +35,9 @@ def opened(store: Store | None = None, **settings: Any) -> Any:
 
 async def talked(session: Session, turns: int) -> None:
     for number in range(turns):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
 
 
 async def ended(session: Session) -> list[log.CompactionCompleted]:
@@ -55,29 +57,29 @@ async def test_a_fold_after_which_the_provider_counts_no_less_is_a_failure() -> 
     await talked(session, 6)
     done = await session.compact(budget=BUDGET)
 
-    await session.record([answered("so")], usage={"input_tokens": done.pre_compaction_tokens})
+    await session.record([assistant_message("so")], usage={"input_tokens": done.pre_compaction_tokens})
     assert (session.history.facts.failures, session.history.facts.failed_stop) == (1, 13)
     helped = await opened()
     await talked(helped, 6)
     done = await helped.compact(budget=BUDGET)
-    await helped.record([answered("so")], usage={"input_tokens": done.post_compaction_tokens})
+    await helped.record([assistant_message("so")], usage={"input_tokens": done.post_compaction_tokens})
     assert (helped.history.facts.failures, helped.history.facts.folded_from) == (0, None)
 
 
 async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
     model = FailingModel("refusing")
-    session = await opened(compaction=Compaction(automatic=model, patience=Patience(attempts=1)))
+    session = await opened(compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1)))
     await talked(session, 10)
-    await session.record([said("go")])
+    await session.record([user_message("go")])
     for number in range(3):
         await session.prepare(BUDGET)
         await until(lambda: session.history.facts.running is None)
-        await session.record([called(f"c{number}"), returned(f"c{number}", "ok " * 20)])
+        await session.record([tool_call_message(f"c{number}"), tool_result_message(f"c{number}", "ok " * 20)])
 
-    assert len(model.asks) == 1
-    await session.record([answered("done"), said("next turn")])
+    assert len(model.prompts) == 1
+    await session.record([assistant_message("done"), user_message("next turn")])
     await session.prepare(BUDGET)
-    await until(lambda: len(model.asks) == 2)
+    await until(lambda: len(model.prompts) == 2)
 
 
 @pytest.mark.parametrize("jump_ms", [LEASE_MS + 1, -30 * 3_600_000], ids=["expired", "the clock was set back"])
@@ -85,7 +87,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     now = 1_700_000_000_000
     session = await opened(summariser=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
     await talked(session, 10)
-    await session.record([said("go")])
+    await session.record([user_message("go")])
     await session._keeper.change(log.CompactionStarted(stop=4, owner="elsewhere:1:ab", basis=0))
     await session.prepare(BUDGET)
     assert session.history.facts.running is not None
@@ -101,7 +103,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
 
 
 async def test_a_summary_that_takes_longer_than_all_of_its_time_is_given_up() -> None:
-    how = Compaction(automatic=FailingModel("hanging"), patience=Patience(deadline_seconds=0.01))
+    how = CompactionOptions(automatic=FailingModel("hanging"), retry_limits=RetryLimits(deadline_seconds=0.01))
     session = await opened(policy="co-cli", compaction=how)
     await talked(session, 3)
 
@@ -115,24 +117,28 @@ async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same
     model = ScriptedModel(repeat(SUMMARY))
     session = await opened(policy="inkeep", summariser=model)
     await talked(session, 10)
-    await session.record([said("now work")])
+    await session.record([user_message("now work")])
     await session.prepare(BUDGET)
     for number in range(18):
-        await session.record([called(f"c{number}"), returned(f"c{number}", f"result {number} {WORDS}")])
+        await session.record(
+            [tool_call_message(f"c{number}"), tool_result_message(f"c{number}", f"result {number} {WORDS}")]
+        )
     await session.prepare(BUDGET)
 
     first, within = [fold for fold in await ended(session) if fold.success]
     assert (first.start, within.start >= first.stop) == (0, True)
-    assert "Greek letters" not in model.asks[-1].text
-    assert "now work" not in model.asks[-1].text.partition("result 0")[0].rpartition("[#")[2]
+    assert "Greek letters" not in model.prompts[-1].text
+    assert "now work" not in model.prompts[-1].text.partition("result 0")[0].rpartition("[#")[2]
 
 
 async def test_why_a_fold_was_made_is_in_the_log() -> None:
-    session = await opened(compaction=Compaction(automatic=FailingModel("empty"), patience=Patience(attempts=1)))
+    session = await opened(
+        compaction=CompactionOptions(automatic=FailingModel("empty"), retry_limits=RetryLimits(attempts=1))
+    )
     await talked(session, 6)
     returned_event = await session.compact(budget=BUDGET)
     await talked(session, 14)
-    await session.record([said("go")])
+    await session.record([user_message("go")])
     await session.prepare(BUDGET)
 
     receipts = [receipt for receipt in await session.receipts() if receipt.event.success]
@@ -145,13 +151,13 @@ async def test_why_a_fold_was_made_is_in_the_log() -> None:
 async def test_telemetry_sees_every_compaction() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    how = Compaction(automatic=ScriptedModel(repeat(SUMMARY)), telemetry=Telemetry(tracer_provider=provider))
+    how = CompactionOptions(automatic=ScriptedModel(repeat(SUMMARY)), telemetry=Telemetry(tracer_provider=provider))
     session = await opened(compaction=how)
     await talked(session, 6)
     await session.compact(budget=BUDGET)
     await session.close()
 
-    assert flush(5)
+    assert flush_spans(5)
     spans = exporter.get_finished_spans()
     names = [span.name for span in spans]
     assert any("compact_messages" in name for name in names)
@@ -162,12 +168,12 @@ async def test_telemetry_sees_every_compaction() -> None:
 
 async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session() -> None:
     try:
-        await fetched()
+        await fetch_weights()
     except Exception as error:  # noqa: BLE001 - whatever keeps us from the weights
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
     session = await opened(summariser="embedded")
     writer = session._compactor.writer("threshold")
-    assert isinstance(writer, EmbeddedWriter)
+    assert isinstance(writer, EmbeddedSummarizer)
     assert session._compactor.writer("manual") is writer
     server: EmbeddedServer = writer._server
     await server.start()
@@ -179,11 +185,11 @@ async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session(
 
 async def test_a_session_that_was_deleted_meanwhile_says_so(tmp_path: Path) -> None:
     session = await Session.open("gone", store=f"sqlite:///{tmp_path}/a.db")
-    await session.record([said("one")])
+    await session.record([user_message("one")])
     await session.store.delete("gone")
 
     with pytest.raises(UnknownSessionError):
-        await session.record([said("two")])
+        await session.record([user_message("two")])
 
     await session.close()
 
@@ -193,8 +199,8 @@ async def test_each_agent_climbs_a_ladder_of_its_own() -> None:
     await talked(session, 6)
     await session.note(log.PlanChanged(text="delegate"))
     await session._keeper.change(log.DelegationStarted(scope="sub", agent="scout"))
-    await session.record([said("your task " + WORDS)], scope="sub")
-    await session.record([said("for the user")])
+    await session.record([user_message("your task " + WORDS)], scope="sub")
+    await session.record([user_message("for the user")])
     main = await session.prepare(16_000)
     await session.prepare(16_000, scope="sub")
 

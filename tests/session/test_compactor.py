@@ -17,14 +17,14 @@ from holdfast.errors import (
     NothingToCompactError,
     RemoteCompactionError,
 )
-from holdfast.models.base import Answer
-from holdfast.models.patience import _LEFT_BEHIND
-from holdfast.session.compactor import LIVE, Compaction, Draft
+from holdfast.models.base import ModelReply
+from holdfast.models.patience import _ABANDONED_CALLS
+from holdfast.session.compactor import HELD_HERE, CompactionOptions, SummaryDraft
 from holdfast.session.remote import RemoteSession
-from holdfast.session.summarizer import Patience
+from holdfast.session.summarizer import RetryLimits
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
@@ -41,7 +41,9 @@ def opened(store: Store | None = None, **settings: Any) -> Any:
 
 async def talked(session: Session, turns: int, start: int = 0) -> None:
     for number in range(start, start + turns):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
 
 
 async def kinds(session: Session) -> list[str]:
@@ -64,7 +66,12 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def settled(session: Session) -> None:
     """Let what runs beside the conversation come to its end."""
-    await until(lambda: session.history.facts.running is None or session.history.facts.written is not None)
+    await until(
+        lambda: (
+            session.history.session_state.running_compaction is None
+            or session.history.session_state.ready_summary is not None
+        )
+    )
 
 
 BUDGET = 4_000
@@ -75,13 +82,13 @@ BUDGET = 4_000
 async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the_next_one() -> None:
     session = await opened(summariser=endless())
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     before = await session.prepare(BUDGET)
     assert await kinds(session) == ["compaction_start"]
 
     await settled(session)
-    await session.record([answered("so")])
-    await session.record([said("and now?")])
+    await session.record([assistant_message("so")])
+    await session.record([user_message("and now?")])
     after = await session.prepare(BUDGET)
 
     assert await kinds(session) == ["compaction_start", "summary_written", "compaction_complete"]
@@ -102,10 +109,10 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
 
     session = await opened(summariser=ScriptedModel(iter(lambda: SUMMARY, None), seconds=60, sleep=held))
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
     await talked(session, 3, 10)
-    await session.record([said("more?")])
+    await session.record([user_message("more?")])
 
     full = await session.prepare(BUDGET)
 
@@ -113,12 +120,12 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
     assert [fold.by_model for fold in await ended(session)] == [None]
     gate.set()
     await settled(session)
-    await session.record([answered("ok"), said("and?")])
+    await session.record([assistant_message("ok"), user_message("and?")])
     await session.prepare(BUDGET)
     assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(True, False), (False, True)]
     assert session.history.facts.failures == 0
     await talked(session, 12, 20)
-    await session.record([said("again?")])
+    await session.record([user_message("again?")])
     text = str((await session.prepare(BUDGET)).messages[0]["content"])
     assert "counts in Greek letters" in text
 
@@ -132,13 +139,13 @@ async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_mean
         await gate.wait()
 
     model = ScriptedModel([SUMMARY], seconds=60, sleep=held)
-    session = await opened(policy="copilot", compaction=Compaction(automatic=model, progress=told.append))
+    session = await opened(policy="copilot", compaction=CompactionOptions(automatic=model, progress=told.append))
     await talked(session, 13)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     waiting = asyncio.create_task(session.prepare(BUDGET))
     await until(lambda: bool(told))
 
-    assert await session.record([said("one more thing")]) == range(27, 28)
+    assert await session.record([user_message("one more thing")]) == range(27, 28)
     assert not waiting.done()
     gate.set()
     request = await waiting
@@ -155,25 +162,25 @@ async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_mean
 @pytest.mark.parametrize("policy", ["default", "copilot", "co-cli", "inkeep", "cowagent"])
 async def test_every_failure_leaves_a_working_conversation(failure: Any, policy: str) -> None:
     model = FailingModel(failure)
-    how = Compaction(automatic=model, patience=Patience(attempts=1))
+    how = CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1))
     session = await opened(policy=policy, compaction=how)
     for number in range(40):
-        await session.record([said(f"question {number}: {WORDS}")])
+        await session.record([user_message(f"question {number}: {WORDS}")])
         request = await session.prepare(BUDGET)
         assert request.tokens.total <= BUDGET
         assert validate(request.messages, "openai") == []
-        await session.record([answered(f"answer {number}: {WORDS}")])
+        await session.record([assistant_message(f"answer {number}: {WORDS}")])
         await settled(session)
 
     # The breaker has opened: most of the forty turns have not asked at all. To a preset, garbage is a summary.
     is_refused = policy == "default" or failure != "garbage"
     turns = (await kinds(session)).count("compaction_start")
     assert 0 < turns <= (16 if is_refused else 40)
-    assert 0 < len(model.asks) <= 4 * turns
+    assert 0 < len(model.prompts) <= 4 * turns
     assert await session.recall(0, 80) == [
         message
         for number in range(40)
-        for message in (said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}"))
+        for message in (user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}"))
     ]
     if policy == "default":
         assert not any(fold.by_model for fold in await ended(session) if fold.success)
@@ -184,7 +191,7 @@ async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> N
     session = await opened(policy=policy, summariser=endless(f"{SUMMARY} \ud83d"))
     for number in range(20):
         await talked(session, 1, start=number)
-        await session.record([said("next?")])
+        await session.record([user_message("next?")])
         assert (await session.prepare(BUDGET)).tokens.total <= BUDGET
         await settled(session)
 
@@ -198,23 +205,25 @@ async def test_a_summariser_that_never_helps_is_left_alone_though_folds_by_rule_
     policy: str, budget: int
 ) -> None:
     model = FailingModel("empty")
-    session = await opened(policy=policy, compaction=Compaction(automatic=model, patience=Patience(attempts=1)))
+    session = await opened(
+        policy=policy, compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1))
+    )
     for number in range(60):
         await talked(session, 1, start=number)
-        await session.record([said("next?")])
+        await session.record([user_message("next?")])
         await session.prepare(budget)
         await settled(session)
 
     assert len([fold for fold in await ended(session) if fold.success]) > 10
     # Three times, and then once for every twenty messages of the hundred and eighty.
-    assert len(model.asks) <= 3 + 180 // 20
+    assert len(model.prompts) <= 3 + 180 // 20
 
 
 @pytest.mark.seed("A-23")
 async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
-    session = await opened(policy="co-cli", compaction=Compaction(automatic=FailingModel("refusing")))
+    session = await opened(policy="co-cli", compaction=CompactionOptions(automatic=FailingModel("refusing")))
     await talked(session, 21)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
 
     request = await session.prepare(128_000)
 
@@ -228,12 +237,12 @@ async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
 async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_users_word() -> None:
     session = await opened(policy="co-cli", summariser=endless("short"))
     await talked(session, 21)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
 
     request = await session.prepare(128_000)
     assert request.messages[2]["content"] == "[Summary of 21 earlier messages]\nshort"
 
-    await session.record([answered("so")])
+    await session.record([assistant_message("so")])
     await session.compact()
     assert [entry.message.text for entry in await session.shown()] == [
         "[Compacted conversation summary]\nshort", "Understood. I have the conversation context.",
@@ -243,12 +252,12 @@ async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_us
 async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more() -> None:
     session = await opened(summariser=endless())
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
     await settled(session)
 
     await session.rewind(to=4)
-    await session.record([said("instead")])
+    await session.record([user_message("instead")])
     request = await session.prepare(BUDGET)
 
     assert [message["content"] for message in request.messages][-1] == "instead"
@@ -268,7 +277,7 @@ async def test_what_cannot_be_compacted_is_refused_by_name() -> None:
     await talked(alone, 2)
     with pytest.raises(NoContextError):
         await alone.compact()
-    await alone.record([said("so?")])
+    await alone.record([user_message("so?")])
     await alone.prepare(BUDGET)
     with pytest.raises(ModelAccessError, match="no model to write the summary"):
         await alone.compact()
@@ -297,23 +306,23 @@ async def test_a_handle_without_an_engine_refuses_in_the_words_that_are_known() 
 @pytest.mark.seed("C-7")
 async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() -> None:
     session = await opened(policy="copilot", summariser=endless("short"))
-    await session.record([said(f"question: {WORDS}")])
+    await session.record([user_message(f"question: {WORDS}")])
     await session.prepare(BUDGET)
 
     with pytest.raises(NothingToCompactError):
         await session.compact()
 
-    await session.record([answered(f"answer: {WORDS}")])
+    await session.record([assistant_message(f"answer: {WORDS}")])
     assert (await session.compact()).stop == 2
 
 
 @pytest.mark.seed("C-4", "C-13", "C-47")
 async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() -> None:
     usage = log.Usage(input_tokens=900, output_tokens=30, cache_read_tokens=100)
-    model = ScriptedModel([Answer(text=SUMMARY, model="scripted", usage=usage)])
+    model = ScriptedModel([ModelReply(text=SUMMARY, model="scripted", usage=usage)])
     session = await opened(policy="copilot", summariser=model)
     await talked(session, 4)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
 
     done = await session.compact()
@@ -328,7 +337,7 @@ async def test_inkeep_has_a_model_put_the_older_parts_in_its_own_words() -> None
     model = endless("Three injection risks in auth.py [#1]; the fix is open.")
     session = await opened(policy="inkeep", summariser=model)
     await talked(session, 8)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
 
     request = await session.prepare(BUDGET)
 
@@ -336,8 +345,8 @@ async def test_inkeep_has_a_model_put_the_older_parts_in_its_own_words() -> None
         "[Summary of the conversation so far, for reference.]\nThree injection risks in auth.py [#1]; the fix is open.",
         "next?",
     ]
-    assert all(f"question {number}: alpha" in model.asks[0].text for number in range(8))
-    assert "next?" not in model.asks[0].text.split("<tail", maxsplit=1)[0]
+    assert all(f"question {number}: alpha" in model.prompts[0].text for number in range(8))
+    assert "next?" not in model.prompts[0].text.split("<tail", maxsplit=1)[0]
 
 
 @pytest.mark.seed("C-61")
@@ -350,14 +359,14 @@ async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_
     model = FailingModel("stubborn", text=SUMMARY, sleep=held)
     session = await opened(summariser=model)
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await until(lambda: bool(model.asks))
+    await until(lambda: bool(model.prompts))
     before = await session.shown()
 
     assert await session.cancel_compaction()
     gate.set()
-    await until(lambda: not _LEFT_BEHIND)
+    await until(lambda: not _ABANDONED_CALLS)
 
     assert await session.shown() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
@@ -386,19 +395,19 @@ async def test_an_abandoned_compaction_is_taken_over() -> None:
     store = MemoryStore()
     gone = await opened(store, summariser=FailingModel("hanging"))
     await talked(gone, 10)
-    await gone.record([said("next?")])
+    await gone.record([user_message("next?")])
     await gone.prepare(BUDGET)
     run = gone.history.facts.running
     assert run is not None
     # As if its process had been killed: nobody is left who could finish or cancel it.
     gone._compactor._task.cancel = lambda: False
 
-    LIVE.clear()
+    HELD_HERE.clear()
     again = await opened(store, summariser=endless())
-    await again.record([answered("ok"), said("and?")])
+    await again.record([assistant_message("ok"), user_message("and?")])
     await again.prepare(BUDGET)
     await settled(again)
-    await again.record([answered("ok"), said("go on")])
+    await again.record([assistant_message("ok"), user_message("go on")])
     await again.prepare(BUDGET)
 
     assert [(fold.success, fold.is_cancelled) for fold in await ended(again)] == [(False, True), (True, False)]
@@ -408,9 +417,9 @@ async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() 
     store = MemoryStore()
     gone = await opened(store, summariser=FailingModel("hanging"))
     await talked(gone, 10)
-    await gone.record([said("next?")])
+    await gone.record([user_message("next?")])
     await gone.prepare(BUDGET)
-    LIVE.clear()
+    HELD_HERE.clear()
 
     again = await opened(store)
 
@@ -424,9 +433,9 @@ async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() 
 @pytest.mark.seed("A-30")
 async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked() -> None:
     cheap, primary = endless(), endless()
-    session = await opened(compaction=Compaction(automatic=cheap, manual=primary))
+    session = await opened(compaction=CompactionOptions(automatic=cheap, manual=primary))
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
     await settled(session)
     await session.prepare(BUDGET)
@@ -434,42 +443,42 @@ async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked()
 
     await session.compact(focus="the letters")
 
-    assert (len(cheap.asks), len(primary.asks)) == (1, 1)
-    assert "the letters" in primary.asks[0].text
-    assert "Greek letters" in primary.asks[0].text, "the previous summary is shown in its own slot"
-    assert "question 3" not in primary.asks[0].text, "what it stands for is not shown again"
+    assert (len(cheap.prompts), len(primary.prompts)) == (1, 1)
+    assert "the letters" in primary.prompts[0].text
+    assert "Greek letters" in primary.prompts[0].text, "the previous summary is shown in its own slot"
+    assert "question 3" not in primary.prompts[0].text, "what it stands for is not shown again"
 
 
 @pytest.mark.parametrize(("policy", "asks"), [("copilot", (0, 1)), ("inkeep", (1, 0)), ("co-cli", (0, 1))])
 async def test_a_preset_says_who_writes_when_somebody_asks(policy: str, asks: tuple[int, int]) -> None:
     cheap, primary = endless(), endless()
-    session = await opened(policy=policy, compaction=Compaction(automatic=cheap, manual=primary))
+    session = await opened(policy=policy, compaction=CompactionOptions(automatic=cheap, manual=primary))
     await talked(session, 3)
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     await session.prepare(16_000)
 
     await session.compact()
 
-    assert (len(cheap.asks), len(primary.asks)) == asks
+    assert (len(cheap.prompts), len(primary.prompts)) == asks
 
 
 async def test_a_summary_counts_only_when_it_was_approved() -> None:
-    drafts: list[Draft] = []
+    drafts: list[SummaryDraft] = []
 
-    async def refuse(draft: Draft) -> bool:
+    async def refuse(draft: SummaryDraft) -> bool:
         drafts.append(draft)
         return False
 
-    async def edit(draft: Draft) -> str:
+    async def edit(draft: SummaryDraft) -> str:
         return draft.summary.text + " Edited by hand."
 
-    session = await opened(compaction=Compaction(automatic=endless(), approve=refuse))
+    session = await opened(compaction=CompactionOptions(automatic=endless(), approve=refuse))
     await talked(session, 4)
     with pytest.raises(CompactionCancelledError):
         await session.compact()
     assert len(await session.shown()) == 8
     assert [draft.summary.by_model for draft in drafts] == ["scripted"]
-    other = await opened(compaction=Compaction(automatic=endless(), approve=edit))
+    other = await opened(compaction=CompactionOptions(automatic=endless(), approve=edit))
     await talked(other, 4)
     await other.compact()
     assert "Edited by hand." in (await other.shown())[0].message.text
@@ -483,7 +492,7 @@ async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is
         await gate.wait()
 
     model = FailingModel("stubborn", text=SUMMARY, sleep=held)
-    how = Compaction(automatic=model, patience=Patience(timeout_seconds=0.05, attempts=1))
+    how = CompactionOptions(automatic=model, retry_limits=RetryLimits(timeout_seconds=0.05, attempts=1))
     session = await opened(compaction=how)
     await talked(session, 4)
     before = await session.shown()
@@ -493,7 +502,7 @@ async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is
 
     assert session.history.facts.running is None
     gate.set()
-    await until(lambda: not _LEFT_BEHIND)
+    await until(lambda: not _ABANDONED_CALLS)
     assert await session.shown() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
 
@@ -507,27 +516,27 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
     model, store = FailingModel("stubborn", text=SUMMARY, sleep=held), MemoryStore()
     session = await opened(store, summariser=model)
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await until(lambda: bool(model.asks))
+    await until(lambda: bool(model.prompts))
 
     await session.close()
 
     assert [(fold.success, fold.is_cancelled) for fold in await ended(await opened(store))] == [(False, True)]
     gate.set()
-    await until(lambda: not _LEFT_BEHIND)
+    await until(lambda: not _ABANDONED_CALLS)
 
 
 async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
     model, store = endless(), MemoryStore()
     session = await opened(store, summariser=model)
     await talked(session, 10)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     await session.prepare(BUDGET)
 
     await session.close()
 
-    assert model.asks == []
+    assert model.prompts == []
     assert [(fold.success, fold.is_cancelled) for fold in await ended(await opened(store))] == [(False, True)]
 
 
@@ -538,9 +547,9 @@ async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_
     session = await opened(policy="copilot", summariser=endless())
     await session.note(log.PlanChanged(text="1. count on"))
     for number in range(12):
-        await session.record([said(f"question {number}: {WORDS}")])
+        await session.record([user_message(f"question {number}: {WORDS}")])
         request = await session.prepare(budget)
-        await session.record([answered(f"answer {number}: {WORDS}")])
+        await session.record([assistant_message(f"answer {number}: {WORDS}")])
         await settled(session)
 
     request = await session.prepare(budget)
@@ -556,7 +565,7 @@ async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_
 async def test_a_compaction_on_the_users_word_is_made_for_the_budget_of_the_last_request() -> None:
     session = await opened(policy="copilot", summariser=endless())
     await talked(session, 9)
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     await session.prepare(4_000)
     await session.note(log.PlanChanged(text="step " * 5_000))
 

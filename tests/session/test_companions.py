@@ -11,11 +11,11 @@ from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
 from holdfast.session.checkpoints import Checkpoints
-from holdfast.session.compactor import Compaction
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.hooks import HookCall, Hooks
 from holdfast.session.pressure import resident_bytes
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
@@ -25,7 +25,9 @@ SUMMARY = "# Greek letters\nThe user counts in Greek letters [#0]. Next: go on."
 async def talked(policy: str = "default", turns: int = 6, **settings: Any) -> Session:
     session: Session = await Session.open("c1", store=MemoryStore(), policy=policy, model="gpt-5", **settings)
     for number in range(turns):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
     return session
 
 
@@ -47,18 +49,18 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
         return SUMMARY
 
     notices: list[str] = []
-    how = Compaction(
+    how = CompactionOptions(
         automatic=ScriptedModel(iter(lambda: written, None)),
         hooks=Hooks(pre_compact=(hook, broken), post_compact=(hook,)),
         checkpoints=Checkpoints(tmp_path),
         notice=notices.append,
     )
     session = await talked("copilot", compaction=how)
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     await session.prepare(16_000)
 
     event = await session.compact(focus="letters")
-    await session._compactor.companions.close()
+    await session._compactor.observers.close()
 
     assert seen == ["preCompact manual", "model", "postCompact manual"]
     assert len(notices) == 1
@@ -86,18 +88,18 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
 @pytest.mark.seed("C-13c", "C-46", "C-48")
 async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_is_told_anew_after_it() -> None:
     session = await talked("copilot", summariser=ScriptedModel([SUMMARY]))
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     tools = [{"type": "function", "function": {"name": "count", "parameters": {"type": "object"}}}]
     await session.prepare(16_000, system="Count in Greek.", tools=tools)
 
     await session.compact()
-    await session.record([said("and on")])
+    await session.record([user_message("and on")])
     await session.prepare(16_000, system="Count in Greek.", tools=tools)
 
     events = await session.events()
     before, after = (event for event in events if isinstance(event, log.UsageMeasured))
     (begun,) = (event for event in events if isinstance(event, log.CompactionStarted))
-    assert begun.tokens == log.Breakdown(
+    assert begun.tokens == log.TokenBreakdown(
         system_tokens=before.tokens.system_tokens,
         conversation_tokens=before.tokens.conversation_tokens - REPLY_OVERHEAD,
         tool_definitions_tokens=before.tokens.tool_definitions_tokens,
@@ -116,7 +118,7 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
     assert done is not None
     assert (done.success, done.trigger, done.by_model) == (True, "model_switch", "scripted")
     assert session.model == "tiny"
-    assert session.history.facts.model == "tiny"
+    assert session.history.session_state.model == "tiny"
     assert await session.switch_model("gpt-5") is None
 
 
@@ -124,56 +126,56 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
 async def test_a_process_with_too_much_in_its_memory_compacts() -> None:
     session = await talked()
 
-    assert await session.relieve(resident_bytes() * 2) is None
-    done = await session.relieve(1)
+    assert await session.compact_if_memory_above(resident_bytes() * 2) is None
+    done = await session.compact_if_memory_above(1)
 
     assert done is not None
     assert (done.success, done.trigger) == (True, "memory_pressure")
-    assert await session.relieve(1) is None, "there is nothing left that it could fold"
+    assert await session.compact_if_memory_above(1) is None, "there is nothing left that it could fold"
 
 
 @pytest.mark.seed("C-56")
 @pytest.mark.seed("C-39")
 async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_changes_nothing() -> None:
     session = await talked("copilot", summariser=ScriptedModel([SUMMARY]))
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     await session.prepare(16_000)
-    shown = await session.shown()
+    shown = await session.visible_messages()
 
-    await session.note(log.ProviderSignalled(signal="agent.thread_context_compacted"))
-    assert await session.shown() == shown
-    await session.note(log.PlanChanged(text="1. count on"))
-    await session.note(log.TodosChanged(text="- lambda"))
-    await session.note(log.SkillInvoked(name="counting", instructions="Aloud."))
-    await session.note(log.AgentChanged(name="counter", summary="Counts in Greek; lambda is next."))
+    await session.record_state(log.ProviderSignalled(signal="agent.thread_context_compacted"))
+    assert await session.visible_messages() == shown
+    await session.record_state(log.PlanChanged(text="1. count on"))
+    await session.record_state(log.TodosChanged(text="- lambda"))
+    await session.record_state(log.SkillInvoked(name="counting", instructions="Aloud."))
+    await session.record_state(log.AgentChanged(name="counter", summary="Counts in Greek; lambda is next."))
     await session.compact()
 
-    text = (await session.shown())[0].message.text
+    text = (await session.visible_messages())[0].message.text
     assert "<plan>\n1. count on\n</plan>" in text
     assert "<todos>\n- lambda\n</todos>" in text
     assert '<invoked_skills>\n<skill name="counting">\nAloud.\n</skill>\n</invoked_skills>' in text
     assert "<agent_summary>\ncounter\nCounts in Greek; lambda is next.\n</agent_summary>" in text
     with pytest.raises(MalformedInputError):
-        await session.note(log.ContextCleared())  # pyright: ignore[reportArgumentType]
+        await session.record_state(log.ContextCleared())  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and_made_anew() -> None:
     model = ScriptedModel(iter(lambda: SUMMARY, None))
     session = await talked(summariser=model)
-    before = await session.shown()
+    before = await session.visible_messages()
 
     preview = await session.preview()
-    assert await session.shown() == before
+    assert await session.visible_messages() == before
     assert preview.post_compaction_tokens < preview.pre_compaction_tokens
     await session.compact()
-    await session.bring_back([2, 3])
-    assert {2, 3} <= {entry.position for entry in await session.shown()}
+    await session.restore_messages([2, 3])
+    assert {2, 3} <= {entry.position for entry in await session.visible_messages()}
     assert await session.undo()
     again = await session.recompact(focus="only kappa")
 
     assert again.success
-    assert "only kappa" in model.asks[-1].text
-    assert "question 0" in model.asks[-1].text, "it is made from the original"
+    assert "only kappa" in model.prompts[-1].text
+    assert "question 0" in model.prompts[-1].text, "it is made from the original"
     first, brought, second = await session.receipts()
     assert (first.is_undone, brought.is_undone, second.is_undone) == (True, True, False)
     assert str(second).startswith("compacted (manual) #0–#")
@@ -185,15 +187,15 @@ async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and
 async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() -> None:
     told: list[str] = []
     model = ScriptedModel([SUMMARY] * 2)
-    session = await talked(compaction=Compaction(automatic=model, progress=told.append))
-    before, events = await session.shown(), await session.events()
+    session = await talked(compaction=CompactionOptions(automatic=model, progress=told.append))
+    before, events = await session.visible_messages(), await session.events()
 
     draft = await session.preview(draft=True, focus="only kappa")
 
     assert (draft.success, draft.by_model, draft.usage is not None) == (True, "scripted", True)
     assert SUMMARY.split(".", maxsplit=1)[0] in draft.replacement[0]
-    assert "only kappa" in model.asks[0].text
-    assert (await session.shown(), await session.events()) == (before, events)
+    assert "only kappa" in model.prompts[0].text
+    assert (await session.visible_messages(), await session.events()) == (before, events)
     assert told == ["Compacting conversation history", ""]
     done = await session.compact(focus="only kappa")
     assert (done.replacement, done.effect) == (draft.replacement, draft.effect)
@@ -206,7 +208,7 @@ async def test_a_draft_by_a_model_that_fails_is_refused_by_name_and_leaves_no_tr
     with pytest.raises(ModelRefusedError):
         await session.preview(draft=True)
 
-    assert (await session.events(), session.history.facts.failures) == (events, 0)
+    assert (await session.events(), session.history.session_state.compaction_failures) == (events, 0)
     assert (await session.preview()).by_model is None, "by rule it needs nobody"
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast import Session
-from holdfast.core.planning.contents import Contents
-from holdfast.core.planning.forecast import Forecast
-from holdfast.core.planning.steps import Line
+from holdfast.core.planning.contents import ContextReport
+from holdfast.core.planning.forecast import CostForecast
+from holdfast.core.planning.steps import Threshold
 from holdfast.stores.memory import MemoryStore
 
 
@@ -20,9 +20,9 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
     async with Session.open("s", model="gpt-5") as session:
         await session.record([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}])
 
-        contents = await session.contents(budget=16_000)
+        contents = await session.context_breakdown(budget=16_000)
 
-    assert contents == Contents(
+    assert contents == ContextReport(
         budget=16_000,
         system=7,
         turns=8,
@@ -31,9 +31,9 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
         roles={"system": 1, "user": 1},
         characters=14,
         prompts=1,
-        line=Line(held=15, limit=15_200, unit="tokens"),
+        threshold=Threshold(current=15, limit=15_200, unit="tokens"),
         turns_left=1265,
-        forecast=Forecast(before=15_197, after=6_358, rewrite_dollars=6_358 * 1.25 / 1_000_000),
+        forecast=CostForecast(tokens_before=15_197, tokens_after=6_358, rewrite_dollars=6_358 * 1.25 / 1_000_000),
     )
 
 
@@ -45,7 +45,7 @@ async def test_every_part_has_its_share_after_a_fold() -> None:
         await session.prepare(4_000, tools=[{"type": "function", "function": {"name": "look", "parameters": {}}}])
         await session.compact(budget=4_000)
 
-        contents = await session.contents(budget=4_000)
+        contents = await session.context_breakdown(budget=4_000)
 
     assert min(contents.system, contents.tools, contents.pins, contents.summary, contents.turns) > 0
     assert contents.total + contents.free == 4_000
@@ -60,11 +60,11 @@ async def test_every_preset_says_how_near_its_next_fold_is(policy: str, unit: st
     async with Session.open("s", model="gpt-5", policy=policy) as session:
         await talked(session, 3)
 
-        line = (await session.contents()).line
+        line = (await session.context_breakdown()).threshold
 
     assert line is not None
     assert line.unit == unit
-    assert 0 < line.held < line.limit
+    assert 0 < line.current < line.limit
 
 
 async def test_how_far_off_the_numbers_may_be_is_learned_from_what_is_billed_and_kept_for_the_model() -> None:
@@ -73,7 +73,7 @@ async def test_how_far_off_the_numbers_may_be_is_learned_from_what_is_billed_and
         async with Session.open(f"s{number}", model="claude-sonnet-4-5", store=store) as session:
             await talked(session, 2)
             await session.record([{"role": "user", "content": "so?"}])
-            errors.append((await session.contents(budget=16_000)).error)
+            errors.append((await session.context_breakdown(budget=16_000)).error)
             request = await session.prepare(16_000)
             answer = {"role": "assistant", "content": "so."}
             await session.record([answer], usage={"input_tokens": request.tokens.counted * 98 // 100})

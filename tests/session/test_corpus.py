@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import Session
 from holdfast.cli.main import main
-from holdfast.core.history.records import KINDS
-from holdfast.testing.chat import said
+from holdfast.core.history.records import EVENT_TYPES
+from holdfast.testing.chat import user_message
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 LOGS = sorted(CORPUS.glob("schema-*/*.jsonl"))
@@ -44,7 +44,7 @@ def test_a_log_comes_in_whole_and_goes_out_to_the_letter_with_every_request_prov
 
 
 def test_the_logs_have_every_kind_of_event() -> None:
-    assert set.union(*map(kinds_of, LOGS)) == set(KINDS)
+    assert set.union(*map(kinds_of, LOGS)) == set(EVENT_TYPES)
 
 
 @pytest.fixture
@@ -57,20 +57,20 @@ def every_kind(url: str) -> str:
 async def test_a_log_with_every_kind_of_event_stands_as_it_stood(every_kind: str) -> None:
     async with Session.open("every-kind", store=every_kind) as session:
         history = session.history
-        facts = history.facts
+        facts = history.session_state
         assert (len(session), history.can_undo, history.can_redo, session.damage) == (30, True, False, [])
         assert (facts.plan, facts.todos, facts.skills) == ("1. read 2. mend", "[ ] tests", {"review": "Read twice."})
         assert (facts.system, facts.tools, facts.model, facts.pins) == ("", (), "gpt-5", {1})
-        assert facts.parent is not None
-        assert (facts.parent.parent, facts.parent.at) == ("parent", 19)
-        assert [entry.position for entry in history.context().shown()] == [29]
+        assert facts.forked_from is not None
+        assert (facts.forked_from.parent, facts.forked_from.at) == ("parent", 19)
+        assert [entry.position for entry in history.context().visible_entries()] == [29]
 
 
 async def test_a_log_with_every_kind_of_event_goes_on_from_before_its_last_change(every_kind: str) -> None:
     async with Session.open("every-kind", store=every_kind) as session:
         await session.undo()
-        shown = session.history.context().shown()
+        shown = session.history.context().visible_entries()
 
         assert [entry.message.text for entry in shown][-3:-1] == ["They pass.", "Use [scrubbed]."]
         assert shown[-1].message.text.startswith("Something else: a large message is kept apart.")
-        assert await session.record([said("Go on.")]) == range(30, 31)
+        assert await session.record([user_message("Go on.")]) == range(30, 31)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.session.session import Session
-from holdfast.testing.chat import said
+from holdfast.testing.chat import user_message
 
 WRITER = Path(__file__).parent / "crash_writer.py"
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "6"))
@@ -43,7 +43,7 @@ async def test_every_acknowledged_message_survives_a_kill(tmp_path: Path, seed: 
         assert len(texts) > last
         hits = await session.store.search("message", limit=1_000)
         assert sorted(hit.position for hit in hits) == list(range(len(texts)))
-        assert await session.record([said("after")]) == range(len(texts), len(texts) + 1)
+        assert await session.record([user_message("after")]) == range(len(texts), len(texts) + 1)
         assert session.damage == []
 
 
@@ -54,12 +54,12 @@ async def test_two_processes_that_write_one_session_lose_nothing_and_double_noth
         assert process.stdout is not None
         process.stdout.readline()
         for number in range(50):
-            await session.record([said(f"mine {number}")])
+            await session.record([user_message(f"mine {number}")])
         process.kill()
         process.stdout.read()
         process.wait()
         process.stdout.close()
-        await session.catch_up()
+        await session.refresh()
         texts = [entry.message.text for entry in session.history.entries]
 
     mine = [text for text in texts if text.startswith("mine")]

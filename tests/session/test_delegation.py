@@ -10,15 +10,15 @@ import pytest
 from holdfast import MalformedInputError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.core.planning.presets import PRESETS
-from holdfast.errors import DelegationOverError, SessionClosedError
-from holdfast.session.child import Answer, Sees
-from holdfast.session.owners import LIVE
+from holdfast.errors import DelegationEndedError, SessionClosedError
+from holdfast.session.child import DelegateAnswer, Visibility
+from holdfast.session.owners import HELD_HERE
 from holdfast.session.session import Session
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -32,7 +32,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def session(store: Store) -> AsyncIterator[Session]:
     async with Session.open("c1", store=store, model="gpt-5") as opened:
         await opened.record(
-            [said("fix the build"), called("m1"), returned("m1", "top result"), answered("I will ask.")]
+            [
+                user_message("fix the build"),
+                tool_call_message("m1"),
+                tool_result_message("m1", "top result"),
+                assistant_message("I will ask."),
+            ]
         )
         yield opened
 
@@ -44,7 +49,7 @@ def texts(messages: Any) -> list[str]:
 
 async def worked(child: Any, name: str, result: str) -> None:
     """Let a delegate call a tool."""
-    await child.record([called(name), returned(name, result)])
+    await child.record([tool_call_message(name), tool_result_message(name, result)])
 
 
 @pytest.mark.seed("B-19", "B-20", "B-25")
@@ -71,7 +76,7 @@ async def test_the_main_agent_sees_what_its_delegates_did(session: Session) -> N
     async with session.delegate("tester", task="run the tests") as child:
         await worked(child, "t1", "3 failed")
         await child.answer("three tests fail")
-    await session.record([said("and now?")])
+    await session.record([user_message("and now?")])
 
     request = await session.prepare(16_000)
 
@@ -87,7 +92,7 @@ async def test_the_main_agent_can_be_shown_less(session: Session, main_sees: Any
     async with session.delegate("tester", task="run the tests", main_sees=main_sees) as child:
         await worked(child, "t1", "3 failed")
         await child.answer("three tests fail")
-    await session.record([said("and now?")])
+    await session.record([user_message("and now?")])
 
     request = await session.prepare(16_000)
 
@@ -97,11 +102,11 @@ async def test_the_main_agent_can_be_shown_less(session: Session, main_sees: Any
 async def test_what_the_main_agent_sees_is_the_policys_to_say(store: Store) -> None:
     policy = read_policy('base = "default"\nmain_sees = "nothing"')
     async with Session.open("c2", store=store, model="gpt-5", policy=policy) as session:
-        await session.record([said("go")])
+        await session.record([user_message("go")])
         async with session.delegate("tester", task="look") as child:
             await child.answer("seen")
 
-        assert (await session.prepare(16_000)).messages == [said("go")]
+        assert (await session.prepare(16_000)).messages == [user_message("go")]
 
 
 @pytest.mark.seed("B-21")
@@ -131,7 +136,7 @@ async def test_an_answer_comes_back_with_its_sources(session: Session) -> None:
         await worked(child, "t1", "3 failed")
         answer = await child.answer("three fail", sources=["#6", "tests/test_a.py"])
 
-    assert answer == Answer("three fail", ("#6", "tests/test_a.py"), "tester", child.scope)
+    assert answer == DelegateAnswer("three fail", ("#6", "tests/test_a.py"), "tester", child.scope)
     assert str(answer) == "three fail\n\nSources: #6, tests/test_a.py"
     assert child.result == answer
 
@@ -151,7 +156,7 @@ async def test_what_became_of_delegations_is_in_the_log(session: Session, store:
     async with session.delegate("tester", task="run") as child:
         await child.prepare(16_000)
         await child.answer("done")
-    async with session.delegate("reviewer", task="read", sees=Sees(turns=1, max_tokens=1_000)):
+    async with session.delegate("reviewer", task="read", sees=Visibility(turns=1, max_tokens=1_000)):
         pass
 
     async with Session.open("c1", store=store) as again:
@@ -164,25 +169,25 @@ async def test_what_became_of_delegations_is_in_the_log(session: Session, store:
         "answered",
         "done",
     )
-    assert (first.saw, first.messages, first.requests) == ("4 messages (#0–#3)", 2, 1)
+    assert (first.description, first.message_count, first.request_count) == ("4 messages (#0–#3)", 2, 1)
     assert (second.agent, second.state, second.error) == ("reviewer", "silent", "it has not answered")
-    assert (second.sees["turns"], second.shown, second.shown_tokens > 0) == (1, ((0, 4),), True)
+    assert (second.visibility["turns"], second.visible_spans, second.visible_tokens > 0) == (1, ((0, 4),), True)
 
 
 async def test_a_delegate_that_raises_leaves_a_valid_history(session: Session) -> None:
     async def work() -> None:
         async with session.delegate("tester", task="run") as child:
-            await child.record([called("t1")])
+            await child.record([tool_call_message("t1")])
             raise RuntimeError("no network")
 
     with pytest.raises(RuntimeError):
         await work()
 
     assert [(one.state, one.error) for one in await session.delegations()] == [("failed", "RuntimeError: no network")]
-    await session.record([said("go on")])
+    await session.record([user_message("go on")])
     request = await session.prepare(16_000)
     assert validate(request.messages, "openai-chat") == []
-    assert all(request.is_same for request in requests_of(await session.events()))
+    assert all(request.is_same for request in rebuilt_requests(await session.events()))
 
 
 async def test_a_delegate_that_is_stopped_leaves_a_valid_history(session: Session) -> None:
@@ -190,7 +195,7 @@ async def test_a_delegate_that_is_stopped_leaves_a_valid_history(session: Sessio
 
     async def work() -> None:
         async with session.delegate("tester", task="run") as child:
-            await child.record([called("t1")])
+            await child.record([tool_call_message("t1")])
             began.set()
             await never.wait()
 
@@ -201,7 +206,7 @@ async def test_a_delegate_that_is_stopped_leaves_a_valid_history(session: Sessio
         await task
 
     assert [one.state for one in await session.delegations()] == ["cancelled"]
-    await session.record([said("go on")])
+    await session.record([user_message("go on")])
     assert validate((await session.prepare(16_000)).messages, "openai-chat") == []
 
 
@@ -218,7 +223,7 @@ async def test_a_delegate_that_never_returns_is_ended_when_its_time_runs_out(ses
 
 async def test_two_delegations_that_end_at_once_are_both_recorded(store: Store) -> None:
     async with Session.open("c3", store=store) as one, Session.open("c3", store=store) as other:
-        await one.record([said("go")])
+        await one.record([user_message("go")])
 
         async def work(session: Session, name: str) -> None:
             async with session.delegate(name, task=name) as child:
@@ -235,44 +240,48 @@ async def test_who_has_answered_can_say_no_more(session: Session) -> None:
     async with session.delegate("tester") as child:
         await child.answer("done")
 
-        for saying in (child.record([said("x")]), child.prepare(16_000), child.answer("again")):
-            with pytest.raises(DelegationOverError, match="answered"):
+        for saying in (child.record([user_message("x")]), child.prepare(16_000), child.answer("again")):
+            with pytest.raises(DelegationEndedError, match="answered"):
                 await saying
 
 
 @pytest.mark.parametrize(
     ("sees", "expected"),
     [
-        (Sees(), []),
-        (Sees(pins=True), ["pinned rule"]),
-        (Sees(turns=1), ["second", "2"]),
-        (Sees(turns=2), ["first", "1", "second", "2"]),
-        (Sees(pins=True, turns=1), ["pinned rule", "second", "2"]),
-        (Sees(everything=True), ["pinned rule", "so be it", "first", "1", "second", "2"]),
-        (Sees(turns=9, max_tokens=14), ["second", "2"]),
-        (Sees(turns=9, max_tokens=0), []),
+        (Visibility(), []),
+        (Visibility(pins=True), ["pinned rule"]),
+        (Visibility(turns=1), ["second", "2"]),
+        (Visibility(turns=2), ["first", "1", "second", "2"]),
+        (Visibility(pins=True, turns=1), ["pinned rule", "second", "2"]),
+        (Visibility(everything=True), ["pinned rule", "so be it", "first", "1", "second", "2"]),
+        (Visibility(turns=9, max_tokens=14), ["second", "2"]),
+        (Visibility(turns=9, max_tokens=0), []),
     ],
 )
-async def test_what_a_delegate_sees_is_chosen_by_class(sees: Sees, expected: list[str]) -> None:
+async def test_what_a_delegate_sees_is_chosen_by_class(sees: Visibility, expected: list[str]) -> None:
     async with Session.open("c4", model="gpt-5") as session:
-        await session.record([said("pinned rule"), answered("so be it"), said("first"), answered("1")])
-        await session.record([said("second"), answered("2")])
+        await session.record(
+            [user_message("pinned rule"), assistant_message("so be it"), user_message("first"), assistant_message("1")]
+        )
+        await session.record([user_message("second"), assistant_message("2")])
         await session.pin(0)
         async with session.delegate("x", task="task", sees=sees) as child:
-            await session.record([said("later")])
+            await session.record([user_message("later")])
             asked = texts((await child.prepare(16_000)).messages)
 
     assert [text for text in asked if text not in {"task", "later"}] == expected
-    assert ("later" in asked) == sees.is_whole
+    assert ("later" in asked) == sees.is_unlimited
 
 
 async def test_the_ledger_and_the_files_are_told_in_words() -> None:
     async with Session.open("c5", model="gpt-5") as session:
-        await session.record([said("Never use tabs in src/app.py."), called("m1", arguments={"path": "src/app.py"})])
-        await session.record([returned("m1", "print(1)"), answered("Read.")])
-        async with session.delegate("x", task="go on", sees=Sees(ledger=True)) as child:
+        await session.record(
+            [user_message("Never use tabs in src/app.py."), tool_call_message("m1", arguments={"path": "src/app.py"})]
+        )
+        await session.record([tool_result_message("m1", "print(1)"), assistant_message("Read.")])
+        async with session.delegate("x", task="go on", sees=Visibility(ledger=True)) as child:
             told = texts((await child.prepare(16_000)).messages)
-        async with session.delegate("y", task="go on", sees=Sees(files=True)) as other:
+        async with session.delegate("y", task="go on", sees=Visibility(files=True)) as other:
             files = texts((await other.prepare(16_000)).messages)
 
     assert "Never use tabs in src/app.py." in told[0]
@@ -282,11 +291,15 @@ async def test_the_ledger_and_the_files_are_told_in_words() -> None:
 
 async def test_the_ledger_of_a_delegate_has_nothing_of_other_delegates() -> None:
     async with Session.open("c6", model="gpt-5") as session:
-        await session.record([said("look at everything")])
+        await session.record([user_message("look at everything")])
         async with session.delegate("a", task="read") as child:
-            await child.record([called("a1", arguments={"path": "secret_a.py"}), returned("a1", "x = 1")])
+            await child.record(
+                [tool_call_message("a1", arguments={"path": "secret_a.py"}), tool_result_message("a1", "x = 1")]
+            )
             await child.answer("it is in secret_a.py")
-        async with session.delegate("b", task="go", sees=Sees(ledger=True, files=True, pins=True, turns=5)) as other:
+        async with session.delegate(
+            "b", task="go", sees=Visibility(ledger=True, files=True, pins=True, turns=5)
+        ) as other:
             asked = str((await other.prepare(16_000)).messages)
 
     assert "secret_a.py" not in asked
@@ -294,20 +307,22 @@ async def test_the_ledger_of_a_delegate_has_nothing_of_other_delegates() -> None
 
 async def test_a_delegate_goes_on_from_the_fold_of_who_sent_it() -> None:
     async with Session.open("c8", model="gpt-5") as session:
-        await session.record([said("begin"), answered("yes"), said("more"), answered("fine")])
+        await session.record(
+            [user_message("begin"), assistant_message("yes"), user_message("more"), assistant_message("fine")]
+        )
         await session.compact()
-        folded = [entry.message for entry in await session.shown()]
+        folded = [entry.message for entry in await session.visible_messages()]
         async with session.delegate("b", task="go") as child:
-            assert [entry.message for entry in await child.shown()][:-1] == folded
+            assert [entry.message for entry in await child.visible_messages()][:-1] == folded
             assert await session.undo()
-            assert [entry.message for entry in await child.shown()][:-1] == folded
+            assert [entry.message for entry in await child.visible_messages()][:-1] == folded
 
 
 async def test_nothing_from_before_a_clear_reaches_a_delegate(session: Session) -> None:
     await session.clear()
-    for sees in (Sees(everything=True), Sees(pins=True, ledger=True, files=True, turns=9)):
+    for sees in (Visibility(everything=True), Visibility(pins=True, ledger=True, files=True, turns=9)):
         async with session.delegate("x", task="go", sees=sees) as child:
-            assert (await child.prepare(16_000)).messages == [said("go")]
+            assert (await child.prepare(16_000)).messages == [user_message("go")]
 
 
 async def test_a_delegation_is_no_change_of_context_that_undo_takes_back(session: Session) -> None:
@@ -316,24 +331,29 @@ async def test_a_delegation_is_no_change_of_context_that_undo_takes_back(session
         await child.answer("done")
 
     assert await session.undo()
-    assert texts(entry.message.native for entry in await session.shown())[:1] == ["fix the build"]
+    assert texts(entry.message.native for entry in await session.visible_messages())[:1] == ["fix the build"]
     assert not await session.undo()
 
 
 async def test_a_list_that_is_sent_again_knows_nothing_of_delegates(session: Session) -> None:
-    mine = [said("fix the build"), called("m1"), returned("m1", "top result"), answered("I will ask.")]
+    mine = [
+        user_message("fix the build"),
+        tool_call_message("m1"),
+        tool_result_message("m1", "top result"),
+        assistant_message("I will ask."),
+    ]
     async with session.delegate("x", task="go") as child:
         await child.answer("done")
 
-    assert await session.sync([*mine, said("thanks")]) == range(6, 7)
-    assert await session.messages() == [*mine, said("thanks")]
+    assert await session.sync([*mine, user_message("thanks")]) == range(6, 7)
+    assert await session.messages() == [*mine, user_message("thanks")]
 
 
 async def test_what_delegates_are_shown_survives_a_shortcut(session: Session, store: Store) -> None:
-    async with session.delegate("x", task="go", sees=Sees(turns=0), main_sees="nothing") as child:
-        await session.record([said(f"message {number}") for number in range(120)])
+    async with session.delegate("x", task="go", sees=Visibility(turns=0), main_sees="nothing") as child:
+        await session.record([user_message(f"message {number}") for number in range(120)])
         async with Session.open("c1", store=store, model="gpt-5") as again:
-            assert (await again.prepare(16_000, scope=child.scope)).messages == [said("go")]
+            assert (await again.prepare(16_000, scope=child.scope)).messages == [user_message("go")]
             assert "go" not in texts((await again.prepare(16_000)).messages)
 
 
@@ -341,7 +361,7 @@ async def test_a_delegation_whose_process_is_gone_is_ended_by_who_opens_the_sess
     session = await Session.open("c9", store=store)
     delegating = session.delegate("x", task="go")
     child = await delegating.__aenter__()
-    LIVE.clear()
+    HELD_HERE.clear()
     await session.close()
 
     async with Session.open("c9", store=store) as again:
@@ -376,7 +396,7 @@ async def test_an_errand_that_cannot_be_is_named(session: Session, given: dict[s
 @pytest.mark.parametrize("wrong", [{"turns": -1}, {"turns": True}, {"max_tokens": 1.5}, {"pins": 1}])
 def test_a_choice_of_what_to_see_that_cannot_be_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"sees.{next(iter(wrong))}"):
-        Sees(**wrong)
+        Visibility(**wrong)
 
 
 async def test_sources_are_a_list(session: Session) -> None:
@@ -388,7 +408,7 @@ async def test_sources_are_a_list(session: Session) -> None:
 @pytest.mark.seed("B-1")
 async def test_a_transfer_between_agents_is_part_of_the_history(session: Session) -> None:
     await session.transfer("billing", message="The order is 4711.")
-    await session.record([answered("Hello from billing.")], agent="billing")
+    await session.record([assistant_message("Hello from billing.")], agent="billing")
     await session.transfer("support")
 
     events = await session.events()
@@ -403,22 +423,22 @@ async def test_a_transfer_between_agents_is_part_of_the_history(session: Session
 @pytest.mark.parametrize("policy", PRESETS)
 async def test_what_an_agent_says_when_it_hands_over_is_in_the_next_request_and_nobodys_word(policy: str) -> None:
     async with Session.open("c1", policy=policy) as session:
-        await session.record([said("Where is my parcel?")])
+        await session.record([user_message("Where is my parcel?")])
         await session.transfer("billing", message="Never charge order 4711 twice.")
         request = await session.prepare(8_000)
-        messages, wishes = await session.messages(), list(session.history.ledger("main", 2).wishes)
+        messages, wishes = await session.messages(), list(session.history.ledger("main", 2).constraints)
 
     note = (
         "[The conversation was handed over to billing, with this message from the agent before:]\n"
         "Never charge order 4711 twice."
     )
     assert [message["content"] for message in request.messages] == ["Where is my parcel?", note]
-    assert (messages, wishes) == ([said("Where is my parcel?")], [])
+    assert (messages, wishes) == ([user_message("Where is my parcel?")], [])
 
 
 async def test_each_agent_has_a_system_text_and_tools_of_its_own(session: Session) -> None:
     mine, theirs = [{"name": "run"}], [{"name": "look"}]
-    await session.record([said("go")])
+    await session.record([user_message("go")])
     async with session.delegate("a", task="a", main_sees="nothing") as child:
         for _ in range(3):
             await session.prepare(16_000, system="Be brief.", tools=mine)
@@ -433,7 +453,7 @@ async def test_each_agent_has_a_system_text_and_tools_of_its_own(session: Sessio
         SystemChanged(text="Be long.", scope=child.scope),
         ToolsChanged(tools=({"name": "look"},), scope=child.scope),
     ]
-    rebuilt = list(requests_of(events))
+    rebuilt = list(rebuilt_requests(events))
     assert [(one.system, one.is_same) for one in rebuilt] == [("Be brief.", True), ("Be long.", True)] * 3
 
 

@@ -7,19 +7,25 @@ from typing import Any, cast
 import pytest
 
 from holdfast import HoldfastError, MalformedInputError, Session, SettingsError
-from holdfast.session.compactor import Compaction
+from holdfast.session.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 
 Call = Callable[[Session, Any], Coroutine[Any, Any, Any]]
-TALK = [said("one"), answered("1"), said("two " * 200), answered("2 " * 200), said("three")]
+TALK = [
+    user_message("one"),
+    assistant_message("1"),
+    user_message("two " * 200),
+    assistant_message("2 " * 200),
+    user_message("three"),
+]
 WRONG: list[Any] = [
     None, True, 1, -1, 10**30, 1.5, float("nan"), "x", "", b"x", [], [1], {}, {"a": 1}, object(), (), {1},
     "\ud800", "a\0b",
 ]  # fmt: skip
 CALLS: dict[str, Call] = {
-    "recall": lambda session, value: session.recall(value),
-    "recall to": lambda session, value: session.recall(0, value),
+    "recall": lambda session, value: session.messages_at(value),
+    "recall to": lambda session, value: session.messages_at(0, value),
     "fork": lambda session, value: session.fork(value),
     "fork at": lambda session, value: session.fork(at=value),
     "prepare": lambda session, value: session.prepare(value),
@@ -28,31 +34,31 @@ CALLS: dict[str, Call] = {
     "prepare with tools": lambda session, value: session.prepare(16_000, tools=value),
     "prepare with a tool": lambda session, value: session.prepare(16_000, tools=[value]),
     "prepare for a scope": lambda session, value: session.prepare(16_000, scope=value),
-    "shown": lambda session, value: session.shown(value),
-    "relieve": lambda session, value: session.relieve(value),
+    "shown": lambda session, value: session.visible_messages(value),
+    "relieve": lambda session, value: session.compact_if_memory_above(value),
     "compact with a focus": lambda session, value: session.compact(focus=value),
     "compact by a trigger": lambda session, value: session.compact(trigger=value),
     "compact to a budget": lambda session, value: session.compact(budget=value),
     "compact a scope": lambda session, value: session.compact(scope=value),
     "recompact": lambda session, value: session.recompact(focus=value),
-    "bring back": lambda session, value: session.bring_back(value),
-    "bring one back": lambda session, value: session.bring_back([value]),
+    "bring back": lambda session, value: session.restore_messages(value),
+    "bring one back": lambda session, value: session.restore_messages([value]),
     "preview": lambda session, value: session.preview(focus=value, budget=value),
-    "contents": lambda session, value: session.contents(budget=value),
+    "contents": lambda session, value: session.context_breakdown(budget=value),
     "switch the model": lambda session, value: session.switch_model(value),
-    "note": lambda session, value: session.note(value),
+    "note": lambda session, value: session.record_state(value),
     "rename": lambda session, value: session.rename(value),
     "rewind": lambda session, value: session.rewind(to=value),
     "pin": lambda session, value: session.pin(value),
     "record": lambda session, value: session.record(value),
     "record one": lambda session, value: session.record([value]),
-    "record for a scope": lambda session, value: session.record([said("x")], scope=value),
-    "record with a bill": lambda session, value: session.record([said("x")], usage=value),
-    "record in a format": lambda session, value: session.record([said("x")], format=value),
+    "record for a scope": lambda session, value: session.record([user_message("x")], scope=value),
+    "record with a bill": lambda session, value: session.record([user_message("x")], usage=value),
+    "record in a format": lambda session, value: session.record([user_message("x")], format=value),
     "sync": lambda session, value: session.sync(value),
     "retry": lambda session, value: session.retry("x", status=value),
     "retry for a scope": lambda session, value: session.retry("x", scope=value),
-    "follow": lambda session, value: session.follow(value),
+    "follow": lambda session, value: session.set_policy(value),
 }
 
 
@@ -64,7 +70,7 @@ async def test_a_call_is_answered_or_refused_by_one_of_our_errors(call: Call) ->
         await session.prepare(16_000)
         with suppress(HoldfastError):
             await call(session, value)
-        assert (await session.recall(0, 5), session.damage) == (TALK, [])
+        assert (await session.messages_at(0, 5), session.damage) == (TALK, [])
 
 
 SAID: list[tuple[str, Call, Any, str]] = [
@@ -116,18 +122,18 @@ def test_a_session_is_not_opened_with_what_cannot_work(settings: dict[str, Any],
 async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(name: Any) -> None:
     session = await Session.open("g")
 
-    for attempt in (lambda: Session.open(name), lambda: session.beside(name)):
+    for attempt in (lambda: Session.open(name), lambda: session.open_sibling(name)):
         with pytest.raises(SettingsError, match=r"^session: "):
             attempt()
 
 
 def test_a_writer_that_cannot_write_is_refused_where_it_is_named() -> None:
     with pytest.raises(SettingsError, match=r"^compaction\.manual: "):
-        Compaction(manual=object())  # pyright: ignore[reportArgumentType]
+        CompactionOptions(manual=object())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_folder_is_no_memory_and_says_what_is() -> None:
     with pytest.raises(SettingsError) as raised:
-        Compaction(memory=cast("Any", "/somewhere"))
+        CompactionOptions(memory=cast("Any", "/somewhere"))
 
     assert str(raised.value) == "compaction.memory: must be a DailyMemory(folder), not '/somewhere'"

@@ -15,12 +15,12 @@ from typing import Any, get_args
 
 import pytest
 
-from holdfast.core.history.events import Breakdown, Trigger
+from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
 from holdfast.errors import SettingsError
 from holdfast.session import hooks as hooks_module
-from holdfast.session.hooks import Command, HookCall, Hooks, run_hooks
+from holdfast.session.hooks import HookCall, HookCommand, Hooks, run_hooks
 
-TOKENS = Breakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90)
+TOKENS = TokenBreakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90)
 BEFORE = HookCall(name="preCompact", session="c1", trigger="manual", focus="the parser", tokens=TOKENS)
 AFTER = HookCall(
     name="postCompact",
@@ -33,8 +33,8 @@ AFTER = HookCall(
 )
 
 
-def shell(script: str, *words: object) -> Command:
-    return Command(("sh", "-c", script, "sh", *map(str, words)))
+def shell(script: str, *words: object) -> HookCommand:
+    return HookCommand(("sh", "-c", script, "sh", *map(str, words)))
 
 
 def before(*hooks: Any, timeout_seconds: float = 30.0) -> Hooks:
@@ -49,8 +49,10 @@ def refuse(error: BaseException) -> Callable[[HookCall], None]:
 
 
 @pytest.mark.seed("C-5", "C-13b")
-@pytest.mark.parametrize("trigger", get_args(Trigger))
-async def test_every_hook_is_told_in_order_whatever_began_the_compaction(trigger: Trigger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trigger", get_args(CompactionTrigger))
+async def test_every_hook_is_told_in_order_whatever_began_the_compaction(
+    trigger: CompactionTrigger, tmp_path: Path
+) -> None:
     told: list[object] = []
 
     async def later(call: HookCall) -> None:
@@ -114,7 +116,7 @@ async def test_a_command_reads_one_json_object(call: HookCall, expected: dict[st
 
 async def test_a_command_runs_without_a_shell_where_it_is_told_to_and_with_no_more_environment(tmp_path: Path) -> None:
     script = "import json, os, sys; json.dump([sys.argv[1:], os.getcwd(), sorted(os.environ)], open('seen', 'w'))"
-    command = Command((sys.executable, "-c", script, "$HOME; echo *"), cwd=str(tmp_path))
+    command = HookCommand((sys.executable, "-c", script, "$HOME; echo *"), cwd=str(tmp_path))
 
     assert await run_hooks(before(command), BEFORE) == []
 
@@ -157,9 +159,9 @@ async def runs_out_of_time(_: HookCall) -> None:
         (leaves, "'leaves' raised SystemExit: 3"),
         (gives_up, "'gives_up' was cancelled"),
         (runs_out_of_time, "'runs_out_of_time' raised TimeoutError: its own"),
-        (Command(("/no/such/program",)), "'/no/such/program' could not be started: No such file or directory"),
-        (Command(("true",), cwd="/no/such/place"), "'true' could not be started: No such file or directory"),
-        (Command(("false",)), "'false' exited with 1"),
+        (HookCommand(("/no/such/program",)), "'/no/such/program' could not be started: No such file or directory"),
+        (HookCommand(("true",), cwd="/no/such/place"), "'true' could not be started: No such file or directory"),
+        (HookCommand(("false",)), "'false' exited with 1"),
         (shell("echo one >&2; echo two >&2; exit 3"), "'sh' exited with 3: two"),
         (shell("kill -SEGV $$"), "'sh' was killed by SIGSEGV"),
         (shell("kill -40 $$"), "'sh' was killed by signal 40"),
@@ -193,7 +195,7 @@ async def test_what_is_printed_is_not_read_however_much_it_is() -> None:
 async def test_a_command_need_not_read_what_it_is_told() -> None:
     call = HookCall(name="postCompact", session="c1", trigger="manual", summary="x" * 3_000_000)
 
-    assert await run_hooks(Hooks(post_compact=(Command(("true",)),)), call) == []
+    assert await run_hooks(Hooks(post_compact=(HookCommand(("true",)),)), call) == []
 
 
 @pytest.mark.parametrize(("ending", "problems"), [("exit 0", []), ("echo why >&2; exit 4", ["exited with 4: why"])])
@@ -275,7 +277,7 @@ async def test_a_cancellation_while_a_command_is_being_started_leaves_nothing_ru
         return processes[0]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", starting)
-    running = asyncio.create_task(run_hooks(before(Command(("cat", "/dev/zero"))), BEFORE))
+    running = asyncio.create_task(run_hooks(before(HookCommand(("cat", "/dev/zero"))), BEFORE))
 
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -299,7 +301,7 @@ async def test_an_asynchronous_hook_that_hangs_is_cancelled() -> None:
 
 
 async def test_a_hook_that_does_not_let_itself_be_cancelled_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks_module, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(hooks_module, "KILL_GRACE_SECONDS", 0.05)
     release, ended = asyncio.Event(), asyncio.Event()
 
     class Stubborn:
@@ -366,11 +368,11 @@ async def test_a_hook_sees_the_context_it_is_called_from() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Command(()),
-        lambda: Command("echo hello"),  # type: ignore[arg-type]
-        lambda: Command(("",)),
-        lambda: Command(("echo", "a\0b")),
-        lambda: Command(("echo", 1)),  # type: ignore[arg-type]
+        lambda: HookCommand(()),
+        lambda: HookCommand("echo hello"),  # type: ignore[arg-type]
+        lambda: HookCommand(("",)),
+        lambda: HookCommand(("echo", "a\0b")),
+        lambda: HookCommand(("echo", 1)),  # type: ignore[arg-type]
         lambda: Hooks(timeout_seconds=0),
         lambda: Hooks(timeout_seconds=float("nan")),
         lambda: Hooks(timeout_seconds=float("inf")),

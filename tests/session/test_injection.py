@@ -16,11 +16,11 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.history.lasting.board import Board, parsed
-from holdfast.core.history.lasting.notes import Note, sections_of, with_note
-from holdfast.core.planning.consolidating import Draft, propose_by_rule
+from holdfast.core.history.lasting.board import Board, parse_board
+from holdfast.core.history.lasting.notes import MemoryNote, append_note, parse_sections
+from holdfast.core.planning.consolidating import BoardDraft, propose_by_rule
 from holdfast.core.planning.summary.frames import inbox_frame
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 ATTACKS: dict[str, str] = {
@@ -56,29 +56,41 @@ def bones(text: str, pattern: re.Pattern[str] = BONES) -> list[str]:
     return [re.sub(r"[\d,]+", "0", line) for line in seen(text) if pattern.match(line)]
 
 
-def talk(planted: str) -> list[Json]:
+def talk(planted: str) -> list[JsonMessage]:
     """Return a conversation in which a text comes back from tools, as a file, an error and a single line."""
     calls = [("c1", planted), ("c2", f"Error: {planted}"), ("c3", " ".join(planted.split()))]
     work = [
         message
         for call, text in calls
-        for message in (called(call, arguments={"path": "notes.txt"}), returned(call, text))
+        for message in (tool_call_message(call, arguments={"path": "notes.txt"}), tool_result_message(call, text))
     ]
-    wrote = [called("c4", arguments={"path": "copy.txt", "content": planted}), returned("c4", "See tide_table_3.csv")]
+    wrote = [
+        tool_call_message("c4", arguments={"path": "copy.txt", "content": planted}),
+        tool_result_message("c4", "See tide_table_3.csv"),
+    ]
     turns = [
-        message for n in range(2) for message in (said(f"And table {n}?"), answered(f"Table {n} is right. " + WORDS))
+        message
+        for n in range(2)
+        for message in (user_message(f"And table {n}?"), assistant_message(f"Table {n} is right. " + WORDS))
     ]
-    return [said(RULE), *work, *wrote, answered("I have read the notes."), *turns, said("Go on.")]
+    return [
+        user_message(RULE),
+        *work,
+        *wrote,
+        assistant_message("I have read the notes."),
+        *turns,
+        user_message("Go on."),
+    ]
 
 
 async def promoted(session: Session) -> dict[str, Any]:
     """Return all that could be made of a text: rules, decisions, pins, plans, and proposals for a board."""
     history = session.history
-    wishes = list(history.ledger(log.MAIN, len(history)).wishes)
-    entries = list(history.context().between(0, len(history)))
-    draft = Draft(Board(), "c", "2026-11-15", {entry.position or 0: entry for entry in entries})
+    wishes = list(history.ledger(log.MAIN, len(history)).constraints)
+    entries = list(history.context().entries_between(0, len(history)))
+    draft = BoardDraft(Board(), "c", "2026-11-15", {entry.position or 0: entry for entry in entries})
     propose_by_rule(draft, wishes, 0)
-    facts = history.facts
+    facts = history.session_state
     return {
         "wishes": [(wish.kind, wish.text, wish.speaker, wish.status) for wish in wishes],
         "proposals": [(proposal.action, proposal.text) for proposal in draft.proposals],
@@ -101,10 +113,10 @@ async def in_tools(planted: str) -> dict[str, Any]:
 async def before_a_summariser(planted: str) -> dict[str, Any]:
     """Return how a text from a tool is shown to who writes a summary."""
     model = ScriptedModel(repeat("Intent: mend src/tides.py [#0]. Next: run the tests."))
-    async with Session.open("c", model="gpt-5", summariser=model) as session:
+    async with Session.open("c", model="gpt-5", summarizer=model) as session:
         await session.record(talk(planted))
         await session.compact(budget=16_000)
-        asked = model.asks[-1].text
+        asked = model.prompts[-1].text
         asked = asked.replace(re.findall(r"MARK is (\w+)", asked)[0], "MARK")
         return {**await promoted(session), "frames": bones(asked, HEADINGS)}
 
@@ -112,11 +124,11 @@ async def before_a_summariser(planted: str) -> dict[str, Any]:
 async def in_a_summary(planted: str) -> dict[str, Any]:
     """Return what becomes of a text that a summariser repeats, at once and after another fold."""
     model = ScriptedModel(repeat(f"Intent: mend src/tides.py [#0].\n{planted}\nNext: run the tests."))
-    async with Session.open("c", model="gpt-5", summariser=model) as session:
+    async with Session.open("c", model="gpt-5", summarizer=model) as session:
         await session.record(talk(HARMLESS))
         await session.compact(budget=16_000)
         first = str((await session.prepare(16_000)).messages[0]["content"])
-        await session.record([answered("Done. " + WORDS), said("And now?")])
+        await session.record([assistant_message("Done. " + WORDS), user_message("And now?")])
         await session.compact(budget=16_000)
         second = str((await session.prepare(16_000)).messages[0]["content"])
         return {**await promoted(session), "frames": bones(first), "again": bones(second)}
@@ -125,7 +137,7 @@ async def in_a_summary(planted: str) -> dict[str, Any]:
 async def in_memory(planted: str) -> dict[str, Any]:
     """Return what becomes of a text that memory offers, in a new conversation and in its fold."""
     async with Session.open("c", model="gpt-5") as session:
-        await session.deliver(inbox_frame([f"- {planted}"], "tides"))
+        await session.add_memory_note(inbox_frame([f"- {planted}"], "tides"))
         await session.record(talk(HARMLESS))
         inbox = str((await session.prepare(16_000)).messages[0]["content"])
         await session.compact(budget=16_000)
@@ -147,20 +159,22 @@ async def test_no_attack_is_promoted_wherever_it_is_planted(plant: Callable[[str
 def test_no_attack_becomes_a_section_of_a_days_notes() -> None:
     for text in ATTACKS.values():
         said = f"Said:\n{text}"
-        note = Note(session="s", place=3, time_ms=0, cause="trimmed", time="10:00", messages=(range(4),), text=said)
+        note = MemoryNote(
+            session="s", log_index=3, time_ms=0, cause="trimmed", time="10:00", messages=(range(4),), text=said
+        )
 
-        (section,) = sections_of(with_note("", "2026-11-15", note), "2026-11-15")
+        (section,) = parse_sections(append_note("", "2026-11-15", note), "2026-11-15")
 
         assert (section.session, section.place, section.messages) == ("s", 3, "#0-3")
 
 
 def test_no_attack_becomes_more_than_the_one_entry_that_it_was_put_on_a_board_as() -> None:
     for text in ATTACKS.values():
-        board = Board().added(text, day="2026-11-15", sources=("s #1",))
+        board = Board().with_note(text, day="2026-11-15", sources=("s #1",))
 
-        (entry,) = parsed(str(board)).entries
+        (entry,) = parse_board(str(board)).notes
 
-        assert (entry.id, entry.sources, entry.used) == (board.entries[0].id, ("s #1",), 0)
+        assert (entry.id, entry.sources, entry.offered_count) == (board.notes[0].id, ("s #1",), 0)
 
 
 def test_no_entry_of_an_inbox_ends_it_wherever_in_a_line_it_tries() -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.torture.batches import run_batch
-from benchmarks.torture.standing import standing
+from benchmarks.torture.standing import observed_state
 from holdfast import Session
 from holdfast.stores.base import Snapshot
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 
 SEED = 20_261_115
 EXAMPLES = 15
@@ -25,11 +25,19 @@ def test_live_stored_and_replayed_are_one() -> None:
 async def test_a_shortcut_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, length: int, content: bytes) -> None:
     store = SqliteStore(tmp_path / "chats.db")
     session = await Session.open("c0", store=store)
-    await session.record([said("one"), answered("1"), said("two"), answered("2"), said("three")])
+    await session.record(
+        [
+            user_message("one"),
+            assistant_message("1"),
+            user_message("two"),
+            assistant_message("2"),
+            user_message("three"),
+        ]
+    )
     await session.prepare(16_000, system="Be brief.")
     await session.rewind(to=3)
 
     await store.put_snapshot("c0", Snapshot(length, content))
 
-    assert await standing(await Session.open("c0", store=store)) == await standing(session)
+    assert await observed_state(await Session.open("c0", store=store)) == await observed_state(session)
     await store.close()

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.history import events as log
-from holdfast.session.compactor import LIVE
+from holdfast.session.compactor import HELD_HERE
 from holdfast.session.session import Session
-from holdfast.session.verify import requests_of
-from holdfast.testing.chat import Json, answered, said
+from holdfast.session.verify import rebuilt_requests
+from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 WRITER = Path(__file__).parent / "compaction_writer.py"
@@ -32,8 +32,8 @@ FOLLOWS = {
 """What may come after what in the log of one compaction; a digest ends none and begins none."""
 
 
-def message(number: int) -> Json:
-    return (answered if number % 2 else said)(f"message {number}: {WORDS}")
+def message(number: int) -> JsonMessage:
+    return (assistant_message if number % 2 else user_message)(f"message {number}: {WORDS}")
 
 
 def killed_writer(url: str, seed: int) -> int:
@@ -72,7 +72,7 @@ def out_of_order(events: list[log.Event]) -> list[log.Event]:
 
 async def assert_is_compacted_or_not(session: Session) -> None:
     """What is shown is the last fold and all that it left, or, before the first, everything."""
-    shown, folds = await session.shown(), folds_of(await session.events())
+    shown, folds = await session.visible_messages(), folds_of(await session.events())
     positions = [entry.position for entry in shown if entry.position is not None]
     texts = [entry.message.text for entry in shown if entry.position is None]
     if folds:
@@ -89,8 +89,8 @@ async def went_on(session: Session, turns: int) -> None:
         await session.record([message(len(session))])
         if len(session) % 2:
             assert (await session.prepare(BUDGET)).tokens.total <= BUDGET
-            run = session.history.facts.running
-            assert run is None or run.owner in LIVE or session.history.facts.written is not None
+            run = session.history.session_state.running_compaction
+            assert run is None or run.owner in HELD_HERE or session.history.session_state.ready_summary is not None
             async with asyncio.timeout(STUCK_SECONDS):
                 while session._compactor.is_running:  # noqa: ASYNC110 - it tells nobody
                     await asyncio.sleep(0)
@@ -102,10 +102,10 @@ async def test_a_session_killed_in_mid_compaction_is_compacted_or_is_not_and_goe
     acknowledged = killed_writer(url, seed)
 
     model = ScriptedModel(iter(lambda: SUMMARY, None))
-    async with Session.open("killed", store=url, model="gpt-5", summariser=model) as session:
+    async with Session.open("killed", store=url, model="gpt-5", summarizer=model) as session:
         assert session.damage == []
         assert len(session) > acknowledged
-        assert await session.recall(0, len(session)) == [message(number) for number in range(len(session))]
+        assert await session.messages_at(0, len(session)) == [message(number) for number in range(len(session))]
         await assert_is_compacted_or_not(session)
         before = len(folds_of(await session.events()))
 
@@ -114,5 +114,5 @@ async def test_a_session_killed_in_mid_compaction_is_compacted_or_is_not_and_goe
         events = await session.events()
         assert [fold.by_model for fold in folds_of(events)[before:]].count("scripted") >= 2
         assert out_of_order(events) == []
-        assert [request.number for request in requests_of(events) if not request.is_same] == []
+        assert [request.number for request in rebuilt_requests(events) if not request.is_same] == []
         await assert_is_compacted_or_not(session)

@@ -9,14 +9,14 @@ from holdfast import PendingToolCallsError, Session
 from holdfast.core.history import events as log
 from holdfast.session import keeping
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import generate_session
 
 MESSAGES = 800
 
 
 async def worked(session: Session, messages: int = MESSAGES) -> None:
-    talk = generated_session(messages)[:messages]
+    talk = generate_session(messages)[:messages]
     for start in range(0, messages, 8):
         await session.record(talk[start : start + 8])
         with suppress(PendingToolCallsError):
@@ -29,10 +29,10 @@ async def test_a_session_that_is_never_closed_holds_what_it_shows_and_little_mor
 
     await worked(session)
 
-    shown = len(await session.shown())
-    assert session.history.entries.held_count <= shown + 2 * keeping.AT_HAND
+    shown = len(await session.visible_messages())
+    assert session.history.entries.cached_count <= shown + 2 * keeping.MAX_EXTRA_CACHED
     assert len(session.history.entries) == MESSAGES
-    assert len(session._keeper.hashes) <= session.history.entries.held_count
+    assert len(session._log.message_hashes) <= session.history.entries.cached_count
     await store.close()
 
 
@@ -42,14 +42,14 @@ async def test_what_was_let_go_is_there_for_whoever_asks(tmp_path: Path) -> None
     await worked(session)
     changes = sum(isinstance(event, log.CompactionCompleted | log.OutputsOffloaded) for event in await session.events())
 
-    recalled = await session.recall(0, MESSAGES)
+    recalled = await session.messages_at(0, MESSAGES)
     taken_back = 0
     while await session.undo():
         taken_back += 1
 
-    assert recalled == generated_session(MESSAGES)[:MESSAGES]
+    assert recalled == generate_session(MESSAGES)[:MESSAGES]
     assert taken_back == changes > 8
-    assert [entry.position for entry in await session.shown()] == list(range(MESSAGES))
+    assert [entry.position for entry in await session.visible_messages()] == list(range(MESSAGES))
     await store.close()
 
 
@@ -59,12 +59,12 @@ async def test_a_session_that_has_let_go_makes_the_requests_of_one_that_has_not(
     requests: dict[int, list[object]] = {}
 
     for at_hand in (0, 1_000_000):
-        monkeypatch.setattr(keeping, "AT_HAND", at_hand)
+        monkeypatch.setattr(keeping, "MAX_EXTRA_CACHED", at_hand)
         store = SqliteStore(tmp_path / f"{at_hand}.db")
         async with Session.open("long", store=store, model="gpt-5", clock=lambda: 1_700_000_000_000) as session:
-            await session.record([said("Always write metric units.")])
+            await session.record([user_message("Always write metric units.")])
             await session.pin(0)
-            talk = generated_session(400)
+            talk = generate_session(400)
             requests[at_hand] = []
             for start in range(0, len(talk), 4):
                 await session.record(talk[start : start + 4])
@@ -83,16 +83,16 @@ async def test_a_client_that_sends_everything_again_is_known_by_names_and_nothin
     sent = []
     for number in range(150):
         sent += [
-            said(f"Step {number}?"),
-            called(f"call_{number}", arguments={"path": f"src/part{number}.py"}),
-            returned(f"call_{number}", "line\n" * 40),
-            answered(f"Step {number} is done."),
+            user_message(f"Step {number}?"),
+            tool_call_message(f"call_{number}", arguments={"path": f"src/part{number}.py"}),
+            tool_result_message(f"call_{number}", "line\n" * 40),
+            assistant_message(f"Step {number} is done."),
         ]
         await session.sync(sent)
         await session.prepare(4_000)
 
-    new = await session.sync([*sent, said("And now?")])
+    new = await session.sync([*sent, user_message("And now?")])
 
     assert new == range(len(sent), len(sent) + 1)
-    assert session.history.entries.unread > 200
+    assert session.history.entries.missing_count > 200
     await store.close()

@@ -4,10 +4,10 @@ from typing import Any
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.session.compactor import Compaction, Draft
-from holdfast.session.recall import Recall
+from holdfast.session.compactor import CompactionOptions, SummaryDraft
+from holdfast.session.recall import RecallQuery
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 PART = "src/components/step_{:02}/a_generated_part_of_the_whole_with_a_name_that_is_long_enough_to_be_left_out.py"
@@ -17,19 +17,22 @@ BRIEF = f"The assistant wrote {PART.format(0)}. [#1-2]"
 async def worked(**settings: Any) -> Session:
     """Return a session in which more was done than a small summary can hold."""
     session = await Session.open("l1", store=MemoryStore(), model="gpt-5", **settings)
-    await session.record([said("Write the parts. Never touch src/lexer.py.")])
+    await session.record([user_message("Write the parts. Never touch src/lexer.py.")])
     for number in range(30):
         await session.record(_wrote(number))
         if number == 20:  # early enough to be folded
-            ran = called("t", name="run", arguments={"cmd": "pytest"})
-            await session.record([ran, returned("t", "E  HalfError: x")])
-    await session.record([said("So?"), answered("All are written.")])
+            ran = tool_call_message("t", name="run", arguments={"cmd": "pytest"})
+            await session.record([ran, tool_result_message("t", "E  HalfError: x")])
+    await session.record([user_message("So?"), assistant_message("All are written.")])
     return session
 
 
-def _wrote(number: int) -> list[Json]:
+def _wrote(number: int) -> list[JsonMessage]:
     arguments = {"path": PART.format(number), "content": "x = 1\n" * 40}
-    return [called(f"w{number}", name="write_file", arguments=arguments), returned(f"w{number}", "ok")]
+    return [
+        tool_call_message(f"w{number}", name="write_file", arguments=arguments),
+        tool_result_message(f"w{number}", "ok"),
+    ]
 
 
 def written(*numbers: int) -> tuple[str, ...]:
@@ -45,7 +48,7 @@ async def test_a_draft_lists_what_was_put_back_and_what_is_one_recall_away() -> 
     assert all(line.split(" [#")[0].removeprefix("Written: ") in draft.replacement[0] for line in draft.put_back[1:])
     assert draft.left_out == written(*range(len(draft.left_out), 0, -1))
     assert not any(PART.format(number) in draft.replacement[0] for number in range(1, len(draft.left_out) + 1))
-    assert PART.format(1) in str(await session.recall_for(Recall(refs="#3-#4")))
+    assert PART.format(1) in str(await session.recall(RecallQuery(refs="#3-#4")))
     assert draft.score is not None
     assert draft.score < 1
 
@@ -62,13 +65,13 @@ async def test_a_preview_by_rule_lists_what_would_not_be_in_view_any_more() -> N
 
 
 async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_receipt_counts_it() -> None:
-    drafts: list[Draft] = []
+    drafts: list[SummaryDraft] = []
 
-    async def agree(draft: Draft) -> bool:
+    async def agree(draft: SummaryDraft) -> bool:
         drafts.append(draft)
         return True
 
-    session = await worked(compaction=Compaction(automatic=ScriptedModel([BRIEF]), approve=agree))
+    session = await worked(compaction=CompactionOptions(automatic=ScriptedModel([BRIEF]), approve=agree))
 
     fold = await session.compact(budget=2_000)
 
@@ -81,13 +84,13 @@ async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_rec
 
 
 async def test_nobody_says_what_a_summary_leaves_out_that_was_edited_or_brought_back_from() -> None:
-    async def edit(_: Draft) -> str:
+    async def edit(_: SummaryDraft) -> str:
         return "Written by hand."
 
-    session = await worked(compaction=Compaction(automatic=ScriptedModel([BRIEF]), approve=edit))
+    session = await worked(compaction=CompactionOptions(automatic=ScriptedModel([BRIEF]), approve=edit))
 
     edited = await session.compact(budget=2_000)
-    await session.bring_back([1, 2])
+    await session.restore_messages([1, 2])
 
     assert (edited.score, edited.put_back, edited.left_out) == (None, (), ())
     assert [(one.put_back, one.left_out) for one in await session.receipts()] == [((), ())] * 2
@@ -95,11 +98,11 @@ async def test_nobody_says_what_a_summary_leaves_out_that_was_edited_or_brought_
 
 async def test_what_looks_like_a_key_is_not_listed() -> None:
     session = await Session.open("l2", store=MemoryStore(), model="gpt-5")
-    await session.record([said("Look."), called("a", name="run", arguments={"cmd": "deploy"})])
-    await session.record([returned("a", "Error: the key sk-abcdefghijklmnop was refused")])
+    await session.record([user_message("Look."), tool_call_message("a", name="run", arguments={"cmd": "deploy"})])
+    await session.record([tool_result_message("a", "Error: the key sk-abcdefghijklmnop was refused")])
     for number in range(40):
         await session.record(_wrote(number))
-    await session.record([said("So?"), answered("Done.")])
+    await session.record([user_message("So?"), assistant_message("Done.")])
 
     would = await session.preview(budget=1_000)
 

@@ -6,30 +6,36 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import MissingBlobError, StoreUnavailableError
-from holdfast.session.blobs import LOST
-from holdfast.session.compactor import Compaction
+from holdfast.session.blobs import LOST_MESSAGE_TEXT
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.scrub import TOMBSTONE, scrub
-from holdfast.session.transfer import bring_in, outgoing
-from holdfast.stores.base import Hit
+from holdfast.session.transfer import export_records, import_session
+from holdfast.stores.base import SearchHit
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
-TALK = [said("top"), called("call_1"), returned("call_1", "row " * 40_000), answered("done"), said("next")]
+TALK = [
+    user_message("top"),
+    tool_call_message("call_1"),
+    tool_result_message("call_1", "row " * 40_000),
+    assistant_message("done"),
+    user_message("next"),
+]
 GONE = "[the content of #2 is gone from the store or cannot be read]"
 
 
 class Unsearchable(MemoryStore):
     """A store whose index cannot be reached."""
 
-    async def search(self, *_: object, **__: object) -> list[Hit]:
+    async def search(self, *_: object, **__: object) -> list[SearchHit]:
         raise StoreUnavailableError("memory", "it does not answer; try again later")
 
 
 async def lost(store: MemoryStore, more: int = 0) -> None:
     """Let there be a session that has lost its one large message."""
     async with Session.open("s1", store=store, model="gpt-5") as session:
-        await session.record([*TALK, *(said(f"more {number}") for number in range(more))])
+        await session.record([*TALK, *(user_message(f"more {number}") for number in range(more))])
     store._blobs.clear()
 
 
@@ -39,12 +45,12 @@ async def test_a_session_opens_with_a_notice_in_the_place_of_a_message_that_is_g
     await lost(store, more)
 
     async with Session.open("s1", store=store, model="gpt-5") as session:
-        shown = await session.shown()
+        shown = await session.visible_messages()
         request = await session.prepare(100_000)
         damage = list(session.damage)
 
-    assert [entry.message.text for entry in shown[:5]] == ["top", "", LOST, "done", "next"]
-    assert LOST in [str(message["content"]) for message in request.messages]
+    assert [entry.message.text for entry in shown[:5]] == ["top", "", LOST_MESSAGE_TEXT, "done", "next"]
+    assert LOST_MESSAGE_TEXT in [str(message["content"]) for message in request.messages]
     assert ["record 2: the store has no content with the hash" in problem for problem in damage] == [True]
 
 
@@ -54,7 +60,7 @@ async def test_what_is_gone_is_nobodys_word_and_is_never_given_out_as_what_was_s
 
     async with Session.open("s1", store=store, model="gpt-5") as session:
         with pytest.raises(MissingBlobError):
-            await session.recall(2)
+            await session.messages_at(2)
         assert await session.messages() == [message for message in TALK if message is not TALK[2]]
         assert GONE in await session.recall_tool().call({"ref": "#2"})
 
@@ -64,11 +70,11 @@ async def test_a_note_is_written_of_a_session_that_has_lost_a_message(more: int,
     store = MemoryStore()
     await lost(store, more)
 
-    async with Session.open("s1", store=store, compaction=Compaction(memory=DailyMemory(tmp_path))) as session:
+    async with Session.open("s1", store=store, compaction=CompactionOptions(memory=DailyMemory(tmp_path))) as session:
         await session.clear()
 
     notes = "".join(path.read_text() for path in tmp_path.glob("*.md"))
-    assert (notes.count("## Cleared Context"), LOST in notes) == (1, False)
+    assert (notes.count("## Cleared Context"), LOST_MESSAGE_TEXT in notes) == (1, False)
 
 
 async def test_an_earlier_session_that_has_lost_a_message_is_still_asked() -> None:
@@ -84,7 +90,7 @@ async def test_an_earlier_session_that_has_lost_a_message_is_still_asked() -> No
 
 async def test_a_store_that_fails_is_told_to_the_model_that_asks() -> None:
     async with Session.open("s1", store=Unsearchable(), model="gpt-5") as session:
-        await session.record([said("top")])
+        await session.record([user_message("top")])
 
         answer = await session.recall_tool().call({"query": "top"})
 
@@ -95,13 +101,13 @@ async def test_a_session_that_has_lost_a_message_goes_out_with_a_notice_in_its_p
     store, gone = MemoryStore(), list[int]()
     await lost(store)
 
-    records = [stored.record async for stored in outgoing(store, "s1", gone)]
-    arrived = await bring_in(store, "s2", [(place, 1, record) for place, record in enumerate(records)])
+    records = [stored.record async for stored in export_records(store, "s1", gone)]
+    arrived = await import_session(store, "s2", [(place, 1, record) for place, record in enumerate(records)])
 
     async with Session.open("s2", store=store) as session:
-        shown = await session.shown()
+        shown = await session.visible_messages()
     assert (gone, arrived.messages, arrived.refused) == ([2], 5, [])
-    assert [entry.message.text for entry in shown] == ["top", "", LOST, "done", "next"]
+    assert [entry.message.text for entry in shown] == ["top", "", LOST_MESSAGE_TEXT, "done", "next"]
 
 
 async def test_a_secret_is_taken_out_of_a_session_that_has_lost_a_message() -> None:
@@ -111,6 +117,6 @@ async def test_a_secret_is_taken_out_of_a_session_that_has_lost_a_message() -> N
     scrubbed = await scrub(store, "s1", "done", time_ms=1)
 
     async with Session.open("s1", store=store) as session:
-        shown = await session.shown()
+        shown = await session.visible_messages()
     assert (scrubbed.count, scrubbed.positions) == (1, (3,))
-    assert [entry.message.text for entry in shown] == ["top", "", LOST, TOMBSTONE, "next"]
+    assert [entry.message.text for entry in shown] == ["top", "", LOST_MESSAGE_TEXT, TOMBSTONE, "next"]

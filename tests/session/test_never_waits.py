@@ -8,13 +8,13 @@ import pytest
 
 from holdfast import Session, validate
 from holdfast.core.history import events as log
-from holdfast.models.base import Ask
+from holdfast.models.base import SummaryPrompt
 from holdfast.session.request import PreparedRequest
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
 MESSAGES, BUDGET = 600, 16_000
 STEP_SECONDS = 4.0
@@ -28,7 +28,7 @@ def summariser(clock: SimulatedClock, seconds: float) -> ScriptedModel:
     """Return a model that takes its time, and numbers what it writes."""
     numbers = count()
 
-    def written(ask: Ask) -> str:
+    def written(ask: SummaryPrompt) -> str:
         files = "\n".join(f"- {path}" for path in sorted({*FILE.findall(ask.text)}))
         return f"Intent: work through the files; this is summary number {next(numbers)}.\nFiles:\n{files}"
 
@@ -36,7 +36,7 @@ def summariser(clock: SimulatedClock, seconds: float) -> ScriptedModel:
 
 
 async def opened(clock: SimulatedClock, model: ScriptedModel) -> Session:
-    return await Session.open("n1", store=MemoryStore(), model="gpt-5", summariser=model, clock=clock.time_ms)
+    return await Session.open("n1", store=MemoryStore(), model="gpt-5", summarizer=model, clock=clock.time_ms)
 
 
 async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRequest, int]:
@@ -50,7 +50,7 @@ async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRe
 async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[tuple[PreparedRequest, int]]:
     """Play a coding session: each answer and each step of the agent is a request."""
     made: list[tuple[PreparedRequest, int]] = []
-    for message in generated_session(MESSAGES, seed=seed):
+    for message in generate_session(MESSAGES, seed=seed):
         if message["role"] == "assistant":
             made.append(await requested(session, clock))
         await session.record([message])
@@ -58,7 +58,7 @@ async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[
     return made
 
 
-def unused(events: list[log.Event], asks: list[Ask]) -> list[str]:
+def unused(events: list[log.Event], asks: list[SummaryPrompt]) -> list[str]:
     """Return the summaries that neither the next fold quotes nor the next summary was to update."""
     shown = {number for ask in asks for number in NUMBER.findall(ask.text)}
     found: list[str] = []
@@ -77,7 +77,7 @@ async def nobody_waited(session: Session, made: list[tuple[PreparedRequest, int]
     assert [waited for _, waited in made if waited] == []
     assert [request.tokens.total for request, _ in made if request.tokens.total > BUDGET] == []
     assert [found for request, _ in made if (found := validate(request.messages, "openai"))] == []
-    assert [request.number for request in requests_of(await session.events()) if not request.is_same] == []
+    assert [request.number for request in rebuilt_requests(await session.events()) if not request.is_same] == []
 
 
 @pytest.mark.seed("C-15")
@@ -103,7 +103,7 @@ async def test_a_summary_that_comes_in_time_is_what_every_fold_is_made_of(second
     events = await session.events()
     folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
     assert [(fold.success, fold.by_model) for fold in folds] == [(True, "scripted")] * 9
-    assert unused(events, model.asks) == []
+    assert unused(events, model.prompts) == []
     assert NUMBER.findall(str(made[-1][0].messages)) == ["8"]
     await session.close()
 
@@ -123,5 +123,5 @@ async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_ne
         (True, " the summary is kept for the next fold")
     ] * 6
     assert by_rule == [[], ["0"], ["1"], ["2"], ["4"], ["6"]], "the last one that was written, not what it updated"
-    assert unused(events, model.asks) == []
+    assert unused(events, model.prompts) == []
     await session.close()

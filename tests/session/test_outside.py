@@ -2,8 +2,8 @@
 
 from holdfast import counter_for
 from holdfast.core.conversation.tokens import Provenance
-from holdfast.core.history.facts import Beside
-from holdfast.session.circumstances import Outside
+from holdfast.core.history.facts import RequestExtras
+from holdfast.session.circumstances import ExtrasCounter
 
 TOOLS = ({"name": "read_file"},)
 
@@ -23,8 +23,8 @@ class Watched:
 
 
 def test_what_travels_outside_the_messages_is_counted_once_for_each_agent_until_it_changes() -> None:
-    outside, counter = Outside(), Watched()
-    first, other = Beside("Be brief.", TOOLS), Beside("Be brief, and always kind.", TOOLS)
+    outside, counter = ExtrasCounter(), Watched()
+    first, other = RequestExtras("Be brief.", TOOLS), RequestExtras("Be brief, and always kind.", TOOLS)
 
     counted = [outside.tokens("main", each, counter) for each in (first, first, other, other)]
     outside.tokens("scout", first, counter)

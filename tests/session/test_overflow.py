@@ -7,11 +7,11 @@ import pytest
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
-from holdfast.session.compactor import Compaction
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.request import PreparedRequest
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 TOLD = "This model's maximum context length is 4096 tokens. However, your messages resulted in 9000 tokens."
@@ -22,9 +22,11 @@ SILENT = {"error": {"message": "prompt is too long", "type": "invalid_request_er
 async def talked(store: Store, policy: str = "default", turns: int = 20, **more: Any) -> Session:
     session: Session = await Session.open("c1", store=store, policy=policy, model="gpt-5", **more)
     for number in range(turns):
-        work = [called(f"c{number}"), returned(f"c{number}", "output " * 300)]
-        await session.record([said(f"question {number} " + "word " * 60), *work, answered("word " * 60)])
-    await session.record([said("the newest question")])
+        work = [tool_call_message(f"c{number}"), tool_result_message(f"c{number}", "output " * 300)]
+        await session.record(
+            [user_message(f"question {number} " + "word " * 60), *work, assistant_message("word " * 60)]
+        )
+    await session.record([user_message("the newest question")])
     return session
 
 
@@ -56,14 +58,14 @@ async def test_each_refusal_gets_a_smaller_request_until_the_end_of_the_ladder(p
     assert sizes == sorted(sizes, reverse=True)
     assert 3 <= len(sizes) <= 7
     assert sizes[-1] < sizes[0] / 4
-    assert (await session.recall(0, 1))[0] == said("question 0 " + "word " * 60)
+    assert (await session.messages_at(0, 1))[0] == user_message("question 0 " + "word " * 60)
 
 
 @pytest.mark.seed("C-20", "C-36", "C-38", "C-54")
 @pytest.mark.parametrize(("refusal", "status"), [(SILENT, 400), ("", 413)], ids=["its words", "413"])
 async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: Any, status: int) -> None:
     model = ScriptedModel(["They measured."])
-    session = await talked(MemoryStore(), "copilot", compaction=Compaction(automatic=model))
+    session = await talked(MemoryStore(), "copilot", compaction=CompactionOptions(automatic=model))
     whole = await session.prepare(100_000)
 
     compacted = await session.retry(refusal, status=status)
@@ -75,7 +77,7 @@ async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: An
     ]
     assert "<summary>\nThey measured.\n</summary>" in str(compacted.messages[0]["content"])
     assert whole.tokens.total > compacted.tokens.total > pruned.tokens.total
-    assert len(model.asks) == 1
+    assert len(model.prompts) == 1
 
 
 @pytest.mark.seed("D-15")
@@ -87,7 +89,7 @@ async def test_the_last_rung_empties_the_context_but_never_the_log() -> None:
     cleared = await session.retry(SILENT, status=400)
 
     assert max(len(str(message["content"])) for message in trimmed.messages) < 10_200
-    assert cleared.messages == [said("the newest question")]
+    assert cleared.messages == [user_message("the newest question")]
     assert len(session) == 81
     (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)][-1:]
     assert (fold.trigger, fold.replacement) == ("context_limit_retry", ())
@@ -100,7 +102,7 @@ async def test_what_a_provider_says_of_its_limit_is_known_to_the_next_session() 
     await session.retry(OVERFLOW, status=400)
 
     other = await Session.open("c2", store=store, model="gpt-5")
-    await other.record([said(f"word {number} " * 40) for number in range(60)])
+    await other.record([user_message(f"word {number} " * 40) for number in range(60)])
     request = await other.prepare()
 
     assert request.receipt.budget.source == "provider"
@@ -127,7 +129,7 @@ async def test_an_answer_brings_the_ladder_back_to_its_foot() -> None:
     session = await talked(MemoryStore())
     await session.prepare(100_000)
     await session.retry(SILENT, status=400)
-    await session.record([answered("at last"), said("and on")])
+    await session.record([assistant_message("at last"), user_message("and on")])
     await session.prepare(100_000)
 
     rungs = [await retried(session, SILENT) for _ in range(9)]
@@ -142,11 +144,11 @@ async def test_a_server_that_cuts_prompts_without_a_word_gets_what_it_can_read_a
     session, window = await Session.open("c1", model="gpt-5"), 2_000
     sent: list[int] = []
     for number in range(40):
-        await session.record([said(f"question {number} " + "word " * 150)])
+        await session.record([user_message(f"question {number} " + "word " * 150)])
         request = await session.prepare(8_000)
         sent.append(request.tokens.counted)
         bill = {"input_tokens": min(request.tokens.counted, window)}
-        await session.record([answered("word " * 150)], usage=bill)
+        await session.record([assistant_message("word " * 150)], usage=bill)
 
     first_cut = next(number for number, tokens in enumerate(sent) if tokens > window)
     assert [tokens for tokens in sent[first_cut + 4 :] if tokens > window] == []
@@ -155,11 +157,13 @@ async def test_a_server_that_cuts_prompts_without_a_word_gets_what_it_can_read_a
 async def test_a_bill_that_is_far_lower_again_and_again_is_believed_where_it_grows_with_what_is_sent() -> None:
     session = await Session.open("c1", model="gpt-5")
     for number in range(10):
-        await session.record([said(f"question {number} " + "word " * 400)])
+        await session.record([user_message(f"question {number} " + "word " * 400)])
         request = await session.prepare(100_000)
         share = 1 if number == 0 else 0.7
-        await session.record([answered("word " * 400)], usage={"input_tokens": int(request.tokens.counted * share)})
+        await session.record(
+            [assistant_message("word " * 400)], usage={"input_tokens": int(request.tokens.counted * share)}
+        )
 
-    await session.record([said("and now?")])
+    await session.record([user_message("and now?")])
     request = await session.prepare(100_000)
     assert request.tokens.total < request.tokens.counted * 0.8

@@ -9,11 +9,17 @@ from holdfast import Policy, Session, validate
 from holdfast.core.history import events as log
 from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import ModelAccessError, ModelOverflowError, ModelRefusedError
-from holdfast.models.base import Ask, Prefix
-from holdfast.session.compactor import Compaction
+from holdfast.models.base import CachedPrefix, SummaryPrompt
+from holdfast.session.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said, told
-from holdfast.testing.models import Line, ScriptedModel
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.models import ScriptedModel, ScriptLine
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
@@ -21,23 +27,23 @@ TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type"
 BUDGET = 8_000
 
 
-def writer(lines: Iterable[Line] = (SUMMARY,), **settings: Any) -> ScriptedModel:
+def writer(lines: Iterable[ScriptLine] = (SUMMARY,), **settings: Any) -> ScriptedModel:
     """Return the conversation's own model."""
     own: dict[str, Any] = {"name": "gpt-5", "window": 32_000, "prefix_formats": ["openai-chat"]}
     return ScriptedModel(lines, **own | settings)
 
 
 async def opened(model: ScriptedModel, policy: str | Policy = "default", **how: Any) -> Session:
-    compaction = Compaction(automatic=model, **how)
+    compaction = CompactionOptions(automatic=model, **how)
     return await Session.open("p1", store=MemoryStore(), model="gpt-5", policy=policy, compaction=compaction)
 
 
 async def talked(session: Session, turns: int = 4) -> None:
-    await session.record([told("Count.")])
+    await session.record([system_message("Count.")])
     for number in range(turns):
-        await session.record([said(f"question {number}: {WORDS}")])
+        await session.record([user_message(f"question {number}: {WORDS}")])
         await session.prepare(BUDGET, system="Be brief.", tools=TOOLS)
-        await session.record([answered(f"answer {number}: {WORDS}")])
+        await session.record([assistant_message(f"answer {number}: {WORDS}")])
 
 
 async def folds(session: Session) -> list[log.CompactionCompleted]:
@@ -45,7 +51,7 @@ async def folds(session: Session) -> list[log.CompactionCompleted]:
 
 
 def ways(model: ScriptedModel) -> list[str]:
-    return ["data" if ask.prefix is None else "behind" for ask in model.asks]
+    return ["data" if ask.prefix is None else "behind" for ask in model.prompts]
 
 
 async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_last_sent() -> None:
@@ -56,9 +62,9 @@ async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_
 
     done = await session.compact(focus="the letters")
 
-    (ask,) = model.asks
+    (ask,) = model.prompts
     assert ask.prefix is not None
-    assert ask.prefix == Prefix(
+    assert ask.prefix == CachedPrefix(
         format="openai-chat",
         messages=request.messages,
         system="Be brief.",
@@ -77,14 +83,14 @@ async def test_a_summary_in_the_background_is_asked_for_behind_the_request_that_
     model = writer()
     session = await opened(model, "copilot")
     await talked(session, 9)
-    await session.record([said("next?")])
+    await session.record([user_message("next?")])
     request = await session.prepare(3_600, system="Be brief.", tools=TOOLS)
     await session._compactor.wait()
 
-    (ask,) = model.asks
+    (ask,) = model.prompts
     assert ask.prefix is not None
     assert ask.prefix.messages == request.messages
-    assert validate([*request.messages, said(ask.text)], "openai") == []
+    assert validate([*request.messages, user_message(ask.text)], "openai") == []
 
 
 async def test_what_the_request_does_not_show_goes_with_the_question() -> None:
@@ -92,11 +98,19 @@ async def test_what_the_request_does_not_show_goes_with_the_question() -> None:
     session = await opened(model)
     await talked(session)
     long = f"the output: {WORDS}"
-    await session.record([said("read it"), called("a"), returned("a", long), answered("read"), said("so?")])
+    await session.record(
+        [
+            user_message("read it"),
+            tool_call_message("a"),
+            tool_result_message("a", long),
+            assistant_message("read"),
+            user_message("so?"),
+        ]
+    )
 
     await session.compact()
 
-    (ask,) = model.asks
+    (ask,) = model.prompts
     assert ask.prefix is not None
     assert (long in ask.text, f"question 3: {WORDS}" in ask.text) == (True, False)
 
@@ -125,7 +139,9 @@ async def test_a_conversation_that_nothing_was_sent_of_is_data() -> None:
     model = writer()
     session = await opened(model)
     for number in range(4):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
 
     await session.compact()
 
@@ -147,9 +163,9 @@ async def test_a_request_with_a_secret_is_not_sent_to_be_summarised() -> None:
     model = writer([SUMMARY] * 2)
     session = await opened(model)
     await talked(session)
-    await session.record([said("it is sk-abcdef123456")])
+    await session.record([user_message("it is sk-abcdef123456")])
     await session.prepare(BUDGET)
-    await session.record([answered("noted")])
+    await session.record([assistant_message("noted")])
 
     await session.compact()
     assert ways(model) == ["data"]
@@ -157,7 +173,7 @@ async def test_a_request_with_a_secret_is_not_sent_to_be_summarised() -> None:
     open_hearted = writer()
     session = await opened(open_hearted, redact=False)
     await talked(session)
-    await session.record([said("it is sk-abcdef123456")])
+    await session.record([user_message("it is sk-abcdef123456")])
     await session.prepare(BUDGET)
     await session.compact()
     assert ways(open_hearted) == ["behind"]
@@ -173,7 +189,7 @@ async def test_a_request_with_a_secret_is_not_sent_to_be_summarised() -> None:
     ],
     ids=["overflow", "refused", "empty", "a refusal"],
 )
-async def test_where_that_does_not_work_out_the_messages_are_shown_as_data(first: Line) -> None:
+async def test_where_that_does_not_work_out_the_messages_are_shown_as_data(first: ScriptLine) -> None:
     model = writer([first, SUMMARY])
     session = await opened(model)
     await talked(session)
@@ -181,7 +197,7 @@ async def test_where_that_does_not_work_out_the_messages_are_shown_as_data(first
     done = await session.compact()
 
     assert ways(model) == ["behind", "data"]
-    assert f"question 0: {WORDS.strip()}" in model.asks[1].text
+    assert f"question 0: {WORDS.strip()}" in model.prompts[1].text
     assert (done.success, done.by_model) == (True, "gpt-5")
 
 
@@ -203,7 +219,7 @@ async def test_both_calls_are_on_the_bill() -> None:
 
     done = await session.compact()
 
-    asked = [(len(ask.system) + len(ask.text)) // 4 for ask in model.asks]
+    asked = [(len(ask.system) + len(ask.text)) // 4 for ask in model.prompts]
     assert done.usage == log.Usage(input_tokens=sum(asked), output_tokens=2 + len(SUMMARY) // 4)
 
 
@@ -232,7 +248,7 @@ async def test_a_second_summary_updates_the_first_one_behind_the_request_that_sh
     await session.compact()
 
     assert ways(model) == ["behind", "behind"]
-    ask: Ask = model.asks[1]
+    ask: SummaryPrompt = model.prompts[1]
     assert ask.text.count(SUMMARY) == 1
     assert "Update the previous summary" in ask.text
     assert "The messages in question are #8 to #16." in ask.text

@@ -8,8 +8,8 @@ import pytest
 from holdfast import Session
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
-from holdfast.session.recall import Recall
-from holdfast.testing.chat import called, returned, said
+from holdfast.session.recall import RecallQuery
+from holdfast.testing.chat import tool_call_message, tool_result_message, user_message
 
 ENDLESS = "9" * 5_000
 
@@ -20,26 +20,35 @@ ENDLESS = "9" * 5_000
 )
 async def test_whatever_ids_calls_have_they_are_references(call_id: str) -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("go"), called(call_id), returned(call_id, "what it gave"), said("q")])
+        await session.record(
+            [
+                user_message("go"),
+                tool_call_message(call_id),
+                tool_result_message(call_id, "what it gave"),
+                user_message("q"),
+            ]
+        )
 
-        found = await session.recall_for(Recall(refs=call_id))
+        found = await session.recall(RecallQuery(refs=call_id))
 
     assert [(one.ref, one.text) for one in found.excerpts] == [("#2", "what it gave")]
 
 
 async def test_a_number_is_the_id_of_a_call_only_where_no_message_stands_there() -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("go"), called("0"), returned("0", "what it gave")])
+        await session.record([user_message("go"), tool_call_message("0"), tool_result_message("0", "what it gave")])
 
-        assert (await session.recall_for(Recall(refs="0"))).excerpts[0].text == "go"
+        assert (await session.recall(RecallQuery(refs="0"))).excerpts[0].text == "go"
 
 
 async def test_a_call_of_long_ago_is_found_by_its_id() -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("go"), called("call_abc"), returned("call_abc", "what it gave")])
-        await session.record([said("q") for _ in range(4_200)])
+        await session.record(
+            [user_message("go"), tool_call_message("call_abc"), tool_result_message("call_abc", "what it gave")]
+        )
+        await session.record([user_message("q") for _ in range(4_200)])
 
-        assert (await session.recall_for(Recall(refs="call_abc"))).excerpts[0].text == "what it gave"
+        assert (await session.recall(RecallQuery(refs="call_abc"))).excerpts[0].text == "what it gave"
 
 
 @pytest.mark.parametrize("arguments", [
@@ -48,7 +57,7 @@ async def test_a_call_of_long_ago_is_found_by_its_id() -> None:
 ])  # fmt: skip
 async def test_a_model_gets_words_back_for_numbers_without_end(arguments: dict[str, object]) -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("go")])
+        await session.record([user_message("go")])
 
         answer = await session.recall_tool().call(arguments)
 
@@ -59,7 +68,7 @@ async def test_a_model_gets_words_back_for_numbers_without_end(arguments: dict[s
 @pytest.mark.parametrize("source", ["#9", "#0-#9999", f"#{ENDLESS}", "#0, #9"])
 async def test_every_message_that_a_source_names_is_checked(source: str) -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("top")])
+        await session.record([user_message("top")])
         child = await session.delegate("a", task="go").__aenter__()
 
         with pytest.raises(MalformedInputError, match="can see"):
@@ -72,9 +81,9 @@ async def test_every_message_that_a_source_names_is_checked(source: str) -> None
 async def test_words_are_found_wherever_they_stand_in_a_long_message(before: int) -> None:
     filler = "filler words " * 32_000
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said(f"{filler[:before]} needle {filler[before:]}")])
+        await session.record([user_message(f"{filler[:before]} needle {filler[before:]}")])
 
-        (found,) = (await session.recall_for("needle")).excerpts
+        (found,) = (await session.recall("needle")).excerpts
 
     assert "needle" in found.text
 
@@ -82,42 +91,48 @@ async def test_words_are_found_wherever_they_stand_in_a_long_message(before: int
 async def test_an_answer_says_where_not_all_words_were_searched() -> None:
     text = " ".join(f"word{number}" for number in range(90_000))
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("hello"), said(text)])
+        await session.record([user_message("hello"), user_message(text)])
 
-        found = await session.recall_for("word89999")
+        found = await session.recall("word89999")
 
         assert found.notes == ("not all words of #1 were searched: look there by a literal text",)
-        assert [one.ref for one in (await session.recall_for(Recall(text="word89999"))).excerpts] == ["#1"]
+        assert [one.ref for one in (await session.recall(RecallQuery(text="word89999"))).excerpts] == ["#1"]
 
 
 async def test_an_image_is_found_by_the_words_of_its_name() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/architecture-diagram.png"}}
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([{"role": "user", "content": [{"type": "text", "text": "look"}, image]}, said("and?")])
+        await session.record(
+            [{"role": "user", "content": [{"type": "text", "text": "look"}, image]}, user_message("and?")]
+        )
 
-        for asked in (Recall(query="architecture diagram"), Recall(file="architecture-diagram.png")):
-            assert (await session.recall_for(asked)).excerpts[0].ref == "#0"
+        for asked in (RecallQuery(query="architecture diagram"), RecallQuery(file="architecture-diagram.png")):
+            assert (await session.recall(asked)).excerpts[0].ref == "#0"
 
 
 async def test_a_session_that_was_named_is_not_crowded_out_by_those_that_were_not(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chats.db"
     async with Session.open("trip-2025", store=url) as session:
-        await session.record([said("For the ferry we paid a lot, and the harbour master told us of pier 3. " * 3)])
+        await session.record(
+            [user_message("For the ferry we paid a lot, and the harbour master told us of pier 3. " * 3)]
+        )
         for number in range(10):
-            async with session.beside(f"other-{number}") as other:
-                await other.record([said(f"ferry pier leaves {place}") for place in range(30)])
-        async with session.beside("now") as now:
-            found = await now.recall_for("Which pier does the ferry leave from?", earlier=["trip-2025"])
-            referred = await now.recall_for("trip-2025#0", earlier=["trip-2025"])
+            async with session.open_sibling(f"other-{number}") as other:
+                await other.record([user_message(f"ferry pier leaves {place}") for place in range(30)])
+        async with session.open_sibling("now") as now:
+            found = await now.recall("Which pier does the ferry leave from?", earlier=["trip-2025"])
+            referred = await now.recall("trip-2025#0", earlier=["trip-2025"])
 
-    assert [one.session for one in found.earlier] == ["trip-2025"]
+    assert [one.session for one in found.earlier_sessions] == ["trip-2025"]
     assert (referred.session, referred.excerpts[0].ref) == ("trip-2025", "#0")
 
 
 async def test_a_model_gets_no_more_than_its_share_of_the_window_and_how_to_go_on() -> None:
     rows = "\n".join(f"row {number} value {number * number}" for number in range(380))
     async with Session.open("r1", policy="inkeep", model="gpt-5") as session:
-        await session.record([said("top"), called("call_1"), returned("call_1", rows), said("x")])
+        await session.record(
+            [user_message("top"), tool_call_message("call_1"), tool_result_message("call_1", rows), user_message("x")]
+        )
         await session.prepare(8_000, has_recall=True)
 
         answer = await session.recall_tool().call({"ref": "#2", "max_tokens": 4_000})
@@ -137,14 +152,14 @@ MANY = {
 @pytest.mark.parametrize("allowance", [100, 150, 400])
 async def test_many_references_are_answered_within_the_allowance_and_none_is_lost(refs: str, allowance: int) -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said(f"zebra {number} " + "hello world " * 5) for number in range(50)])
-        asked: Recall | None = Recall(refs=refs, max_tokens=allowance)
+        await session.record([user_message(f"zebra {number} " + "hello world " * 5) for number in range(50)])
+        asked: RecallQuery | None = RecallQuery(refs=refs, max_tokens=allowance)
         shown: list[int] = []
         while asked:
-            found = await session.recall_for(asked)
+            found = await session.recall(asked)
             assert counter_for("gpt-5").count(str(found)) <= allowance
             shown += [one.position for one in found.excerpts if one.start == 0]
-            asked = found.more
+            asked = found.next_query
 
     wanted = [int(place.lstrip("#").split(":")[0]) for place in refs.split(",")]
     assert list(dict.fromkeys(shown)) == [position for position in wanted if position < 50]
@@ -153,21 +168,23 @@ async def test_many_references_are_answered_within_the_allowance_and_none_is_los
 async def test_what_earlier_sessions_say_stays_within_the_allowance_whatever_their_names() -> None:
     name = "old-" + "trip-name-very-long-" * 10
     async with Session.open(name, model="gpt-5") as session:
-        await session.record([said(f"zebra number {number} walked") for number in range(30)])
-        async with session.beside("now") as now:
-            await now.record([said("zebra hello") for _ in range(50)])
-            found = await now.recall_for(Recall(query="zebra", max_tokens=400), earlier=[name])
+        await session.record([user_message(f"zebra number {number} walked") for number in range(30)])
+        async with session.open_sibling("now") as now:
+            await now.record([user_message("zebra hello") for _ in range(50)])
+            found = await now.recall(RecallQuery(query="zebra", max_tokens=400), earlier=[name])
 
     assert counter_for("gpt-5").count(str(found)) <= 400
 
 
 async def test_a_search_through_large_messages_takes_no_time() -> None:
     async with Session.open("r1", model="gpt-5") as session:
-        await session.record([said("ab " * 1_000_000), said("\n" * 2_000_000 + "needle"), said("what is b")])
+        await session.record(
+            [user_message("ab " * 1_000_000), user_message("\n" * 2_000_000 + "needle"), user_message("what is b")]
+        )
         start = time.monotonic()
 
-        await session.recall_for("artifact id b")
-        (last,) = (await session.recall_for("#1:L2000001-")).excerpts
+        await session.recall("artifact id b")
+        (last,) = (await session.recall("#1:L2000001-")).excerpts
 
     assert last.text == "needle"
     assert time.monotonic() - start < 3

@@ -7,12 +7,12 @@ import pytest
 from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.core.history.records import from_record, to_record
-from holdfast.core.planning.change import ChangeReceipt, receipts_of
+from holdfast.core.planning.change import ChangeReceipt, change_receipts
 from holdfast.counters.models import dollars_of
 from holdfast.errors import MalformedInputError
-from holdfast.models.base import Answer
+from holdfast.models.base import ModelReply
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
@@ -24,17 +24,21 @@ NOW = 1_700_000_000_000
 async def opened(**settings: Any) -> Session:
     session = await Session.open("r1", store=MemoryStore(), model="gpt-5", clock=lambda: NOW, **settings)
     for number in range(6):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
     return session
 
 
 @pytest.mark.seed("C-47")
 async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_its_summary() -> None:
     store = MemoryStore()
-    answer = Answer(text=SUMMARY, model="gpt-5", usage=USAGE, request_id="chatcmpl-7")
-    session = await Session.open("r1", store=store, model="gpt-5", summariser=ScriptedModel([answer]))
+    answer = ModelReply(text=SUMMARY, model="gpt-5", usage=USAGE, request_id="chatcmpl-7")
+    session = await Session.open("r1", store=store, model="gpt-5", summarizer=ScriptedModel([answer]))
     for number in range(6):
-        await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS}")])
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
 
     fold = await session.compact()
 
@@ -44,28 +48,28 @@ async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_it
 
 
 async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> None:
-    answer = Answer(text=SUMMARY, model="gpt-5", usage=USAGE)
+    answer = ModelReply(text=SUMMARY, model="gpt-5", usage=USAGE)
     session = await opened(summariser=ScriptedModel([answer]))
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     await session.prepare(16_000)
-    await session.record([answered("so.")])
+    await session.record([assistant_message("so.")])
 
     fold = await session.compact()
 
     (receipt,) = await session.receipts()
     assert (receipt.event, receipt.at_ms, receipt.length) == (fold, NOW, 14)
-    assert (receipt.folded, receipt.kept, receipt.dropped) == (range(12), (), ())
+    assert (receipt.compacted, receipt.kept, receipt.dropped) == (range(12), (), ())
     assert (receipt.model, receipt.usage, receipt.score) == ("gpt-5", USAGE, fold.score)
     assert receipt.summary_dollars == pytest.approx((1_000 * 1.25 + 9_000 * 0.125 + 100 * 10) / 1e6)
     assert (receipt.tokens_before, receipt.provenance) == (fold.pre_compaction_tokens, "counted")
-    assert receipt.prefix_lost == receipt.tokens_before - 6, "all that was sent; the last answer was never in it"
-    assert 0 < receipt.rewritten < receipt.tokens_after
-    assert receipt.rewrite_dollars == pytest.approx(receipt.rewritten * 1.25 / 1e6)
+    assert receipt.lost_prefix_tokens == receipt.tokens_before - 6, "all that was sent; the last answer was never in it"
+    assert 0 < receipt.rewritten_tokens < receipt.tokens_after
+    assert receipt.rewrite_dollars == pytest.approx(receipt.rewritten_tokens * 1.25 / 1e6)
     assert str(receipt).splitlines() == [
         "compacted (manual) #0–#11 by gpt-5",
         f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,} (counted)",
         "messages  12 folded into 1, 0 kept whole; all are in the log",
-        f"cache     {receipt.prefix_lost:,} tokens of the prefix lost, {receipt.rewritten:,} sent as new",
+        f"cache     {receipt.lost_prefix_tokens:,} tokens of the prefix lost, {receipt.rewritten_tokens:,} sent as new",
         "survival  100% of what must not be forgotten",
         "spent     10,000 tokens in (9,000 from the cache), 100 out",
         f"cost      $0.003375 for the summary, ${receipt.rewrite_dollars:.4g} for what is sent as new",
@@ -76,10 +80,10 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
 
 async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> None:
     session = await opened()
-    await session.record([said("so?")])
+    await session.record([user_message("so?")])
     await session.prepare(2_000)
     other = await opened(summariser=FailingModel("refusing"))
-    await other.record([said("so?")])
+    await other.record([user_message("so?")])
     await other.prepare(2_350)
     await other._compactor.wait()
 
@@ -88,32 +92,32 @@ async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> 
     assert "% of what may be sent; folding to about" in made.reason
     assert (made.model, made.usage, made.summary_dollars, made.seconds) == (None, None, None, None)
     assert str(failed) == f"not compacted (threshold): {failed.reason}"
-    assert (failed.undo_steps, failed.is_undone, failed.folded) == (0, False, range(0))
+    assert (failed.undo_steps, failed.is_undone, failed.compacted) == (0, False, range(0))
 
 
 async def test_where_nothing_was_sent_no_cache_is_lost() -> None:
-    session = await Session.open("r2", store=MemoryStore(), model="gpt-5", summariser=ScriptedModel([SUMMARY]))
-    await session.record([said(f"question {number}: {WORDS}") for number in range(6)])
+    session = await Session.open("r2", store=MemoryStore(), model="gpt-5", summarizer=ScriptedModel([SUMMARY]))
+    await session.record([user_message(f"question {number}: {WORDS}") for number in range(6)])
 
     await session.compact()
 
     (receipt,) = await session.receipts()
-    assert (receipt.prefix_lost, receipt.rewritten) == (0, 0)
+    assert (receipt.lost_prefix_tokens, receipt.rewritten_tokens) == (0, 0)
 
 
 async def test_a_cache_that_has_expired_is_not_lost_again() -> None:
     now = NOW
     session = await Session.open("r3", store=MemoryStore(), model="gpt-5", clock=lambda: now)
     for number in range(6):
-        await session.record([said(f"question {number}: {WORDS}")])
+        await session.record([user_message(f"question {number}: {WORDS}")])
         await session.prepare(16_000)
-        await session.record([answered(f"answer {number}: {WORDS}")])
+        await session.record([assistant_message(f"answer {number}: {WORDS}")])
     now += 3_600_000
 
     await session.compact()
 
     (receipt,) = await session.receipts()
-    assert (receipt.prefix_lost, receipt.rewritten, receipt.rewrite_dollars) == (0, 0, 0.0)
+    assert (receipt.lost_prefix_tokens, receipt.rewritten_tokens, receipt.rewrite_dollars) == (0, 0, 0.0)
 
 
 async def test_every_other_change_leaves_one_too() -> None:
@@ -123,7 +127,7 @@ async def test_every_other_change_leaves_one_too() -> None:
 
     rewound, cleared = await session.receipts()
 
-    assert (rewound.dropped, rewound.tokens_after < rewound.tokens_before, rewound.prefix_lost) == (
+    assert (rewound.dropped, rewound.tokens_after < rewound.tokens_before, rewound.lost_prefix_tokens) == (
         (range(8, 12),),
         True,
         rewound.tokens_before - rewound.tokens_after - (rewound.tokens_before - rewound.tokens_after) // 4,
@@ -139,14 +143,22 @@ async def test_every_other_change_leaves_one_too() -> None:
 
 async def test_outputs_that_are_shown_as_previews_are_told_with_what_that_frees() -> None:
     session = await Session.open("r4", store=MemoryStore(), model="gpt-5")
-    await session.record([said("read"), called("a"), returned("a", WORDS * 90), answered("read"), said("so?")])
+    await session.record(
+        [
+            user_message("read"),
+            tool_call_message("a"),
+            tool_result_message("a", WORDS * 90),
+            assistant_message("read"),
+            user_message("so?"),
+        ]
+    )
     await session.prepare(16_000)
 
     (receipt,) = await session.receipts()
 
     assert str(receipt).splitlines()[0] == "tool outputs before #3 are shown as previews of 2,000 characters"
     assert (receipt.tokens_after < 1_000, receipt.tokens_before > 12_000) == (True, True)
-    assert receipt.tokens_before - 1_000 < receipt.prefix_lost < receipt.tokens_before
+    assert receipt.tokens_before - 1_000 < receipt.lost_prefix_tokens < receipt.tokens_before
     assert "they are shown as previews from now on" in receipt.reason
 
 
@@ -155,7 +167,7 @@ def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_co
     trimmed = log.CompactionCompleted(success=True, stop=3, kept=(1,))
     events = [fold, log.Rewound(to=1), log.ChangeUndone(), trimmed, log.ContextCleared(), log.ChangeUndone()]
 
-    found = receipts_of(events)
+    found = change_receipts(events)
 
     assert [(receipt.event, receipt.undo_steps, receipt.is_undone) for receipt in found] == [
         (fold, 2, False),
@@ -163,7 +175,7 @@ def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_co
         (trimmed, 1, False),
         (log.ContextCleared(), 0, True),
     ]
-    assert (found[2].folded, found[2].dropped) == (range(0), (range(1), range(2, 3)))
+    assert (found[2].compacted, found[2].dropped) == (range(0), (range(1), range(2, 3)))
     assert str(ChangeReceipt(log.Rewound(to=1), is_undone=True)) == "the conversation goes on from before #1\nundone"
 
 

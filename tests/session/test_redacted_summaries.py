@@ -8,29 +8,39 @@ from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.core.history.records import from_record, to_record
 from holdfast.core.planning.change import ChangeReceipt
-from holdfast.models.base import Ask
-from holdfast.session.compactor import Compaction
+from holdfast.models.base import SummaryPrompt
+from holdfast.session.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 KEY = "sk-proj-a1b2c3d4e5f6g7h8"
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 
 
-def everything_in(ask: Ask) -> str:
+def everything_in(ask: SummaryPrompt) -> str:
     return f"{ask.system}\n{ask.text}\n{ask.prefix}"
 
 
 async def compacted(model: ScriptedModel, **how: Any) -> Session:
     """Return a session in which a key stood everywhere that a summariser looks, and that was compacted."""
-    session = await Session.open("s", store=MemoryStore(), model="gpt-5", compaction=Compaction(automatic=model, **how))
-    await session.note(log.PlanChanged(text=f"log in with {KEY}"))
-    await session.record([said(f"Never print {KEY}. {WORDS}"), called("a"), returned("a", f"token {KEY} {WORDS}")])
+    session = await Session.open(
+        "s", store=MemoryStore(), model="gpt-5", compaction=CompactionOptions(automatic=model, **how)
+    )
+    await session.record_state(log.PlanChanged(text=f"log in with {KEY}"))
+    await session.record(
+        [
+            user_message(f"Never print {KEY}. {WORDS}"),
+            tool_call_message("a"),
+            tool_result_message("a", f"token {KEY} {WORDS}"),
+        ]
+    )
     for number in range(4):
-        await session.record([answered(f"answer {number}: {KEY} {WORDS}"), said(f"question {number}: {WORDS}")])
+        await session.record(
+            [assistant_message(f"answer {number}: {KEY} {WORDS}"), user_message(f"question {number}: {WORDS}")]
+        )
     await session.prepare(16_000, system=f"The key is {KEY}.")
-    await session.record([answered(f"the key {KEY} works")])
+    await session.record([assistant_message(f"the key {KEY} works")])
     await session.compact(focus=f"the key {KEY}")
     return session
 
@@ -41,11 +51,11 @@ async def test_a_summariser_neither_sees_nor_writes_a_key_and_the_log_has_it_sti
 
     session = await compacted(model)
 
-    assert [KEY in everything_in(ask) for ask in model.asks] == [False] * len(model.asks)
-    assert "sk-[redacted]" in model.asks[0].text
+    assert [KEY in everything_in(ask) for ask in model.prompts] == [False] * len(model.prompts)
+    assert "sk-[redacted]" in model.prompts[0].text
     (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
     assert (fold.success, KEY in fold.summary_content) == (True, False)
-    assert (await session.recall(2))[0]["content"] == f"token {KEY} {WORDS}"
+    assert (await session.messages_at(2))[0]["content"] == f"token {KEY} {WORDS}"
 
 
 async def test_a_key_is_shown_where_somebody_wants_that() -> None:
@@ -54,7 +64,7 @@ async def test_a_key_is_shown_where_somebody_wants_that() -> None:
     session = await compacted(model, redact=False)
 
     (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert (KEY in model.asks[0].text, KEY in fold.summary_content) == (True, True)
+    assert (KEY in model.prompts[0].text, KEY in fold.summary_content) == (True, True)
 
 
 @pytest.mark.parametrize("window", [32_000, 2_000], ids=["one piece", "many pieces"])

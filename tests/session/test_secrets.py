@@ -19,16 +19,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast import HoldfastError, Session
 from holdfast.core.history import events as log
 from holdfast.errors import ModelAccessError
-from holdfast.models.openai_compatible import ChatWriter
-from holdfast.session.compactor import Compaction
-from holdfast.session.summarizer import Patience
-from holdfast.session.telemetry import Telemetry, flush
-from holdfast.session.transfer import outgoing
+from holdfast.models.openai_compatible import ChatSummarizer
+from holdfast.session.compactor import CompactionOptions
+from holdfast.session.summarizer import RetryLimits
+from holdfast.session.telemetry import Telemetry, flush_spans
+from holdfast.session.transfer import export_records
 from holdfast.stores.jsonl import export_lines
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import open_store
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.endpoint import Endpoint, replied, spoken
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.endpoint import ScriptedEndpoint, http_response, text_stream
 
 HEADER_KEY = "a-header-value-of-no-known-shape-7Q2x"
 TOOL_KEY = "ghp_T00lTextKey4b6N1cc9LmQ"
@@ -36,13 +36,13 @@ PASSWORD = "correct-horse-7Q2x"
 REFUSAL = {"error": {"message": f"Incorrect API key provided: {HEADER_KEY}", "code": "invalid_api_key"}}
 SUMMARY = f"The user counts tides [#0]. Done: the notes were read, their token is {TOOL_KEY} [#2]. Next: go on."
 TALK = [
-    said("Read the notes and mend src/tides.py."),
-    called("c1"),
-    returned("c1", f"token: {TOOL_KEY}"),
-    answered("I have read them. " + "The flood comes behind the ebb. " * 60),
-    said("And then? " + "word " * 80),
-    answered("Then the ebb. " + "word " * 80),
-    said("Go on."),
+    user_message("Read the notes and mend src/tides.py."),
+    tool_call_message("c1"),
+    tool_result_message("c1", f"token: {TOOL_KEY}"),
+    assistant_message("I have read them. " + "The flood comes behind the ebb. " * 60),
+    user_message("And then? " + "word " * 80),
+    assistant_message("Then the ebb. " + "word " * 80),
+    user_message("Go on."),
 ]
 
 
@@ -61,9 +61,9 @@ class Watched:
 
     async def converse(self) -> list[log.Event]:
         """Have one compaction refused and one made, make a request, and return what happened."""
-        async with Endpoint([replied(401, REFUSAL), spoken(SUMMARY)]) as endpoint:
-            writer = ChatWriter(endpoint.url, "gpt-5", api_key=HEADER_KEY)
-            how = Compaction(automatic=writer, telemetry=self.telemetry, patience=Patience(attempts=1))
+        async with ScriptedEndpoint([http_response(401, REFUSAL), text_stream(SUMMARY)]) as endpoint:
+            writer = ChatSummarizer(endpoint.url, "gpt-5", api_key=HEADER_KEY)
+            how = CompactionOptions(automatic=writer, telemetry=self.telemetry, retry_limits=RetryLimits(attempts=1))
             async with Session.open("c", store=self.store, model="gpt-5", compaction=how) as session:
                 await session.record(TALK)
                 with pytest.raises(ModelAccessError) as refusal:
@@ -77,7 +77,7 @@ class Watched:
 
     def seen(self) -> str:
         """Return all that telemetry was told, as text."""
-        assert flush(30)
+        assert flush_spans(30)
         spans = [span.to_json() for span in self.spans.get_finished_spans()]
         metrics = self.reader.get_metrics_data()
         assert len(spans) > 1
@@ -102,7 +102,7 @@ async def test_an_export_holds_what_was_said_and_no_key_that_was_not() -> None:
     watched = Watched()
     events = await watched.converse()
 
-    records = [stored async for stored in outgoing(watched.store, "c")]
+    records = [stored async for stored in export_records(watched.store, "c")]
     lines = list(export_lines("c", "", records))
 
     assert [line for line in lines if HEADER_KEY in line] == []
@@ -127,7 +127,7 @@ def opened(address: str) -> Callable[[], Any]:
     [
         opened(f"postgresql://me:{PASSWORD}@127.0.0.1:1/db"),
         opened(f"mystery://me:{PASSWORD}@host/db"),
-        lambda: ChatWriter(f"ftp://me:{PASSWORD}@host/v1", "m"),
+        lambda: ChatSummarizer(f"ftp://me:{PASSWORD}@host/v1", "m"),
     ],
     ids=["unreachable", "unknown", "no endpoint"],
 )

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from holdfast import HoldfastError, MalformedInputError, SettingsError, validate
 from holdfast.core.history import events as log
 from holdfast.errors import NothingToCompactError, SessionClosedError
-from holdfast.session.compactor import Compaction
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.session import Session
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import generate_session
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -33,7 +33,7 @@ def opened(store: Store, name: str = "c1", **settings: Any) -> Any:
     return Session.open(name, store=store, model="gpt-5", **settings)
 
 
-TALK = [said("one"), answered("1"), said("two"), answered("2"), said("three")]
+TALK = [user_message("one"), assistant_message("1"), user_message("two"), assistant_message("2"), user_message("three")]
 
 
 async def test_what_was_recorded_is_there_for_whoever_opens_the_session_next(store: Store) -> None:
@@ -51,16 +51,16 @@ async def test_what_was_recorded_is_there_for_whoever_opens_the_session_next(sto
 async def test_two_sessions_on_one_log_take_turns_and_lose_nothing(store: Store) -> None:
     one, other = await opened(store), await opened(store)
 
-    assert await one.record([said("a")]) == range(1)
-    assert await other.record([answered("b")]) == range(1, 2)
-    assert await one.record([said("c")]) == range(2, 3)
+    assert await one.record([user_message("a")]) == range(1)
+    assert await other.record([assistant_message("b")]) == range(1, 2)
+    assert await one.record([user_message("c")]) == range(2, 3)
 
-    assert (await other.prepare(16_000)).messages == [said("a"), answered("b"), said("c")]
+    assert (await other.prepare(16_000)).messages == [user_message("a"), assistant_message("b"), user_message("c")]
 
 
 async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_proved(store: Store) -> None:
     session = await opened(store)
-    for message in generated_session(240):
+    for message in generate_session(240):
         await session.record([message])
         if message["role"] == "user":
             request = await session.prepare(6_000, system="Be brief.", tools=[{"name": "read_file"}])
@@ -68,7 +68,7 @@ async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_p
             assert request.tokens.total <= 6_000
 
     again = await opened(store)
-    proofs = list(requests_of(await again.events()))
+    proofs = list(rebuilt_requests(await again.events()))
 
     assert len(proofs) > 10
     assert all(proof.is_same for proof in proofs)
@@ -91,8 +91,8 @@ async def test_a_truncation_is_in_the_log_only_where_something_was_left_out_and_
     store: Store,
 ) -> None:
     session = await opened(store, policy="copilot")
-    talk = [one for n in range(20) for one in (said(f"q{n} " + "word " * 50), answered("word " * 50))]
-    await session.record([*talk, said("now")])
+    talk = [one for n in range(20) for one in (user_message(f"q{n} " + "word " * 50), assistant_message("word " * 50))]
+    await session.record([*talk, user_message("now")])
 
     whole = await session.prepare(16_000)
     shorter = await session.prepare(2_000)
@@ -136,21 +136,21 @@ async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
     await session.record(TALK)
     request = await session.prepare(16_000, system=system, tools=tools)
 
-    proofs = list(requests_of(await (await opened(store)).events()))
+    proofs = list(rebuilt_requests(await (await opened(store)).events()))
 
     assert [proof.is_same for proof in proofs] == [True]
     assert (request.system, request.tools) == (system, tools)
 
 
 async def test_a_message_that_had_to_be_mended_is_proved_and_recognised(store: Store) -> None:
-    talk = [said("half a pair: \ud800"), answered("1"), said("two")]
+    talk = [user_message("half a pair: \ud800"), assistant_message("1"), user_message("two")]
     session = await opened(store)
     await session.sync(talk)
     await session.prepare(16_000)
 
     assert await session.sync(talk) == range(3, 3)
     await session.prepare(16_000)
-    assert [proof.is_same for proof in requests_of(await (await opened(store)).events())] == [True, True]
+    assert [proof.is_same for proof in rebuilt_requests(await (await opened(store)).events())] == [True, True]
 
 
 async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> None:
@@ -158,17 +158,24 @@ async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> Non
     await session.record(TALK)
     await session.prepare(16_000)
     events = list(await session.events())
-    events[0] = log.MessageAppended(format="openai-chat", native=said("forged"))
+    events[0] = log.MessageAppended(format="openai-chat", native=user_message("forged"))
 
-    assert [proof.is_same for proof in requests_of(events)] == [False]
+    assert [proof.is_same for proof in rebuilt_requests(events)] == [False]
 
 
 async def test_a_session_knows_what_its_model_costs_and_folds_when_the_cache_has_expired(store: Store) -> None:
     now = 1_700_000_000_000
     session = Session(
-        "c1", store=store, policy="default", model="claude-sonnet-4-5", compaction=Compaction(), clock=lambda: now
+        "c1",
+        store=store,
+        policy="default",
+        model="claude-sonnet-4-5",
+        compaction=CompactionOptions(),
+        clock=lambda: now,
     )
-    await session.record([one for _ in range(20) for one in (said("word " * 150), answered("word " * 150))][:-1])
+    await session.record(
+        [one for _ in range(20) for one in (user_message("word " * 150), assistant_message("word " * 150))][:-1]
+    )
 
     warm = [await session.prepare(13_000) for _ in range(2)][-1]
     now += 301_000
@@ -184,7 +191,7 @@ async def test_a_list_that_is_sent_again_changes_nothing_and_one_that_grew_bring
 
     assert await session.sync(TALK) == range(5)
     assert await session.sync(TALK) == range(5, 5)
-    assert await session.sync([*TALK, answered("3"), said("four")]) == range(5, 7)
+    assert await session.sync([*TALK, assistant_message("3"), user_message("four")]) == range(5, 7)
     assert len(session) == 7
 
 
@@ -192,9 +199,9 @@ async def test_a_list_that_differs_takes_back_what_it_does_not_have(store: Store
     session = await opened(store)
     await session.sync(TALK)
 
-    await session.sync([*TALK[:3], answered("two!")])
+    await session.sync([*TALK[:3], assistant_message("two!")])
 
-    assert (await session.prepare(16_000)).messages[:4] == [*TALK[:3], answered("two!")]
+    assert (await session.prepare(16_000)).messages[:4] == [*TALK[:3], assistant_message("two!")]
     assert len(session) == 6
     await session.undo()
     assert [entry.position for entry in session.history.context().shown()] == [0, 1, 2, 3, 4, 5]
@@ -202,9 +209,9 @@ async def test_a_list_that_differs_takes_back_what_it_does_not_have(store: Store
 
 async def test_a_client_that_goes_on_from_what_was_sent_is_understood(store: Store) -> None:
     session = await opened(store)
-    await session.record(generated_session(240))
+    await session.record(generate_session(240))
     request = await session.prepare(6_000)
-    reply, more = answered("Understood."), said("Go on.")
+    reply, more = assistant_message("Understood."), user_message("Go on.")
     await session.record([reply])
     before = len(session)
 
@@ -243,30 +250,30 @@ async def test_a_request_with_system_text_before_it_is_recorded_as_two(store: St
 
 async def test_the_messages_that_stand_are_those_a_client_would_hold(store: Store) -> None:
     session = await opened(store)
-    talk = generated_session(120)
+    talk = generate_session(120)
     await session.record(talk)
     await session.prepare(6_000)
     folded = await session.messages()
     await session.rewind(to=100)
     rewound = await session.messages()
     await session.clear()
-    await session.record([said("anew")])
+    await session.record([user_message("anew")])
 
     assert folded == talk
     assert rewound == talk[:100]
-    assert await session.messages() == [said("anew")]
+    assert await session.messages() == [user_message("anew")]
 
 
 async def test_another_session_beside_one_is_kept_in_the_same_way(store: Store) -> None:
     session = await opened(store)
-    await session.record([said("here")])
+    await session.record([user_message("here")])
 
     async with session.beside("other") as other:
-        await other.record([said("there")])
+        await other.record([user_message("there")])
 
         assert (other.id, other.policy, other.store) == ("other", session.policy, session.store)
-        assert await other.messages() == [said("there")]
-    assert await session.messages() == [said("here")]
+        assert await other.messages() == [user_message("there")]
+    assert await session.messages() == [user_message("here")]
 
 
 async def test_clear_rewind_undo_and_redo_change_what_is_shown_and_delete_nothing(store: Store) -> None:
@@ -274,14 +281,18 @@ async def test_clear_rewind_undo_and_redo_change_what_is_shown_and_delete_nothin
     await session.record(TALK)
 
     await session.rewind(to=2)
-    await session.record([said("other")])
-    assert (await session.prepare(16_000)).messages == [said("one"), answered("1"), said("other")]
+    await session.record([user_message("other")])
+    assert (await session.prepare(16_000)).messages == [
+        user_message("one"),
+        assistant_message("1"),
+        user_message("other"),
+    ]
     assert await session.undo()
     assert await session.redo()
     assert not await session.redo()
     await session.clear()
-    await session.record([said("anew")])
-    assert (await session.prepare(16_000)).messages == [said("anew")]
+    await session.record([user_message("anew")])
+    assert (await session.prepare(16_000)).messages == [user_message("anew")]
     assert len(session) == 7
 
 
@@ -294,7 +305,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
     await session.record(TALK)
 
     other = await session.fork("c2", at=3)
-    await other.record([answered("another way")])
+    await other.record([assistant_message("another way")])
 
     assert [entry.message.text for entry in other.history.entries] == ["one", "1", "two", "another way"]
     assert other.history.facts.parent == log.Forked(parent="c1", at=3)
@@ -308,7 +319,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
 
 async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store: Store) -> None:
     session = await opened(store)
-    await session.record([*generated_session(200), said("now")])
+    await session.record([*generate_session(200), user_message("now")])
     whole = len((await session.prepare(200_000)).messages)
 
     event = await session.compact(budget=200_000)
@@ -322,7 +333,9 @@ async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store:
 @pytest.mark.parametrize("name", ["default", "co-cli", "inkeep", "cowagent"])
 async def test_a_preset_that_does_not_insist_is_compacted_by_hand_without_a_model(store: Store, name: str) -> None:
     session = await opened(store, policy=name)
-    await session.record([one for n in range(30) for one in (said(f"q{n} " + "word " * 50), answered("word " * 50))])
+    await session.record(
+        [one for n in range(30) for one in (user_message(f"q{n} " + "word " * 50), assistant_message("word " * 50))]
+    )
 
     event = await session.compact(budget=16_000)
 
@@ -338,22 +351,22 @@ async def test_there_is_nothing_to_compact_in_an_empty_session(store: Store) -> 
 
 async def test_what_was_folded_is_recalled_byte_for_byte_and_nothing_before_a_clear(store: Store) -> None:
     session = await opened(store)
-    messages = generated_session(240)
+    messages = generate_session(240)
     await session.record(messages)
     await session.prepare(6_000)
 
     assert await session.recall(3, 30) == messages[3:30]
     await session.clear()
-    await session.record([said("anew")])
+    await session.record([user_message("anew")])
     with pytest.raises(MalformedInputError, match=r"there are messages \d+ to \d+"):
         await session.recall(3)
 
 
 async def test_a_huge_message_is_kept_once_and_comes_back_whole(store: Store) -> None:
-    huge = returned("x", "data " * 200_000)
+    huge = tool_result_message("x", "data " * 200_000)
     session = await opened(store)
-    await session.record([said("go"), called("x"), huge])
-    await (await opened(store, "c2")).record([said("go"), called("x"), huge])
+    await session.record([user_message("go"), tool_call_message("x"), huge])
+    await (await opened(store, "c2")).record([user_message("go"), tool_call_message("x"), huge])
 
     again = await opened(store)
 
@@ -363,14 +376,16 @@ async def test_a_huge_message_is_kept_once_and_comes_back_whole(store: Store) ->
 
 async def test_bills_correct_the_counting_for_the_next_session_too(store: Store) -> None:
     session = await opened(store)
-    await session.record([said("word " * 400)])
+    await session.record([user_message("word " * 400)])
     request = await session.prepare(16_000)
-    await session.record([answered("ok")], usage={"input_tokens": request.tokens.counted * 2, "output_tokens": 3})
-    await session.record([said("more")])
+    await session.record(
+        [assistant_message("ok")], usage={"input_tokens": request.tokens.counted * 2, "output_tokens": 3}
+    )
+    await session.record([user_message("more")])
 
     assert (await session.prepare(16_000)).tokens.provenance == "calibrated"
     other = await opened(store, "c2")
-    await other.record([said("word")])
+    await other.record([user_message("word")])
     assert (await other.prepare(16_000)).tokens.provenance == "calibrated"
 
 
@@ -379,8 +394,8 @@ async def test_bills_correct_the_counting_for_the_next_session_too(store: Store)
     [
         ("record", [[{"role": "robot"}]], {}, MalformedInputError),
         ("record", [["hello"]], {}, MalformedInputError),
-        ("record", [[said("x")]], {"format": "anthropic-messages"}, SettingsError),
-        ("record", [[said("x")]], {"usage": {"input_tokens": "many"}}, SettingsError),
+        ("record", [[user_message("x")]], {"format": "anthropic-messages"}, SettingsError),
+        ("record", [[user_message("x")]], {"usage": {"input_tokens": "many"}}, SettingsError),
         ("rewind", [], {"to": 99}, MalformedInputError),
         ("pin", [99], {}, MalformedInputError),
         ("recall", [99], {}, MalformedInputError),
@@ -414,13 +429,13 @@ async def moved(session: Session, move: str, number: int) -> Session:
     """Do one thing to a session, and return the one to go on with."""
     standing = [
         session.history.entries.native(entry.position or 0)
-        for entry in session.history.context().between(0, len(session))
+        for entry in session.history.context().entries_between(0, len(session))
     ]
-    work = [called(f"c{number}"), returned(f"c{number}", "out " * 60), answered("ok")]
+    work = [tool_call_message(f"c{number}"), tool_result_message(f"c{number}", "out " * 60), assistant_message("ok")]
     actions: dict[str, Callable[[], Any]] = {
-        "say": lambda: session.record([said(f"question {number} " + "word " * 60)]),
+        "say": lambda: session.record([user_message(f"question {number} " + "word " * 60)]),
         "answer": lambda: session.record(work),
-        "sync": lambda: session.sync([*standing[:-1], said(f"instead {number}")]),
+        "sync": lambda: session.sync([*standing[:-1], user_message(f"instead {number}")]),
         "prepare": lambda: session.prepare(1_000),
         "compact": lambda: session.compact(budget=1_000),
         "clear": session.clear,
@@ -440,13 +455,28 @@ async def moved(session: Session, move: str, number: int) -> Session:
 async def test_cowagent_goes_on_after_a_restart_with_the_words_of_its_last_three_turns(store: Store) -> None:
     session = await opened(store, policy="cowagent")
     for number in range(5):
-        await session.record([said(f"q{number}"), called(f"c{number}"), returned(f"c{number}", "x"), answered("ok")])
+        await session.record(
+            [
+                user_message(f"q{number}"),
+                tool_call_message(f"c{number}"),
+                tool_result_message(f"c{number}", "x"),
+                assistant_message("ok"),
+            ]
+        )
 
     again = await opened(store, policy="cowagent")
     once_more = await opened(store, policy="cowagent")
 
-    await again.record([said("q5")])
-    words = [said("q2"), answered("ok"), said("q3"), answered("ok"), said("q4"), answered("ok"), said("q5")]
+    await again.record([user_message("q5")])
+    words = [
+        user_message("q2"),
+        assistant_message("ok"),
+        user_message("q3"),
+        assistant_message("ok"),
+        user_message("q4"),
+        assistant_message("ok"),
+        user_message("q5"),
+    ]
     assert (await again.prepare(16_000)).messages == words
     assert [event.KIND for event in (await once_more.events())[20:22]] == [
         log.CompactionCompleted.KIND, log.TurnsReducedToText.KIND,
@@ -465,24 +495,24 @@ async def test_live_stored_and_replayed_are_one(moves: list[str]) -> None:
             continue
         stored: Session = await opened(session.store, session.id)
         assert await stored.events() == await session.events()
-        assert stored.history.context().shown() == session.history.context().shown()
-        assert all(proof.is_same for proof in requests_of(await stored.events()))
+        assert stored.history.context().visible_entries() == session.history.context().visible_entries()
+        assert all(proof.is_same for proof in rebuilt_requests(await stored.events()))
 
 
 async def test_a_session_that_was_closed_is_not_used_any_more_and_says_so() -> None:
     store = MemoryStore()
     session = await Session.open("gone", store=store)
-    await session.record([said("one"), answered("1")])
+    await session.record([user_message("one"), assistant_message("1")])
     await session.close()
 
     for attempt in (
-        session.record([said("two")]),
-        session.sync([said("one")]),
+        session.record([user_message("two")]),
+        session.sync([user_message("one")]),
         session.prepare(16_000),
         session.compact(),
         session.preview(),
-        session.recall(0),
-        session.shown(),
+        session.messages_at(0),
+        session.visible_messages(),
         session.messages(),
         session.events(),
         session.receipts(),
@@ -490,22 +520,22 @@ async def test_a_session_that_was_closed_is_not_used_any_more_and_says_so() -> N
         session.undo(),
         session.fork(),
         session.rename("two"),
-        session.catch_up(),
+        session.refresh(),
     ):
         with pytest.raises(SessionClosedError, match="session 'gone' was closed: open it again"):
             await attempt
     await session.close()
     assert await session.cancel_compaction() is False
     again = await Session.open("gone", store=store)
-    assert await again.recall(0, 2) == [said("one"), answered("1")]
+    assert await again.messages_at(0, 2) == [user_message("one"), assistant_message("1")]
 
 
 async def test_who_waits_for_a_turn_when_a_session_is_closed_does_not_get_it() -> None:
     store = MemoryStore()
     session = await Session.open("gone", store=store)
-    async with session._keeper.turn:
+    async with session._log.lock:
         closing = asyncio.create_task(session.close())
-        recording = asyncio.create_task(session.record([said("late")]))
+        recording = asyncio.create_task(session.record([user_message("late")]))
         await asyncio.sleep(0)
 
     await closing

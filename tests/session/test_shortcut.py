@@ -13,27 +13,34 @@ from hypothesis import strategies as st
 from holdfast import MalformedInputError, counter_for
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.history.ledger import render
-from holdfast.core.history.plain import as_json, from_json, unpacked
-from holdfast.core.history.state import State
+from holdfast.core.history.ledger import render_ledger
+from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json, unpack_positions
+from holdfast.core.history.state import HistorySnapshot
 from holdfast.errors import NotInMemoryError, PendingToolCallsError
 from holdfast.session.scrub import scrub
 from holdfast.session.session import Session
-from holdfast.session.snapshot import opened_shortcut
+from holdfast.session.snapshot import decode_snapshot
 from holdfast.stores.base import Snapshot
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.testing.models import ScriptedModel
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
 T = TypeVar("T")
 COUNTER = counter_for("gpt-5")
 POSITIONS = st.integers(0, 12)
 MESSAGES = [
-    said("always use tabs in src/a.py"), answered("done with src/b.py"), called("a"), returned("a", "Error: no " * 40),
-    told("be brief"), said("more of docs/c.md"), said("half \ud800 of a pair"),
+    user_message("always use tabs in src/a.py"), assistant_message("done with src/b.py"),
+    tool_call_message("a"), tool_result_message("a", "Error: no " * 40),
+    system_message("be brief"), user_message("more of docs/c.md"), user_message("half \ud800 of a pair"),
 ]  # fmt: skip
 
 
@@ -71,7 +78,9 @@ class Reading:
     """A history without its past, and the log from which that can be read."""
 
     def __init__(self, live: History, events: list[log.Event]) -> None:
-        self.history = History.resumed(from_json(State, as_json(live.state())), format_named)
+        self.history = History.from_snapshot(
+            from_snapshot_json(HistorySnapshot, to_snapshot_json(live.snapshot())), format_named
+        )
         self.events = events
 
     def asked(self, question: Callable[[History], T]) -> T:
@@ -86,15 +95,16 @@ class Reading:
             self.history = History.replay(self.events, format_named)
         spoken = [event for event in self.events if isinstance(event, log.MessageAppended)]
         for position in positions:
-            self.history.read(position, spoken[position])
+            self.history.load_message(position, spoken[position])
 
 
 def seen(history: History, scope: str) -> object:
     shown = history.projection(COUNTER, scope)
     return (
-        shown.entries, shown.sums, shown.sent, shown.newest_prompt, history.facts, history.can_undo, history.can_redo,
-        history.format, history.systems, history.prompts, history.said_in, history.scopes,
-        render(history.ledger(scope, len(history)), 500, COUNTER),
+        shown.entries, shown.cumulative_tokens, shown.answered_tokens, shown.newest_prompt,
+        history.session_state, history.can_undo, history.can_redo,
+        history.format, history.system_positions, history.prompt_positions, history.message_scopes, history.scopes,
+        render_ledger(history.ledger(scope, len(history)), 500, COUNTER),
     )  # fmt: skip
 
 
@@ -128,7 +138,7 @@ def test_going_on_from_a_state_is_going_on_from_the_log(
 
 async def long_session(store: MemoryStore | SqliteStore, steps: int = 120) -> Session:
     session = await Session.open("long", store=store, model="gpt-5")
-    talk = generated_session(4 * steps)
+    talk = generate_session(4 * steps)
     for start in range(0, 4 * steps, 4):
         await session.record(talk[start : start + 4])
         with suppress(PendingToolCallsError):
@@ -146,19 +156,19 @@ async def test_a_closed_session_is_opened_without_reading_its_past(tmp_path: Pat
     request = await again.prepare(4_000)
 
     assert len(again) == len(session) == 480
-    assert again.history.entries.unread > 300
+    assert again.history.entries.missing_count > 300
     assert request.messages == before.messages
     assert (await again.events())[: len(events)] == events
-    assert await again.recall(0, 480) == generated_session(480)
-    assert again.history.entries.unread == 0
+    assert await again.messages_at(0, 480) == generate_session(480)
+    assert again.history.entries.missing_count == 0
     await store.close()
 
 
 async def test_whatever_reaches_back_reads_what_it_needs() -> None:
     store = MemoryStore()
     session = await long_session(store)
-    await session._keeper.keep_shortcut()
-    await session.record([said("and now?")])
+    await session._log.save_snapshot()
+    await session.record([user_message("and now?")])
 
     def reopened() -> Any:
         return Session.open("long", store=store, model="gpt-5")
@@ -168,19 +178,19 @@ async def test_whatever_reaches_back_reads_what_it_needs() -> None:
     assert [entry.position for entry in await rewound.shown()] == list(range(10))
     assert await rewound.undo()
     synced = await reopened()
-    assert await synced.sync([*generated_session(480), said("and now?")]) == range(481, 481)
+    assert await synced.sync([*generate_session(480), user_message("and now?")]) == range(481, 481)
     forked = await (await reopened()).fork("other", at=3)
-    assert await forked.recall(0, 3) == generated_session(480)[:3]
+    assert await forked.recall(0, 3) == generate_session(480)[:3]
     compacted = await reopened()
     assert (await compacted.compact(budget=4_000)).success
     await compacted.close()
     names = " ".join(item.text for item in compacted.history.ledger(log.MAIN, len(compacted)).ranked(20))
     writer = ScriptedModel(iter(lambda: f"Done so far [#3]: {names}. Next: go on.", None))
-    again = await Session.open("long", store=store, model="gpt-5", summariser=writer)
-    assert again.history.entries.unread > 300
-    await again.record([answered("ok"), *generated_session(40)])
+    again = await Session.open("long", store=store, model="gpt-5", summarizer=writer)
+    assert again.history.entries.missing_count > 300
+    await again.record([assistant_message("ok"), *generate_session(40)])
     assert (await again.compact(budget=4_000)).success
-    assert len(writer.asks) > 0
+    assert len(writer.prompts) > 0
 
 
 async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
@@ -195,7 +205,7 @@ async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
 
     kinds = (log.CompactionCompleted, log.OutputsOffloaded)
     assert changes == sum(isinstance(event, kinds) for event in events) > 8
-    assert [entry.position for entry in await again.shown()] == list(range(480))
+    assert [entry.position for entry in await again.visible_messages()] == list(range(480))
     assert not await again.undo()
 
 
@@ -204,7 +214,7 @@ async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, ha
     path = tmp_path / "chats.db"
     store = SqliteStore(path)
     session = await long_session(store, 30)
-    before = await session.shown()
+    before = await session.visible_messages()
     await session.close()
     await store.close()
     kept = sqlite3.connect(path)
@@ -221,8 +231,8 @@ async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, ha
 
     again = await Session.open("long", store=store, model="gpt-5")
 
-    assert again.history.entries.unread == 0
-    assert await again.shown() == before
+    assert again.history.entries.missing_count == 0
+    assert await again.visible_messages() == before
     await again.close()
     await store.close()
 
@@ -230,7 +240,7 @@ async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, ha
 async def test_a_scrubbed_secret_does_not_come_back_by_a_shortcut() -> None:
     store = MemoryStore()
     session = await long_session(store, 30)
-    await session.record([said("the password is hunter-two-hunter")])
+    await session.record([user_message("the password is hunter-two-hunter")])
     await session.prepare(4_000)
     await scrub(store, "long", "hunter-two-hunter", time_ms=1)
     await session.close()
@@ -244,13 +254,13 @@ async def test_a_long_running_session_leaves_shortcuts_on_its_way() -> None:
     store = MemoryStore()
     session = await Session.open("long", store=store)
     for _ in range(21):
-        await session.record([said("word")] * 100)
+        await session.record([user_message("word")] * 100)
 
     snapshot = await store.get_snapshot("long")
 
     assert snapshot is not None
     assert snapshot.length == 2_000
-    shortcut = opened_shortcut(snapshot.data)
+    shortcut = decode_snapshot(snapshot.data)
     assert shortcut is not None
-    assert list(unpacked(shortcut.places)) == list(range(2_000))
-    assert opened_shortcut(Snapshot(1, b"x").data) is None
+    assert list(unpack_positions(shortcut.log_positions)) == list(range(2_000))
+    assert decode_snapshot(Snapshot(1, b"x").data) is None

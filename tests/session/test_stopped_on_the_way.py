@@ -8,10 +8,10 @@ import pytest
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
 from holdfast.session import log
-from holdfast.session.owners import LIVE
+from holdfast.session.owners import HELD_HERE
 from holdfast.session.scrub import scrub
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 
 
 class Halting(MemoryStore):
@@ -40,41 +40,41 @@ class Halting(MemoryStore):
 async def test_who_is_stopped_between_two_pages_of_news_takes_in_all_of_them_the_next_time(
     monkeypatch: pytest.MonkeyPatch, reads: int, error: BaseException
 ) -> None:
-    monkeypatch.setattr(log, "PAGE", 2)
+    monkeypatch.setattr(log, "RECORDS_PER_PAGE", 2)
     store = Halting()
     session, other = await Session.open("s", store=store), await Session.open("s", store=store)
-    talk = [(answered if number % 2 else said)(f"message {number}") for number in range(5)]
+    talk = [(assistant_message if number % 2 else user_message)(f"message {number}") for number in range(5)]
     await other.record(talk)
 
     store.reads_left, store.error = reads, error
     with pytest.raises(type(error)):
-        await session.catch_up()
+        await session.refresh()
 
-    assert await session.record([answered("6")]) == range(5, 6)
-    assert await session.recall(0, 6) == [*talk, answered("6")]
+    assert await session.record([assistant_message("6")]) == range(5, 6)
+    assert await session.messages_at(0, 6) == [*talk, assistant_message("6")]
     assert session.damage == []
 
 
 async def test_a_session_stopped_while_it_reads_a_scrubbed_log_forgets_the_secret_the_next_time() -> None:
     store = Halting()
     session = await Session.open("s", store=store)
-    await session.record([said("the word is swordfish"), answered("ok"), said("go on")])
+    await session.record([user_message("the word is swordfish"), assistant_message("ok"), user_message("go on")])
     await scrub(store, "s", "swordfish", time_ms=0)
 
     store.reads_left = 2
     with pytest.raises(StoreUnavailableError):
-        await session.catch_up()
+        await session.refresh()
     spoken = session.history.format
     request = await session.prepare(16_000)
 
     assert spoken == "openai-chat"
-    assert request.messages == [said("the word is [scrubbed]"), answered("ok"), said("go on")]
+    assert request.messages == [user_message("the word is [scrubbed]"), assistant_message("ok"), user_message("go on")]
 
 
 async def test_an_agent_that_could_not_be_told_its_task_is_not_at_work_for_ever() -> None:
     store = Halting()
     session = await Session.open("s", store=store)
-    await session.record([said("fix the build")])
+    await session.record([user_message("fix the build")])
 
     store.writes_left = 2
     with pytest.raises(StoreUnavailableError):
@@ -84,4 +84,4 @@ async def test_an_agent_that_could_not_be_told_its_task_is_not_at_work_for_ever(
         await child.answer("they pass")
 
     assert [one.state for one in await session.delegations()] == ["abandoned", "answered"]
-    assert [owner for owner in LIVE if owner in session.history.facts.delegates.values()] == []
+    assert [owner for owner in HELD_HERE if owner in session.history.session_state.running_delegates.values()] == []

@@ -14,14 +14,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast.core.history.events import Breakdown, CompactionCompleted, CompactionStarted, Usage
-from holdfast.session.telemetry import Telemetry, flush
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, TokenBreakdown, Usage
+from holdfast.session.telemetry import Telemetry, flush_spans
 
 SECRET = "the words of a person"
 BEGUN = CompactionStarted(
     trigger="manual",
     stop=40,
-    tokens=Breakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90),
+    tokens=TokenBreakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90),
     custom_instructions=SECRET,
 )
 DONE = CompactionCompleted(
@@ -77,7 +77,7 @@ class Watch:
         self.telemetry = Telemetry(tracer_provider=tracers, meter_provider=self.meters)
 
     def spans(self) -> list[ReadableSpan]:
-        assert flush(30)
+        assert flush_spans(30)
         return list(self.exporter.get_finished_spans())
 
     def metrics(self) -> dict[str, list[tuple[Mapping[str, Any], float]]]:
@@ -166,7 +166,7 @@ def test_a_call_for_a_summary_is_told_from_a_persons_turn_and_belongs_to_its_com
 
     with watch.telemetry.compaction_started("c1", BEGUN) as span:
         with watch.telemetry.summary_call("c1", "gpt-5-mini", provider="openai") as call:
-            call.answered(DONE.usage, model="gpt-5-mini-2025", response_id="resp_1")
+            call.record_reply(DONE.usage, model="gpt-5-mini-2025", response_id="resp_1")
         watch.telemetry.compaction_completed("c1", DONE, span=span)
 
     inner, outer = watch.spans()
@@ -285,9 +285,9 @@ def test_a_broken_provider_hurts_nobody(sound: tuple[str, ...]) -> None:
     telemetry = Telemetry(tracer_provider=broken, meter_provider=broken)
 
     with telemetry.compaction_started("c1", BEGUN) as span, telemetry.summary_call("c1", "m") as call:
-        call.answered(DONE.usage)
+        call.record_reply(DONE.usage)
         telemetry.compaction_completed("c1", DONE, span=span)
-    assert flush(30)
+    assert flush_spans(30)
 
 
 def test_where_spans_are_broken_metrics_are_not() -> None:
@@ -305,7 +305,7 @@ def test_a_broken_exporter_hurts_nobody(caplog: pytest.LogCaptureFixture) -> Non
 
     whole(watch)
 
-    assert flush(30)
+    assert flush_spans(30)
     assert "Exception while exporting Span" in caplog.text
 
 
@@ -322,11 +322,11 @@ def test_an_exporter_that_hangs_keeps_nobody_waiting() -> None:
 
     for _ in range(1_000):
         whole(watch)
-    is_through = flush(0.05)
+    is_through = flush_spans(0.05)
     release.set()
 
     assert not is_through
-    assert flush(30)
+    assert flush_spans(30)
     assert 200 < len(exported) < 300
 
 
@@ -335,7 +335,7 @@ def test_without_opentelemetry_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
     telemetry = Telemetry()
 
     with telemetry.compaction_started("c1", BEGUN) as span, telemetry.summary_call("c1", "m") as call:
-        call.answered(DONE.usage)
+        call.record_reply(DONE.usage)
         telemetry.compaction_completed("c1", DONE, span=span)
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from holdfast import Session, validate
 from holdfast.core.history import events as log
-from holdfast.models.base import Ask
+from holdfast.models.base import SummaryPrompt
 from holdfast.session.request import PreparedRequest
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 
 COMPACTIONS = 10
 CONSTRAINTS = (
@@ -24,15 +24,15 @@ CONSTRAINTS = (
     "Always answer in British English.",
     "Do not add a dependency to requirements-prod.txt.",
 )
-PLANTED: list[Json] = [
-    said(f"We migrate invoices of customer CUST-48213 to the new schema. {CONSTRAINTS[0]} {CONSTRAINTS[1]}"),
-    called("p1", arguments={"path": "services/billing/migrations/0042_split_totals.sql"}),
-    returned("p1", "-- checksum 9f3b1c7e44\nALTER TABLE invoices ADD COLUMN vat_rate numeric(5,4);"),
-    answered("We decided to backfill in batches of 7350 rows, on port 55437, under ticket OPS-7719."),
-    said(f"Fine. The staging host is db-stage-17.internal. {CONSTRAINTS[2]}"),
-    called("p2", name="run", arguments={"command": "psql -h db-stage-17.internal -p 55437 -f check.sql"}),
-    returned("p2", "ERROR 23505: duplicate key value violates unique constraint uq_invoice_no_8817"),
-    answered("The run failed; the offending row is 3d6f0a52-8c1e-4b7f-9e55-71c2ab90de13."),
+PLANTED: list[JsonMessage] = [
+    user_message(f"We migrate invoices of customer CUST-48213 to the new schema. {CONSTRAINTS[0]} {CONSTRAINTS[1]}"),
+    tool_call_message("p1", arguments={"path": "services/billing/migrations/0042_split_totals.sql"}),
+    tool_result_message("p1", "-- checksum 9f3b1c7e44\nALTER TABLE invoices ADD COLUMN vat_rate numeric(5,4);"),
+    assistant_message("We decided to backfill in batches of 7350 rows, on port 55437, under ticket OPS-7719."),
+    user_message(f"Fine. The staging host is db-stage-17.internal. {CONSTRAINTS[2]}"),
+    tool_call_message("p2", name="run", arguments={"command": "psql -h db-stage-17.internal -p 55437 -f check.sql"}),
+    tool_result_message("p2", "ERROR 23505: duplicate key value violates unique constraint uq_invoice_no_8817"),
+    assistant_message("The run failed; the offending row is 3d6f0a52-8c1e-4b7f-9e55-71c2ab90de13."),
 ]
 FACTS = (
     *CONSTRAINTS,
@@ -51,23 +51,27 @@ NAME = re.compile(r"[\w./-]*\d[\w./-]*\w|[\w-]+(?:/[\w.-]+)+")
 RULE = re.compile(r"(?:Never|Always|Do not) [^.]+\.(?:txt\.)?")
 
 
-def plausible(ask: Ask) -> str:
+def plausible(ask: SummaryPrompt) -> str:
     """Return what a fair model might write: the rules, and the names it sees most."""
     rules = dict.fromkeys(RULE.findall(ask.text))
     names = islice(dict.fromkeys(NAME.findall(ask.text)), 24)
     return "\n".join(["Intent: go on with the work.", *rules, f"Files and names: {', '.join(names)}."])
 
 
-def forgetful(_: Ask) -> str:
+def forgetful(_: SummaryPrompt) -> str:
     """Return what a poor model writes."""
     return "The user and the assistant worked on some files. Most of it went well, and work goes on."
 
 
-def turns() -> Iterator[Json]:
+def turns() -> Iterator[JsonMessage]:
     """Yield the messages of coding sessions without end, in which nobody sets a rule."""
     for seed in count(1):
-        for message in generated_session(200, seed=seed)[1:-1]:
-            yield said(str(message["content"]).replace("never", "seldom")) if message["role"] == "user" else message
+        for message in generate_session(200, seed=seed)[1:-1]:
+            yield (
+                user_message(str(message["content"]).replace("never", "seldom"))
+                if message["role"] == "user"
+                else message
+            )
 
 
 async def compactions(session: Session) -> list[log.CompactionCompleted]:
@@ -97,7 +101,7 @@ async def conversed(session: Session, clock: SimulatedClock, budget: int) -> lis
 async def recalled(session: Session, fact: str) -> bool:
     """Return whether the first hit of a search, recalled, says it."""
     (hit, *_) = await session.store.search(fact, session=session.id)
-    return fact in json.dumps(await session.recall(hit.position))
+    return fact in json.dumps(await session.messages_at(hit.position))
 
 
 def shows(request: PreparedRequest, fact: str) -> bool:
@@ -108,12 +112,12 @@ def shows(request: PreparedRequest, fact: str) -> bool:
     ("writer", "budget"), [(plausible, 4_000), (forgetful, 4_000), (None, 4_000), (plausible, 16_000)]
 )
 async def test_ten_compactions_keep_every_fact_in_view_or_one_recall_away(
-    writer: Callable[[Ask], str] | None, budget: int
+    writer: Callable[[SummaryPrompt], str] | None, budget: int
 ) -> None:
     clock = SimulatedClock()
     model = ScriptedModel(iter(lambda: writer, None), sleep=clock.sleep) if writer else None
     async with Session.open(
-        "ten", store=MemoryStore(), model="gpt-5", summariser=model, clock=clock.time_ms
+        "ten", store=MemoryStore(), model="gpt-5", summarizer=model, clock=clock.time_ms
     ) as session:
         made = await conversed(session, clock, budget)
 
@@ -122,7 +126,7 @@ async def test_ten_compactions_keep_every_fact_in_view_or_one_recall_away(
         assert [(n, rule) for n, request in enumerate(made) for rule in CONSTRAINTS if not shows(request, rule)] == []
         assert [found for request in made if (found := validate(request.messages, "openai"))] == []
         assert [request.tokens.total for request in made if request.tokens.total > budget] == []
-        assert [request.number for request in requests_of(await session.events()) if not request.is_same] == []
+        assert [request.number for request in rebuilt_requests(await session.events()) if not request.is_same] == []
         authors = [fold.by_model for fold in await compactions(session)]
         assert (len(authors), "scripted" in authors) == (COMPACTIONS, writer is plausible)
-        assert await session.recall(0, len(PLANTED)) == PLANTED
+        assert await session.messages_at(0, len(PLANTED)) == PLANTED

@@ -10,18 +10,18 @@ from holdfast import SettingsError
 from holdfast.core.history import events as log
 from holdfast.core.history.records import to_record
 from holdfast.errors import MalformedInputError, StoreUnavailableError
-from holdfast.session.blobs import LOST
+from holdfast.session.blobs import LOST_MESSAGE_TEXT
 from holdfast.session.scrub import TOMBSTONE, scrub
 from holdfast.session.session import Session
-from holdfast.session.transfer import bring_in, outgoing, records_of
-from holdfast.session.verify import requests_of
-from holdfast.stores.base import Record, Store
-from holdfast.stores.jsonl import export_lines, load_file, loaded
+from holdfast.session.transfer import export_records, import_session, records_from_file
+from holdfast.session.verify import rebuilt_requests
+from holdfast.stores.base import JsonRecord, Store
+from holdfast.stores.jsonl import export_lines, load_bytes, load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.sessions import generated_session
-from holdfast.testing.store_contract import NOW
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.sessions import generate_session
+from holdfast.testing.store_contract import NOW_MS
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 SECRET = 'sk-proj-"Ab1\\2cde3'
@@ -34,38 +34,40 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.close()
 
 
-def message(text: str) -> Record:
-    return to_record(log.MessageAppended(format="openai-chat", native=said(text)))
+def message(text: str) -> JsonRecord:
+    return to_record(log.MessageAppended(format="openai-chat", native=user_message(text)))
 
 
 async def test_a_session_is_the_same_after_export_and_import(store: Store) -> None:
     session: Session = await Session.open("c1", store=store, model="gpt-5")
-    await session.record([*generated_session(120), said("x" * 40_000)])
+    await session.record([*generate_session(120), user_message("x" * 40_000)])
     await session.prepare(24_000, system="Be brief.")
-    lines = export_lines("c1", "Parser", [stored async for stored in outgoing(store, "c1")])
-    found = loaded("".join(lines).encode())
+    lines = export_lines("c1", "Parser", [stored async for stored in export_records(store, "c1")])
+    found = load_bytes("".join(lines).encode())
 
     other = MemoryStore()
-    arrived = await bring_in(other, "c2", records_of(found.conversations[0], NOW), name=found.conversations[0].name)
+    arrived = await import_session(
+        other, "c2", records_from_file(found.conversations[0], NOW_MS), name=found.conversations[0].name
+    )
     again: Session = await Session.open("c2", store=other)
 
     assert await again.events() == await session.events()
-    assert [proof.is_same for proof in requests_of(await again.events())] == [True]
+    assert [proof.is_same for proof in rebuilt_requests(await again.events())] == [True]
     assert (arrived.messages, arrived.refused, (await other.sessions())[0].name) == (len(session), [], "Parser")
     assert [stored.time_ms for stored in await other.read("c2")] == [s.time_ms for s in await store.read("c1")]
     assert len(await other.search("x" * 40_000)) == len(await store.search("x" * 40_000))
 
 
 async def test_a_record_that_cannot_be_opened_leaves_a_notice_where_a_message_stood(store: Store) -> None:
-    broken: Record = {"type": "message.appended", "schema": 1, "data": {"format": "openai-chat", "native": {}}}
+    broken: JsonRecord = {"type": "message.appended", "schema": 1, "data": {"format": "openai-chat", "native": {}}}
     pinned = to_record(log.Pinned(position=99))
     records = [message("one"), broken, message("two"), pinned, to_record(log.Pinned(position=2))]
 
-    arrived = await bring_in(store, "c1", [(line, NOW, record) for line, record in enumerate(records, 1)])
+    arrived = await import_session(store, "c1", [(line, NOW_MS, record) for line, record in enumerate(records, 1)])
     session: Session = await Session.open("c1", store=store)
 
-    assert [entry.message.text for entry in session.history.entries] == ["one", LOST, "two"]
-    assert session.history.facts.pins == {2}
+    assert [entry.message.text for entry in session.history.entries] == ["one", LOST_MESSAGE_TEXT, "two"]
+    assert session.history.session_state.pins == {2}
     assert [line for line, _ in arrived.refused] == [2, 4]
     assert session.damage == []
 
@@ -73,31 +75,38 @@ async def test_a_record_that_cannot_be_opened_leaves_a_notice_where_a_message_st
 async def test_what_a_newer_program_wrote_is_kept_and_only_read(store: Store) -> None:
     found = load_file(CORPUS / "newer_schema.jsonl")
 
-    arrived = await bring_in(store, "c1", records_of(found.conversations[0], NOW))
+    arrived = await import_session(store, "c1", records_from_file(found.conversations[0], NOW_MS))
     session: Session = await Session.open("c1", store=store)
 
     assert (arrived.is_read_only, arrived.newest_schema, arrived.records) == (True, 7, 2)
     assert [entry.message.text for entry in session.history.entries] == ["one"]
     with pytest.raises(StoreUnavailableError, match="only reads it; update Holdfast"):
-        await session.record([said("more")])
+        await session.record([user_message("more")])
 
 
 async def test_a_session_that_is_there_is_not_written_over_and_nothing_is_nothing(store: Store) -> None:
-    await bring_in(store, "c1", [(1, NOW, message("one"))])
+    await import_session(store, "c1", [(1, NOW_MS, message("one"))])
 
     with pytest.raises(SettingsError, match="already there"):
-        await bring_in(store, "c1", [(1, NOW, message("two"))])
+        await import_session(store, "c1", [(1, NOW_MS, message("two"))])
     with pytest.raises(MalformedInputError):
-        await bring_in(store, "c2", [])
+        await import_session(store, "c2", [])
 
     assert [info.id for info in await store.sessions()] == ["c1"]
 
 
 async def leaky(store: Store, name: str = "c1") -> Any:
     session: Session = await Session.open(name, store=store, model="gpt-5")
-    call = called("a", arguments={"key": SECRET, SECRET: 1})
-    await session.record([said(f"use {SECRET} please"), call, returned("a", "out " * 9_000 + SECRET), answered("ok")])
-    await session.record([said("clean")])
+    call = tool_call_message("a", arguments={"key": SECRET, SECRET: 1})
+    await session.record(
+        [
+            user_message(f"use {SECRET} please"),
+            call,
+            tool_result_message("a", "out " * 9_000 + SECRET),
+            assistant_message("ok"),
+        ]
+    )
+    await session.record([user_message("clean")])
     await session.prepare(16_000, system=f"The key is {SECRET}.")
     return session
 
@@ -105,9 +114,9 @@ async def leaky(store: Store, name: str = "c1") -> Any:
 async def test_a_scrubbed_secret_stands_nowhere_and_the_log_says_so(store: Store) -> None:
     await leaky(store)
 
-    done = await scrub(store, "c1", SECRET, time_ms=NOW)
+    done = await scrub(store, "c1", SECRET, time_ms=NOW_MS)
     session: Session = await Session.open("c1", store=store)
-    kept = [stored.record async for stored in outgoing(store, "c1")]
+    kept = [stored.record async for stored in export_records(store, "c1")]
 
     assert (done.positions[:3], done.count >= 5, done.elsewhere) == ((0, 1, 2), True, ())
     assert "Ab1" not in str(kept)
@@ -115,7 +124,7 @@ async def test_a_scrubbed_secret_stands_nowhere_and_the_log_says_so(store: Store
     assert (await session.events())[-1] == log.SessionScrubbed(positions=done.positions, count=done.count)
     assert await store.search("ab1") == []
     assert [hit.position for hit in await store.search("please")] == [0]
-    proofs = list(requests_of(await session.events()))
+    proofs = list(rebuilt_requests(await session.events()))
     assert [(proof.is_same, proof.is_scrubbed) for proof in proofs] == [(False, True)]
     if isinstance(store, SqliteStore):
         await store.close()
@@ -125,8 +134,8 @@ async def test_a_scrubbed_secret_stands_nowhere_and_the_log_says_so(store: Store
 async def test_a_session_that_is_open_forgets_a_secret_too(store: Store) -> None:
     session = await leaky(store)
 
-    await scrub(store, "c1", SECRET, time_ms=NOW)
-    await session.record([said("go on")])
+    await scrub(store, "c1", SECRET, time_ms=NOW_MS)
+    await session.record([user_message("go on")])
     request = await session.prepare(16_000)
 
     assert "Ab1" not in str(request.messages)
@@ -137,7 +146,7 @@ async def test_other_sessions_that_hold_it_are_named_and_their_content_stays(sto
     session = await leaky(store)
     await session.fork("c2")
 
-    done = await scrub(store, "c1", SECRET, time_ms=NOW)
+    done = await scrub(store, "c1", SECRET, time_ms=NOW_MS)
 
     assert done.elsewhere == ("c2",)
     assert SECRET in (await Session.open("c2", store=store)).history.entries[2].message.results[0].text
@@ -148,7 +157,7 @@ async def test_a_text_that_would_break_the_log_is_refused_or_found_in_words_only
     await leaky(store)
 
     try:
-        done = await scrub(store, "c1", text, time_ms=NOW)
+        done = await scrub(store, "c1", text, time_ms=NOW_MS)
     except SettingsError:
         assert await store.length("c1") == 8
     else:
@@ -161,11 +170,11 @@ async def test_a_text_that_would_break_the_log_is_refused_or_found_in_words_only
 async def test_a_policy_with_a_retention_deletes_what_has_expired_when_a_session_is_opened(store: Store) -> None:
     day_ms = 86_400_000
     for number, name in enumerate(["new", "old", "own"]):
-        await bring_in(store, name, [(1, NOW - number * 31 * day_ms, message("one"))])
+        await import_session(store, name, [(1, NOW_MS - number * 31 * day_ms, message("one"))])
 
-    await Session.open("own", store=store, policy="default", clock=lambda: NOW)
+    await Session.open("own", store=store, policy="default", clock=lambda: NOW_MS)
     assert len(await store.sessions()) == 3
-    await Session.open("own", store=store, policy="cowagent", clock=lambda: NOW)
+    await Session.open("own", store=store, policy="cowagent", clock=lambda: NOW_MS)
 
     assert sorted(info.id for info in await store.sessions()) == ["new", "own"]
 
@@ -174,6 +183,6 @@ async def test_a_secret_in_the_name_of_a_session_goes_too(store: Store) -> None:
     await leaky(store)
     await store.rename("c1", f"about {SECRET}")
 
-    await scrub(store, "c1", SECRET, time_ms=NOW)
+    await scrub(store, "c1", SECRET, time_ms=NOW_MS)
 
     assert (await store.sessions())[0].name == f"about {TOMBSTONE}"

@@ -18,16 +18,16 @@ import sys
 from contextlib import suppress
 
 from holdfast import HoldfastError, Session
-from holdfast.testing.chat import Json, said
+from holdfast.testing.chat import JsonMessage, user_message
 
 SIZES = (100, 40, 2_000, 9_000)
 """Bytes of noise in a message, in turns; one with the most is kept apart as a blob."""
 
 
-def numbered(name: str, number: int) -> Json:
+def numbered(name: str, number: int) -> JsonMessage:
     """Return a message that cannot be made much smaller, so that it takes its room on a disk."""
     noise = random.Random(f"{name} {number}").randbytes(SIZES[number % len(SIZES)])
-    return said(f"{name} {number} {noise.hex()}")
+    return user_message(f"{name} {number} {noise.hex()}")
 
 
 def limit_files(max_bytes: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import said
+from holdfast.testing.chat import user_message
 
 DISK_BYTES = 2_000_000
 BALLAST_BYTES = 400_000
@@ -45,7 +45,7 @@ async def recorded(url: str) -> dict[int, Any]:
     """Return every message of the log by its position, as somebody who opens it now sees them."""
     async with Session.open("shared", store=url) as session:
         assert session.damage == []
-        return dict(enumerate(await session.recall(0, len(session)))) if len(session) else {}
+        return dict(enumerate(await session.messages_at(0, len(session)))) if len(session) else {}
 
 
 async def goes_on(writer: Any, path: Path, problem: str, make_room: Callable[[], object]) -> None:
@@ -88,13 +88,13 @@ async def test_a_writer_that_is_killed_on_a_full_disk_has_lost_nothing(small_dis
     assert await recorded(url) == writer.acknowledged
     async with Session.open("shared", store=url) as session:
         length = len(session)
-        assert await session.record([said("after")]) == range(length, length + 1)
+        assert await session.record([user_message("after")]) == range(length, length + 1)
 
 
 async def test_a_log_that_cannot_be_opened_for_want_of_room_says_so(small_disk: Path) -> None:
     url = f"sqlite:///{small_disk}/chats.db"
     async with Session.open("shared", store=url) as session:
-        await session.record([said("one"), said("two")])
+        await session.record([user_message("one"), user_message("two")])
     fill(small_disk)
 
     with pytest.raises(StoreUnavailableError) as refusal:
@@ -102,7 +102,7 @@ async def test_a_log_that_cannot_be_opened_for_want_of_room_says_so(small_disk: 
     os.truncate(small_disk / "rest", 0)
 
     assert refusal.value.problem == FULL
-    assert await recorded(url) == {0: said("one"), 1: said("two")}
+    assert await recorded(url) == {0: user_message("one"), 1: user_message("two")}
 
 
 async def test_a_file_that_cannot_be_made_for_want_of_room_is_not_left_half_made(small_disk: Path) -> None:

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from holdfast import HoldfastError, MalformedInputError, convert, validate
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import StoredRecord
-from holdfast.stores.files import write_private
-from holdfast.stores.jsonl import Loaded, Loss, export_lines, load_file, loaded
-from holdfast.testing.store_contract import NOW, said
+from holdfast.stores.files import write_private_lines
+from holdfast.stores.jsonl import LoadedFile, UnreadableLine, export_lines, load_bytes, load_file
+from holdfast.testing.store_contract import NOW_MS, message_record
 from holdfast.wire.formats import format_named
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 
 
-def texts(found: Loaded) -> list[object]:
+def texts(found: LoadedFile) -> list[object]:
     return [record["data"]["native"]["content"] for _, _, record in found.conversations[0].records]  # type: ignore[index]
 
 
 def test_an_export_comes_back_to_the_letter() -> None:
     odd = {"type": "x.y", "schema": 1, "data": {"text": 'a\u2028b\x00\n"\ud800'}}
-    records = [StoredRecord(0, NOW, said("one")), StoredRecord(1, NOW + 1, odd)]
+    records = [StoredRecord(0, NOW_MS, message_record("one")), StoredRecord(1, NOW_MS + 1, odd)]
 
-    found = loaded("".join(export_lines("c1", "Parser", records)).encode())
+    found = load_bytes("".join(export_lines("c1", "Parser", records)).encode())
 
     assert (found.source, found.session, found.conversations[0].name) == ("holdfast", "c1", "Parser")
-    assert found.conversations[0].records == [(2, NOW, said("one")), (3, NOW + 1, odd)]
+    assert found.conversations[0].records == [(2, NOW_MS, message_record("one")), (3, NOW_MS + 1, odd)]
     assert (found.losses, found.notes) == ([], [])
 
 
@@ -64,7 +64,7 @@ def test_a_line_torn_in_the_middle_of_a_file_costs_that_line_only() -> None:
     lines = [json.dumps({"role": "user", "content": str(number)}) for number in range(5)]
     lines[2] = lines[2][:-4]
 
-    found = loaded("\n".join(lines).encode())
+    found = load_bytes("\n".join(lines).encode())
 
     assert [message["content"] for _, message in found.conversations[0].messages] == ["0", "1", "3", "4"]
     assert [loss.line for loss in found.losses] == [3]
@@ -116,15 +116,15 @@ def test_a_pydantic_ai_history_stays_one_with_its_system_text_apart() -> None:
 def test_what_stands_among_others_is_reported() -> None:
     content = b'{"role":"user","content":"a"}\n{"x":1}\n7\n{"type":"t","data":{}}\n'
 
-    assert loaded(content).losses == [
-        Loss(2, 7, "neither a record nor a message"),
-        Loss(3, 1, "neither a record nor a message"),
-        Loss(4, 22, "holdfast in a file of openai-chat"),
+    assert load_bytes(content).losses == [
+        UnreadableLine(2, 7, "neither a record nor a message"),
+        UnreadableLine(3, 1, "neither a record nor a message"),
+        UnreadableLine(4, 22, "holdfast in a file of openai-chat"),
     ]
 
 
 def test_bytes_that_are_no_text_are_replaced_with_a_note() -> None:
-    found = loaded(b'{"role":"user","content":"a\xffb"}')
+    found = load_bytes(b'{"role":"user","content":"a\xffb"}')
 
     assert found.conversations[0].messages == [(1, {"role": "user", "content": "a\ufffdb"})]
     assert found.notes == ["bytes that are not UTF-8 were replaced, the first at 27"]
@@ -135,7 +135,7 @@ def test_bytes_that_are_no_text_are_replaced_with_a_note() -> None:
 )
 def test_a_file_with_nothing_in_it_is_refused(content: bytes) -> None:
     with pytest.raises(MalformedInputError):
-        loaded(content)
+        load_bytes(content)
 
 
 @given(st.binary(max_size=300), st.integers(0, 10_000), st.integers(0, 40))
@@ -144,7 +144,7 @@ def test_no_damage_makes_the_reader_fail_otherwise(noise: bytes, place: int, cut
     at = place % len(content)
 
     try:
-        found = loaded(content[:at] + noise + content[at + cut :])
+        found = load_bytes(content[:at] + noise + content[at + cut :])
     except HoldfastError:
         return
 
@@ -153,19 +153,19 @@ def test_no_damage_makes_the_reader_fail_otherwise(noise: bytes, place: int, cut
 
 def test_an_export_is_its_owners_alone_and_a_failure_leaves_no_half_file(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    write_private(path, ["one\n"])
+    write_private_lines(path, ["one\n"])
 
     def failing() -> list[str]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_private(path, (line for line in failing()))
+        write_private_lines(path, (line for line in failing()))
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
     assert path.read_text() == "one\n"
     with pytest.raises(StoreUnavailableError):
-        write_private(tmp_path / "nowhere" / "x", ["one\n"])
+        write_private_lines(tmp_path / "nowhere" / "x", ["one\n"])
     with pytest.raises(StoreUnavailableError):
         load_file(tmp_path / "nothing.jsonl")
 
@@ -173,7 +173,7 @@ def test_an_export_is_its_owners_alone_and_a_failure_leaves_no_half_file(tmp_pat
 def test_a_file_in_the_wide_letters_of_another_system_is_read_and_that_is_said() -> None:
     line = json.dumps({"id": "s1", "messages": [{"role": "user", "content": "moin"}, {"content": "no role"}]})
 
-    found = loaded((line + "\n").encode("utf-16"))
+    found = load_bytes((line + "\n").encode("utf-16"))
 
     assert found.notes == ["it was written in UTF-16"]
     assert [loss.reason for loss in found.losses] == ["1 of its messages have no role"]

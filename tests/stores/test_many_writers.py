@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Session
-from holdfast.testing.chat import said
+from holdfast.testing.chat import user_message
 
 EACH = 12
 """Messages of one writer, every fourth of them so large that it is kept apart."""
@@ -38,7 +38,7 @@ async def test_processes_that_write_one_session_lose_nothing_and_double_nothing(
 
     assert [writer.result() for writer in started] == [None] * processes
     async with Session.open("shared", store=url) as session:
-        found = await session.recall(0, len(session))
+        found = await session.messages_at(0, len(session))
         assert session.damage == []
     acknowledged = {position: message for writer in started for position, message in writer.acknowledged.items()}
     assert dict(enumerate(found)) == acknowledged
@@ -51,11 +51,11 @@ async def test_a_session_that_stays_open_takes_in_what_other_processes_write(url
     async with Session.open("shared", store=url) as session:
         (writer,) = writers.start(url, "other")
         writer.go(EACH)
-        mine = [said(f"mine {number}") for number in range(EACH)]
+        mine = [user_message(f"mine {number}") for number in range(EACH)]
         positions = [(await session.record([message])).start for message in mine]
         assert writer.result() is None
 
-        await session.catch_up()
-        found = await session.recall(0, len(session))
+        await session.refresh()
+        found = await session.messages_at(0, len(session))
 
     assert dict(enumerate(found)) == writer.acknowledged | dict(zip(positions, mine, strict=True))

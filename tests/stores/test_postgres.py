@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from holdfast.errors import SequenceConflictError, StoreUnavailableError
-from holdfast.stores.base import Indexed, Store
+from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.postgres import PostgresStore
-from holdfast.testing.store_contract import NOW, StoreContract, said
+from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 
 
 class TestPostgres(StoreContract):
@@ -20,7 +20,7 @@ class TestPostgres(StoreContract):
         yield store
         await store.close()
 
-    async def reopened(self, store: Store) -> Store:
+    async def reopen(self, store: Store) -> Store:
         assert isinstance(store, PostgresStore)
         return PostgresStore(store.url)
 
@@ -34,7 +34,7 @@ async def test_ten_writers_lose_nothing_and_double_nothing(new_database: Callabl
             while True:
                 try:
                     after = await store.length("s")
-                    await store.append("s", [said(f"{number}-{turn}")], after=after, time_ms=NOW)
+                    await store.append("s", [message_record(f"{number}-{turn}")], after=after, time_ms=NOW_MS)
                 except SequenceConflictError:
                     continue
                 break
@@ -47,13 +47,13 @@ async def test_ten_writers_lose_nothing_and_double_nothing(new_database: Callabl
     assert len(texts) == len(set(texts)) == 100
     for number in range(10):
         own = [text for text in texts if f"'{number}-" in text]
-        assert own == [str(said(f"{number}-{turn}")) for turn in range(10)]
+        assert own == [str(message_record(f"{number}-{turn}")) for turn in range(10)]
 
 
 async def test_a_lost_connection_is_told_and_the_next_call_connects_anew(new_database: Callable[[], str]) -> None:
     url = new_database()
     store = PostgresStore(url)
-    await store.append("s", [said("a")], after=0, time_ms=NOW)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
     with psycopg.connect(url, autocommit=True) as other:
         other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -61,9 +61,9 @@ async def test_a_lost_connection_is_told_and_the_next_call_connects_anew(new_dat
         )
 
     with pytest.raises(StoreUnavailableError, match="the server cannot be reached"):
-        await store.append("s", [said("b")], after=1, time_ms=NOW)
+        await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
 
-    assert await store.append("s", [said("b")], after=1, time_ms=NOW) == 2
+    assert await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS) == 2
     await store.close()
 
 
@@ -103,9 +103,9 @@ async def test_a_text_with_more_words_than_the_server_can_index_is_recorded_and_
     chance = random.Random(1)
     text = "".join(chr(chance.randint(0x4E00, 0x9FFF)) for _ in range(200_000))
 
-    await store.append("s", [said(text)], after=0, time_ms=NOW, index=[Indexed(0, text)])
+    await store.append("s", [message_record(text)], after=0, time_ms=NOW_MS, index=[IndexEntry(0, text)])
 
-    assert [stored.record for stored in await store.read("s")] == [said(text)]
+    assert [stored.record for stored in await store.read("s")] == [message_record(text)]
     assert [hit.position for hit in await store.search(text[:2])] == [0]
     assert await store.search(text[-2:]) == []
     await store.close()
@@ -113,7 +113,7 @@ async def test_a_text_with_more_words_than_the_server_can_index_is_recorded_and_
 
 async def test_a_question_of_very_many_words_is_answered_for_the_first_of_them(new_database: Callable[[], str]) -> None:
     store = PostgresStore(new_database())
-    await store.append("s", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
+    await store.append("s", [message_record("x")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "findme")])
 
     assert [hit.position for hit in await store.search(" ".join(["findme", *map(str, range(50_000))]))] == [0]
     await store.close()
@@ -124,7 +124,7 @@ async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: C
     too_long = "x" * 2_000_000
 
     with pytest.raises(StoreUnavailableError, match="postgresql: the server says: index row"):
-        await store.append(too_long, [said("x")], after=0, time_ms=NOW)
+        await store.append(too_long, [message_record("x")], after=0, time_ms=NOW_MS)
 
     assert await store.sessions() == []
     await store.close()
@@ -136,8 +136,8 @@ async def test_content_that_a_waiting_append_refers_to_outlives_the_session_that
     url = new_database()
     one, other = PostgresStore(url), PostgresStore(url)
     digest = await one.put_blob(b"large")
-    await one.append("a", [said("x")], after=0, time_ms=NOW, blobs=[digest])
-    await one.append("b", [said("y")], after=0, time_ms=NOW)
+    await one.append("a", [message_record("x")], after=0, time_ms=NOW_MS, blobs=[digest])
+    await one.append("b", [message_record("y")], after=0, time_ms=NOW_MS)
     async with await psycopg.AsyncConnection.connect(url) as appending:
         await appending.execute("SELECT 1 FROM holdfast.blobs FOR KEY SHARE")
         uses = (

@@ -13,9 +13,9 @@ import pytest
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.postgres import PostgresStore
-from holdfast.testing.chat import answered, said
-from holdfast.testing.store_contract import NOW
-from holdfast.testing.store_contract import said as record_of
+from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.store_contract import NOW_MS
+from holdfast.testing.store_contract import message_record as record_of
 
 GONE = r"postgresql: the server cannot be reached \(.+\); try again when it is there"
 
@@ -30,11 +30,16 @@ async def texts(url: str) -> list[str]:
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_a_session_goes_on_after_its_server_was_stopped_and_started(own_server: Any, mode: str) -> None:
     async with Session.open("s", store=own_server.url) as session:
-        await session.record([said("one"), answered("1"), said("two")])
+        await session.record([user_message("one"), assistant_message("1"), user_message("two")])
         sent = await session.prepare(16_000)
 
         own_server.stop(mode)
-        for attempt in (session.record([said("lost")]), session.prepare(16_000), session.clear(), session.recall(0)):
+        for attempt in (
+            session.record([user_message("lost")]),
+            session.prepare(16_000),
+            session.clear(),
+            session.messages_at(0),
+        ):
             with pytest.raises(StoreUnavailableError, match=GONE):
                 await attempt
         with pytest.raises(StoreUnavailableError, match=GONE):
@@ -42,7 +47,7 @@ async def test_a_session_goes_on_after_its_server_was_stopped_and_started(own_se
         own_server.start()
 
         assert (await session.prepare(16_000)).messages == sent.messages
-        assert await session.record([answered("2")]) == range(3, 4)
+        assert await session.record([assistant_message("2")]) == range(3, 4)
         assert await texts(own_server.url) == ["one", "1", "two", "2"]
 
 
@@ -52,7 +57,7 @@ async def test_a_server_that_is_stopped_while_a_session_writes_has_all_that_was_
 
     async def write(session: Session) -> None:
         for number in range(1_000_000):
-            await session.record([said(str(number))])
+            await session.record([user_message(str(number))])
             acknowledged.append(str(number))
             if number == 40:
                 enough.set()
@@ -69,7 +74,7 @@ async def test_a_server_that_is_stopped_while_a_session_writes_has_all_that_was_
         assert found in (acknowledged, [*acknowledged, str(len(acknowledged))])
 
         # Whoever tells everything again neither loses nor doubles it.
-        told = [said(text) for text in [*acknowledged, str(len(acknowledged)), "after"]]
+        told = [user_message(text) for text in [*acknowledged, str(len(acknowledged)), "after"]]
         await session.sync(told)
 
     assert await texts(own_server.url) == [*acknowledged, str(len(acknowledged)), "after"]
@@ -89,17 +94,17 @@ def end_who_waits(url: str) -> None:
 async def test_a_database_that_goes_in_the_middle_of_an_append_leaves_the_log_as_it_was(own_server: Any) -> None:
     url = own_server.url
     store = PostgresStore(url)
-    await store.append("s", [record_of("a")], after=0, time_ms=NOW)
+    await store.append("s", [record_of("a")], after=0, time_ms=NOW_MS)
     async with await psycopg.AsyncConnection.connect(url) as other:
         await other.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
-        appending = asyncio.create_task(store.append("s", [record_of("b")], after=1, time_ms=NOW))
+        appending = asyncio.create_task(store.append("s", [record_of("b")], after=1, time_ms=NOW_MS))
         await asyncio.to_thread(end_who_waits, url)
 
         with pytest.raises(StoreUnavailableError, match=GONE):
             await appending
 
     assert [stored.record for stored in await store.read("s")] == [record_of("a")]
-    assert await store.append("s", [record_of("b")], after=1, time_ms=NOW) == 2
+    assert await store.append("s", [record_of("b")], after=1, time_ms=NOW_MS) == 2
     await store.close()
 
 
@@ -170,10 +175,10 @@ async def test_an_append_that_arrived_is_acknowledged_where_only_its_acknowledge
 ) -> None:
     async with Between(own_server.url, tmp_path) as line:
         store = PostgresStore(line.url)
-        await store.append("s", [record_of("a")], after=0, time_ms=NOW)
+        await store.append("s", [record_of("a")], after=0, time_ms=NOW_MS)
         line.cuts = 1
 
-        assert await store.append("s", [record_of("b")], after=1, time_ms=NOW) == 2
+        assert await store.append("s", [record_of("b")], after=1, time_ms=NOW_MS) == 2
 
         assert [stored.record for stored in await store.read("s")] == [record_of("a"), record_of("b")]
         await store.close()
@@ -182,15 +187,17 @@ async def test_an_append_that_arrived_is_acknowledged_where_only_its_acknowledge
 async def test_what_is_said_again_after_an_outage_is_not_said_twice(own_server: Any, tmp_path: Path) -> None:
     async with Between(own_server.url, tmp_path) as line:
         session = await Session.open("s", store=line.url)
-        await session.record([said("one")])
+        await session.record([user_message("one")])
         line.cuts = 2
         with pytest.raises(StoreUnavailableError, match=GONE):
-            await session.record([answered("1"), said("two")])
+            await session.record([assistant_message("1"), user_message("two")])
         line.cuts, line.is_down = 0, False
 
         await session.prepare(16_000)
-        assert await session.record([answered("1"), said("two")]) == range(1, 3)
-        assert await session.record([answered("1"), said("two")]) == range(3, 5), "later it is said again"
+        assert await session.record([assistant_message("1"), user_message("two")]) == range(1, 3)
+        assert await session.record([assistant_message("1"), user_message("two")]) == range(3, 5), (
+            "later it is said again"
+        )
 
         await session.close()
     assert await texts(own_server.url) == ["one", "1", "two", "1", "two"]
@@ -208,7 +215,7 @@ async def test_a_wrong_password_is_called_so_and_nobody_hears_it(own_server: Any
 
     assert str(refusal.value) == "postgresql: user or password is wrong; check the URL"
     async with Session.open("s", store=url.format("right")) as session:
-        assert await session.record([said("one")]) == range(1)
+        assert await session.record([user_message("one")]) == range(1)
 
 
 async def test_a_server_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
@@ -221,7 +228,7 @@ async def test_a_server_whose_disk_is_full_says_so_and_goes_on_when_there_is_roo
     async def fill(session: Session) -> None:
         for _ in range(100):
             text = noise.randbytes(200_000).hex()
-            await session.record([said(text)])
+            await session.record([user_message(text)])
             acknowledged.append(text)
 
     async with Session.open("s", store=own_server.url) as session:
@@ -231,6 +238,6 @@ async def test_a_server_whose_disk_is_full_says_so_and_goes_on_when_there_is_roo
         assert refusal.value.problem == "the disk of the server is full; make room and try again"
         assert await texts(own_server.url) == acknowledged
         (disk / "ballast").unlink()
-        await session.record([said("after")])
+        await session.record([user_message("after")])
 
     assert await texts(own_server.url) == [*acknowledged, "after"]

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.base import Indexed
+from holdfast.stores.base import IndexEntry
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import said
+from holdfast.testing.chat import user_message
 
 NOBODY = 65_534
 FILE = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
@@ -46,18 +46,18 @@ async def test_a_session_of_a_file_that_may_only_be_read_is_shown_and_goes_on_wh
 ) -> None:
     path = folder / "chats.db"
     async with Session.open("s", store=f"sqlite:///{path}") as session:
-        await session.record([said("one")])
+        await session.record([user_message("one")])
     path.chmod(0o400)
 
     async with Session.open("s", store=f"sqlite:///{path}") as session:
         assert len(session) == 1
         with pytest.raises(StoreUnavailableError) as refusal:
-            await session.record([said("two")])
+            await session.record([user_message("two")])
         assert (refusal.value.store, refusal.value.problem) == (str(path), FILE)
         assert len(session) == 1
         for file in folder.iterdir():
             file.chmod(0o600)
-        assert await session.record([said("two")]) == range(1, 2)
+        assert await session.record([user_message("two")]) == range(1, 2)
 
     assert await kept(path) == ["one", "two"]
 
@@ -65,7 +65,7 @@ async def test_a_session_of_a_file_that_may_only_be_read_is_shown_and_goes_on_wh
 async def test_what_is_not_in_the_index_yet_is_found_in_a_file_that_may_only_be_read(folder: Path) -> None:
     path = folder / "chats.db"
     store = SqliteStore(path)
-    await store.append("s", [said("one")], after=0, time_ms=1, index=[Indexed(0, "one")])
+    await store.append("s", [user_message("one")], after=0, time_ms=1, index=[IndexEntry(0, "one")])
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         await store.close()
@@ -78,7 +78,7 @@ async def test_what_is_not_in_the_index_yet_is_found_in_a_file_that_may_only_be_
 async def test_a_folder_that_may_only_be_read_is_named(folder: Path) -> None:
     path = folder / "chats.db"
     async with Session.open("s", store=f"sqlite:///{path}") as session:
-        await session.record([said("one")])
+        await session.record([user_message("one")])
     folder.chmod(0o500)
 
     with pytest.raises(StoreUnavailableError) as refusal:

@@ -8,64 +8,64 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.salvage import Salvage, salvaged
+from holdfast.stores.salvage import RecoveredStore, recover_store
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_pages import Pages
-from holdfast.testing.store_contract import NOW, said
+from holdfast.stores.sqlite_pages import SqlitePages
+from holdfast.testing.store_contract import NOW_MS, message_record
 
 
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
     store = SqliteStore(tmp_path / "chats.db")
     for number in range(40):
-        texts = [said(f"{number} " + os.urandom(number * 150).hex())]
-        await store.append("s", texts, after=number, time_ms=NOW + number)
+        texts = [message_record(f"{number} " + os.urandom(number * 150).hex())]
+        await store.append("s", texts, after=number, time_ms=NOW_MS + number)
     await store.rename("s", "Parser")
     await store.put_blob(b"a large piece" * 5_000)
-    await store.put_fact("limit", {"tokens": 1})
+    await store.put_value("limit", {"tokens": 1})
     await store.close()
     return store.path
 
 
-def texts(found: Salvage) -> list[str]:
+def texts(found: RecoveredStore) -> list[str]:
     records = found.logs[1].records
     return [str(records[at][1]["data"]["native"]["content"]).split()[0] for at in sorted(records)]  # type: ignore[index]
 
 
 async def test_a_sound_file_gives_everything(path: Path) -> None:
-    found = salvaged(path)
+    found = recover_store(path)
 
     assert texts(found) == [str(number) for number in range(40)]
     assert (found.logs[1].id, found.logs[1].name, found.logs[1].lost) == ("s", "Parser", [])
     assert list(found.blobs.values()) == [b"a large piece" * 5_000]
-    assert found.facts == {"limit": {"tokens": 1}}
+    assert found.values == {"limit": {"tokens": 1}}
 
 
 async def test_what_stands_only_in_the_log_of_changes_is_saved_too(path: Path, tmp_path: Path) -> None:
     store = SqliteStore(path)
-    await store.append("s", [said("40 last")], after=40, time_ms=NOW)
+    await store.append("s", [message_record("40 last")], after=40, time_ms=NOW_MS)
     copy = tmp_path / "crashed.db"
     shutil.copyfile(path, copy)
     shutil.copyfile(f"{path}-wal", f"{copy}-wal")
     await store.close()
 
-    assert texts(salvaged(copy))[-1] == "40"
+    assert texts(recover_store(copy))[-1] == "40"
 
 
 async def test_a_deleted_session_does_not_come_back(path: Path) -> None:
     store = SqliteStore(path)
-    await store.append("t", [said("stays")], after=0, time_ms=NOW)
+    await store.append("t", [message_record("stays")], after=0, time_ms=NOW_MS)
     await store.delete("s")
     await store.close()
 
-    assert [log.id for log in salvaged(path).logs.values()] == ["t"]
+    assert [log.id for log in recover_store(path).logs.values()] == ["t"]
 
 
 async def test_a_file_that_is_cut_off_gives_what_is_left(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
-    log = salvaged(path).logs[1]
+    log = recover_store(path).logs[1]
 
     assert log.records
     assert sorted([*log.lost, *log.records]) == list(range(40))
@@ -75,7 +75,7 @@ async def test_a_file_that_is_cut_off_gives_what_is_left(path: Path) -> None:
 def test_no_content_makes_the_reader_of_pages_fail(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("pages") / "x.db"
     path.write_bytes(content)
-    pages = Pages(path)
+    pages = SqlitePages(path)
 
     assert isinstance(list(pages.rows()), list)
     pages.close()

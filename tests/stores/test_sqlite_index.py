@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.base import Indexed
-from holdfast.stores.packing import packed, written
+from holdfast.stores.base import IndexEntry
+from holdfast.stores.packing import compress, encode_record
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_index import MAX_NOTED_CHARS, MAX_NOTES
-from holdfast.stores.sqlite_schema import MIGRATIONS, POSITION_BITS
-from holdfast.testing.store_contract import NOW, said
+from holdfast.stores.sqlite_index import MAX_PENDING_CHARS, MAX_PENDING_TEXTS
+from holdfast.stores.sqlite_schema import POSITION_BITS, SQLITE_MIGRATIONS
+from holdfast.testing.store_contract import NOW_MS, message_record
 
 SECRET = "correcthorsebatterystaple"
 
@@ -32,7 +32,9 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def say(store: SqliteStore, text: str, position: int, session: str = "s") -> None:
-    await store.append(session, [said(text)], after=position, time_ms=NOW, index=[Indexed(position, text)])
+    await store.append(
+        session, [message_record(text)], after=position, time_ms=NOW_MS, index=[IndexEntry(position, text)]
+    )
 
 
 async def found(store: SqliteStore, words: str, session: str | None = "s") -> list[int]:
@@ -64,22 +66,22 @@ async def test_every_message_is_found_as_soon_as_it_is_recorded(store: SqliteSto
 
 
 async def test_what_is_to_be_found_does_not_pile_up(store: SqliteStore, path: Path) -> None:
-    for position in range(3 * MAX_NOTES):
+    for position in range(3 * MAX_PENDING_TEXTS):
         await say(store, f"word{position} common", position)
         await store.length("s")
-        assert notes(path) < MAX_NOTES
+        assert notes(path) < MAX_PENDING_TEXTS
 
-    assert await found(store, "common") == list(range(3 * MAX_NOTES))
+    assert await found(store, "common") == list(range(3 * MAX_PENDING_TEXTS))
     assert notes(path) == 0
 
 
 @pytest.mark.parametrize(
-    "texts", [["many"] * MAX_NOTES, ["large " * MAX_NOTED_CHARS]], ids=["many at once", "a large one"]
+    "texts", [["many"] * MAX_PENDING_TEXTS, ["large " * MAX_PENDING_CHARS]], ids=["many at once", "a large one"]
 )
 async def test_what_is_much_is_taken_in_at_once(store: SqliteStore, path: Path, texts: list[str]) -> None:
-    index = [Indexed(position, text) for position, text in enumerate(texts)]
+    index = [IndexEntry(position, text) for position, text in enumerate(texts)]
 
-    await store.append("s", [said(text) for text in texts], after=0, time_ms=NOW, index=index)
+    await store.append("s", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=index)
 
     assert notes(path) == 0
     assert await found(store, texts[0][:5]) == list(range(len(texts)))
@@ -93,7 +95,7 @@ async def test_what_was_left_by_a_process_that_was_killed_is_found_and_does_not_
             await say(store, f"word{position} common", position)
         await store.length("s")
 
-    assert notes(path) < MAX_NOTES
+    assert notes(path) < MAX_PENDING_TEXTS
     assert await found(SqliteStore(path), "common") == list(range(90))
 
 
@@ -127,15 +129,15 @@ async def test_a_search_waits_for_no_other_process_and_misses_nothing(store: Sql
 
 async def test_a_full_disk_hides_nothing(path: Path) -> None:
     store = SqliteStore(path, max_bytes=1_000_000)
-    for position in range(MAX_NOTES - 1):
+    for position in range(MAX_PENDING_TEXTS - 1):
         await say(store, f"common {os.urandom(400).hex()}", position)
     for size in (100_000, 4_000):
         with suppress(StoreUnavailableError):
             for _ in range(20):
                 await store.put_blob(os.urandom(size))
 
-    assert await found(store, "common") == list(range(MAX_NOTES - 1))
-    assert notes(path) == MAX_NOTES - 1
+    assert await found(store, "common") == list(range(MAX_PENDING_TEXTS - 1))
+    assert notes(path) == MAX_PENDING_TEXTS - 1
     await store.close()
 
 
@@ -143,13 +145,15 @@ async def test_what_is_indexed_again_takes_the_place_of_what_was_found_there(sto
     await say(store, "old", 0)
     await found(store, "old")
 
-    await store.append("s", [said("x")], after=1, time_ms=NOW, index=[Indexed(0, "new")])
+    await store.append("s", [message_record("x")], after=1, time_ms=NOW_MS, index=[IndexEntry(0, "new")])
 
     assert (await found(store, "old"), await found(store, "new")) == ([], [0])
 
 
 async def test_halves_of_surrogate_pairs_part_words_and_hurt_nobody(store: SqliteStore) -> None:
-    await store.append("s", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "left\ud800right \udfff")])
+    await store.append(
+        "s", [message_record("x")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "left\ud800right \udfff")]
+    )
 
     assert (await found(store, "left"), await found(store, "right"), await found(store, "leftright")) == ([0], [0], [])
 
@@ -165,9 +169,9 @@ async def test_nothing_is_left_in_the_file_of_what_was_taken_out(store: SqliteSt
     if how.endswith("delete"):
         await store.delete("s")
     else:
-        index = [Indexed(position, "gone") for position in range(20)]
-        records = {position: said("gone") for position in range(20)}
-        await store.rewrite("s", records, tombstone=said("told"), after=20, time_ms=NOW, index=index)
+        index = [IndexEntry(position, "gone") for position in range(20)]
+        records = {position: message_record("gone") for position in range(20)}
+        await store.rewrite("s", records, tombstone=message_record("told"), after=20, time_ms=NOW_MS, index=index)
 
     files = b"".join(file.read_bytes() for file in path.parent.iterdir())
     assert SECRET.encode() not in files
@@ -179,15 +183,17 @@ def first_made(path: Path, texts: list[str]) -> None:
     """Write a file with one session as it was written before anything was noted."""
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as connection:
-        for statement in MIGRATIONS[0]:
+        for statement in SQLITE_MIGRATIONS[0]:
             connection.execute(statement)
         insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES ('s', ?, ?, ?)"
-        connection.execute(insert, (len(texts), NOW, NOW))
+        connection.execute(insert, (len(texts), NOW_MS, NOW_MS))
         for position, text in enumerate(texts):
             row_id = (1 << POSITION_BITS) | position
-            connection.execute("INSERT INTO events VALUES (?, ?, ?)", (row_id, NOW, packed(written(said(text)))))
+            connection.execute(
+                "INSERT INTO events VALUES (?, ?, ?)", (row_id, NOW_MS, compress(encode_record(message_record(text))))
+            )
             connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, text))
-            connection.execute("INSERT INTO indexed VALUES (?, ?)", (row_id, packed(text.encode())))
+            connection.execute("INSERT INTO indexed VALUES (?, ?)", (row_id, compress(text.encode())))
         connection.execute("PRAGMA user_version = 1")
         connection.commit()
 
@@ -195,7 +201,10 @@ def first_made(path: Path, texts: list[str]) -> None:
 async def test_a_file_of_the_first_make_opens_and_everything_in_it_is_found(store: SqliteStore, path: Path) -> None:
     first_made(path, ["alpha beta", "beta " + "gamma " * 50])
 
-    assert [stored.record for stored in await store.read("s")] == [said("alpha beta"), said("beta " + "gamma " * 50)]
+    assert [stored.record for stored in await store.read("s")] == [
+        message_record("alpha beta"),
+        message_record("beta " + "gamma " * 50),
+    ]
     assert (await found(store, "beta"), await found(store, "gamma")) == ([0, 1], [1])
     await say(store, "beta delta", 2)
     assert (await found(store, "beta"), await found(store, "delta")) == ([0, 1, 2], [2])

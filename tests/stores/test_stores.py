@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
-from holdfast.stores.base import Indexed, Store
+from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.store_contract import NOW, StoreContract, said
+from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 
 
 class TestMemory(StoreContract):
@@ -28,7 +28,7 @@ class TestSqlite(StoreContract):
         yield store
         await store.close()
 
-    async def reopened(self, store: Store) -> Store:
+    async def reopen(self, store: Store) -> Store:
         assert isinstance(store, SqliteStore)
         return SqliteStore(store.path)
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 async def test_a_file_is_its_owners_alone(path: Path) -> None:
     store = SqliteStore(path)
-    await store.append("s", [said("secret")], after=0, time_ms=NOW)
+    await store.append("s", [message_record("secret")], after=0, time_ms=NOW_MS)
 
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in [path.parent, *path.parent.iterdir()]}
     await store.close()
@@ -92,49 +92,53 @@ async def test_a_path_that_cannot_be_is_called_so(tmp_path: Path) -> None:
 
 async def test_a_full_disk_leaves_the_log_as_it_was(path: Path) -> None:
     store = SqliteStore(path, max_bytes=200_000)
-    await store.append("s", [said("kept")], after=0, time_ms=NOW)
+    await store.append("s", [message_record("kept")], after=0, time_ms=NOW_MS)
 
     with pytest.raises(StoreUnavailableError, match="the disk is full; make room and try again"):
-        await store.append("s", [{"noise": os.urandom(400_000).hex()}], after=1, time_ms=NOW)
+        await store.append("s", [{"noise": os.urandom(400_000).hex()}], after=1, time_ms=NOW_MS)
 
-    assert [stored.record for stored in await store.read("s")] == [said("kept")]
-    assert await store.append("s", [said("small")], after=1, time_ms=NOW) == 2
+    assert [stored.record for stored in await store.read("s")] == [message_record("kept")]
+    assert await store.append("s", [message_record("small")], after=1, time_ms=NOW_MS) == 2
     await store.close()
 
 
 @pytest.mark.parametrize("becomes", ["removed", "replaced"])
 async def test_nothing_is_acknowledged_for_a_file_that_is_not_in_its_place(path: Path, becomes: str) -> None:
     store, elsewhere = SqliteStore(path), path.with_name("elsewhere.db")
-    await store.append("s", [said("one")], after=0, time_ms=NOW)
+    await store.append("s", [message_record("one")], after=0, time_ms=NOW_MS)
     path.rename(elsewhere)
     if becomes == "replaced":
         path.write_bytes(elsewhere.read_bytes())
 
-    for attempt in (store.append("s", [said("lost")], after=1, time_ms=NOW), store.put_blob(b"x"), store.read("s")):
+    for attempt in (
+        store.append("s", [message_record("lost")], after=1, time_ms=NOW_MS),
+        store.put_blob(b"x"),
+        store.read("s"),
+    ):
         with pytest.raises(StoreUnavailableError, match="removed or replaced while it was open; put it back, or close"):
             await attempt
     elsewhere.rename(path)
 
-    assert await store.append("s", [said("two")], after=1, time_ms=NOW) == 2
-    assert [stored.record for stored in await store.read("s")] == [said("one"), said("two")]
+    assert await store.append("s", [message_record("two")], after=1, time_ms=NOW_MS) == 2
+    assert [stored.record for stored in await store.read("s")] == [message_record("one"), message_record("two")]
     await store.close()
 
 
 async def test_a_store_that_is_closed_begins_anew_where_its_file_was_removed(path: Path) -> None:
     store = SqliteStore(path)
-    await store.append("s", [said("one")], after=0, time_ms=NOW)
+    await store.append("s", [message_record("one")], after=0, time_ms=NOW_MS)
     await store.close()
     path.unlink()
 
-    assert await store.append("s", [said("new")], after=0, time_ms=NOW) == 1
+    assert await store.append("s", [message_record("new")], after=0, time_ms=NOW_MS) == 1
     await store.close()
 
 
 async def test_what_was_deleted_is_nowhere_in_the_file(path: Path) -> None:
     store = SqliteStore(path)
     secret = "correcthorsebatterystaple"
-    await store.append("s", [said(secret)], after=0, time_ms=NOW, index=[Indexed(0, secret)])
-    await store.append("t", [said("other")], after=0, time_ms=NOW, index=[Indexed(0, "other")])
+    await store.append("s", [message_record(secret)], after=0, time_ms=NOW_MS, index=[IndexEntry(0, secret)])
+    await store.append("t", [message_record("other")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "other")])
 
     await store.delete("s")
     await store.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.thread import WorkThread
+from holdfast.stores.thread import WorkerThread
 
 NAME = "holdfast-test"
 LEFT_OPEN = """
@@ -25,7 +25,7 @@ asyncio.run(main())
 
 
 async def test_what_is_asked_at_once_is_done_in_its_order_and_one_after_another() -> None:
-    thread, done = WorkThread(NAME), list[tuple[int, str]]()
+    thread, done = WorkerThread(NAME), list[tuple[int, str]]()
 
     def note(number: int) -> int:
         done.append((number, threading.current_thread().name))
@@ -38,17 +38,17 @@ async def test_what_is_asked_at_once_is_done_in_its_order_and_one_after_another(
 
 
 async def test_what_an_action_raises_is_raised_where_it_is_awaited_and_the_thread_goes_on() -> None:
-    thread = WorkThread(NAME)
+    thread = WorkerThread(NAME)
 
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)
-    thread.begin(lambda: 1 // 0)
+    thread.submit(lambda: 1 // 0)
 
     assert await thread.run(lambda: 1) == 1
 
 
 async def test_what_is_given_up_before_its_turn_is_not_done() -> None:
-    thread, gate, done = WorkThread(NAME), threading.Event(), list[str]()
+    thread, gate, done = WorkerThread(NAME), threading.Event(), list[str]()
     first = asyncio.ensure_future(thread.run(gate.wait))
     second = asyncio.ensure_future(thread.run(lambda: done.append("second")))
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_what_is_given_up_before_its_turn_is_not_done() -> None:
 
 
 async def test_what_is_given_up_while_it_is_done_is_done_to_its_end() -> None:
-    thread, began, gate, done = WorkThread(NAME), threading.Event(), threading.Event(), list[str]()
+    thread, began, gate, done = WorkerThread(NAME), threading.Event(), threading.Event(), list[str]()
 
     def act() -> None:
         began.set()
@@ -81,7 +81,7 @@ async def test_what_is_given_up_while_it_is_done_is_done_to_its_end() -> None:
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_thread() -> None:
-    thread, began, gate = WorkThread(NAME), threading.Event(), threading.Event()
+    thread, began, gate = WorkerThread(NAME), threading.Event(), threading.Event()
 
     async def leave() -> None:
         task = asyncio.ensure_future(thread.run(lambda: (began.set(), gate.wait())))
@@ -95,7 +95,7 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_thread() -> None:
 
 
 def test_the_thread_ends_with_its_owner() -> None:
-    owner = WorkThread(NAME)
+    owner = WorkerThread(NAME)
     thread = asyncio.run(owner.run(threading.current_thread))
     assert thread.is_alive()
 

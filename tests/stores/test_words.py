@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.stores.words import body_of, words_of
+from holdfast.stores.words import index_body, index_words
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ from holdfast.stores.words import body_of, words_of
     ],
 )
 def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
-    assert body_of(text) == " ".join(words)
+    assert index_words(text) == words
+    assert index_body(text) == " ".join(words)

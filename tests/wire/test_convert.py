@@ -6,18 +6,24 @@ from typing import Any
 import pytest
 
 from holdfast import Converted, MalformedInputError, SettingsError, convert
-from holdfast.testing.chat import answered, called, returned, said, told
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 
 PNG = "iVBORw0KGgo="
 IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
 CHAT: list[Any] = [
-    told("Be brief."),
+    system_message("Be brief."),
     {"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]},
-    {**called("call:1", "b", arguments={"path": "a"}), "content": "Reading."},
-    returned("b", "second"),
-    returned("call:1", "first"),
-    told("Hurry."),
-    said("and?"),
+    {**tool_call_message("call:1", "b", arguments={"path": "a"}), "content": "Reading."},
+    tool_result_message("b", "second"),
+    tool_result_message("call:1", "first"),
+    system_message("Hurry."),
+    user_message("and?"),
 ]
 
 
@@ -80,7 +86,7 @@ def test_anthropic_becomes_chat() -> None:
     converted = convert(messages, source="anthropic", target="openai-chat", system=[{"type": "text", "text": "Be."}])
 
     assert converted.messages == [
-        told("Be."),
+        system_message("Be."),
         {
             "role": "user",
             "content": [
@@ -93,8 +99,8 @@ def test_anthropic_becomes_chat() -> None:
             "content": "Reading.",
             "tool_calls": [{"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}}],
         },
-        returned("a", "ok"),
-        said("go on"),
+        tool_result_message("a", "ok"),
+        user_message("go on"),
     ]
     assert converted.notes == ("reasoning was left out: it is only valid with the provider that wrote it",)
 
@@ -142,7 +148,13 @@ def test_images_beyond_what_is_taken_leave_a_word_inside_results_too() -> None:
 
 def test_chat_becomes_gemini_with_foreign_calls_marked() -> None:
     converted = convert(
-        [told("Be."), said("go"), called("a", "b"), returned("a", "1"), returned("b", "2")],
+        [
+            system_message("Be."),
+            user_message("go"),
+            tool_call_message("a", "b"),
+            tool_result_message("a", "1"),
+            tool_result_message("b", "2"),
+        ],
         source="openai",
         target="gemini",
     )
@@ -172,7 +184,15 @@ def test_chat_becomes_gemini_with_foreign_calls_marked() -> None:
 
 def test_chat_becomes_bedrock() -> None:
     converted = convert(
-        [told("Be."), said("one"), said("two"), called("a"), returned("a", "1")], source="openai", target="bedrock"
+        [
+            system_message("Be."),
+            user_message("one"),
+            user_message("two"),
+            tool_call_message("a"),
+            tool_result_message("a", "1"),
+        ],
+        source="openai",
+        target="bedrock",
     )
 
     assert converted.system == [{"text": "Be."}]
@@ -190,13 +210,19 @@ def test_chat_becomes_bedrock() -> None:
 
 
 def test_mistral_gets_ids_of_nine_characters_the_same_each_time_and_system_text_first() -> None:
-    messages = [said("go"), called("call_long_id"), returned("call_long_id"), told("Be."), said("on")]
+    messages = [
+        user_message("go"),
+        tool_call_message("call_long_id"),
+        tool_result_message("call_long_id"),
+        system_message("Be."),
+        user_message("on"),
+    ]
 
     first, again = (convert(messages, source="openai", target="mistral").messages for _ in range(2))
 
     call_id = first[2]["tool_calls"][0]["id"]
     assert first == again
-    assert first[0] == told("Be.")
+    assert first[0] == system_message("Be.")
     assert len(call_id) == 9
     assert call_id.isalnum()
     assert first[3]["tool_call_id"] == call_id
@@ -206,7 +232,7 @@ def test_what_cannot_be_carried_is_said() -> None:
     messages: list[Any] = [
         {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA"}}, {"type": "hologram"}]},
         {"role": "assistant", "content": "yes", "audio": {"id": "x"}, "reasoning_content": "hm"},
-        said("go"),
+        user_message("go"),
     ]
 
     converted = convert(messages, source="openai", target="anthropic")
@@ -223,9 +249,15 @@ def test_what_cannot_be_carried_is_said() -> None:
 
 
 def test_a_refusal_keeps_its_words_and_broken_arguments_are_wrapped() -> None:
-    broken = called("a")
+    broken = tool_call_message("a")
     broken["tool_calls"][0]["function"]["arguments"] = "not json"  # pyright: ignore[reportIndexIssue]
-    messages = [said("x"), {"role": "assistant", "content": None, "refusal": "No."}, said("y"), broken, returned("a")]
+    messages = [
+        user_message("x"),
+        {"role": "assistant", "content": None, "refusal": "No."},
+        user_message("y"),
+        broken,
+        tool_result_message("a"),
+    ]
 
     converted = convert(messages, source="openai", target="anthropic")
 
@@ -234,7 +266,7 @@ def test_a_refusal_keeps_its_words_and_broken_arguments_are_wrapped() -> None:
 
 
 def test_the_same_format_is_only_mended() -> None:
-    messages = [said("go"), called("a"), said("stop")]
+    messages = [user_message("go"), tool_call_message("a"), user_message("stop")]
 
     converted = convert(messages, source="openai", target="openai-chat")
 
@@ -245,9 +277,12 @@ def test_the_same_format_is_only_mended() -> None:
 
 def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "a"}, image]}, answered("ok")] * 10
+    messages: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, image]},
+        assistant_message("ok"),
+    ] * 10
 
-    converted = convert([*messages, said("end")], source="openai", target="mistral")
+    converted = convert([*messages, user_message("end")], source="openai", target="mistral")
 
     prompts = [message["content"] for message in converted.messages[:-1:2]]
     assert prompts == ["a\n[image elided]"] * 2 + [[{"type": "text", "text": "a"}, image]] * 8
@@ -269,7 +304,9 @@ def test_a_document_of_words_becomes_words_and_a_prompt_never_vanishes() -> None
 
 
 def test_a_call_that_waits_and_a_tool_that_is_called_otherwise_are_said() -> None:
-    converted = convert([said("x"), called("a", name="my.tool")], source="openai", target="anthropic")
+    converted = convert(
+        [user_message("x"), tool_call_message("a", name="my.tool")], source="openai", target="anthropic"
+    )
 
     assert converted.notes == (
         "the tool 'my.tool' is called 'my_tool' there",
@@ -281,26 +318,26 @@ def test_a_call_that_waits_and_a_tool_that_is_called_otherwise_are_said() -> Non
     "arguments", ['{"a": NaN}', "Infinity", '{"a": 1e999}', '{"a": "\\ud800"}', "[" * 500 + "]" * 500]
 )
 def test_arguments_that_cannot_be_sent_are_mended_or_wrapped(arguments: str) -> None:
-    call: Any = called("a")
+    call: Any = tool_call_message("a")
     call["tool_calls"][0]["function"]["arguments"] = arguments
 
     for target in ("anthropic", "gemini", "bedrock"):
-        sent = convert([said("x"), call, returned("a")], source="openai", target=target).messages
+        sent = convert([user_message("x"), call, tool_result_message("a")], source="openai", target=target).messages
         json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
 
 
 def test_system_text_joins_the_messages_where_the_format_has_it_there() -> None:
-    converted = convert([said("x")], source="openai", target="openai", system="Be.")
+    converted = convert([user_message("x")], source="openai", target="openai", system="Be.")
 
-    assert converted == Converted([told("Be."), said("x")])
+    assert converted == Converted([system_message("Be."), user_message("x")])
 
 
 def test_silly_system_text_is_refused() -> None:
     with pytest.raises(MalformedInputError, match="system: must be a string or a list of text blocks, not a number"):
-        convert([said("x")], source="openai", target="anthropic", system=5)
+        convert([user_message("x")], source="openai", target="anthropic", system=5)
 
 
 def test_system_text_that_stays_apart_is_mended_or_refused_too() -> None:
-    assert convert([said("x")], source="anthropic", target="anthropic", system="a\ud800").system == "a\ufffd"
+    assert convert([user_message("x")], source="anthropic", target="anthropic", system="a\ud800").system == "a\ufffd"
     with pytest.raises(MalformedInputError, match="system"):
-        convert([said("x")], source="anthropic", target="anthropic", system=[{1: 2}])
+        convert([user_message("x")], source="anthropic", target="anthropic", system=[{1: 2}])

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast import MalformedInputError, Media, Opaque, SettingsError, Text, Thinking, ToolCall, ToolResult
 from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import elide_media
+from holdfast.core.conversation.elide import drop_media
 from holdfast.core.conversation.messages import Message
-from holdfast.wire.anthropic_messages import without_excess_marks
+from holdfast.wire.anthropic_messages import drop_excess_cache_marks
 from holdfast.wire.formats import format_named
 
 CHAT, ANTHROPIC = format_named("openai"), format_named("anthropic")
@@ -132,7 +132,7 @@ def test_eliding_an_image_leaves_the_words_beside_it() -> None:
     words = {"type": "text", "text": "see"}
     native = {"role": "user", "content": [words, {"type": "image", "source": {"type": "url", "url": "u"}}]}
 
-    edited = ANTHROPIC.encode(elide_media(ANTHROPIC.decode(native, 0)))
+    edited = ANTHROPIC.encode(drop_media(ANTHROPIC.decode(native, 0)))
 
     assert edited == {"role": "user", "content": [words, {"type": "text", "text": "[image elided]"}]}
     assert edited["content"][0] is words
@@ -146,7 +146,7 @@ def test_renaming_a_call_keeps_a_content_that_was_null_or_empty() -> None:
             "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}],
         }
         message = CHAT.decode(native, 0)
-        parts = tuple(part.renamed("b") if isinstance(part, ToolCall) else part for part in message.parts)
+        parts = tuple(part.with_id("b") if isinstance(part, ToolCall) else part for part in message.parts)
 
         edited = CHAT.encode(message.with_parts(parts))
 
@@ -163,7 +163,7 @@ def test_a_custom_tool_call_is_read_and_renamed() -> None:
 
     (call,) = message.calls
     assert call == ToolCall("a", "sh", "ls")
-    edited = CHAT.encode(message.with_parts((call.renamed("b"),)))
+    edited = CHAT.encode(message.with_parts((call.with_id("b"),)))
     assert edited["tool_calls"] == [{"id": "b", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]
 
 
@@ -198,10 +198,11 @@ def test_a_call_without_a_name_and_an_input_that_is_no_object_are_mended_with_a_
     ]
     blocks = ANTHROPIC.decode({"role": "assistant", "content": uses}, 0)
 
-    assert (chat.calls[0].name, chat.notes) == ("tool", ("gave a call without a name one",))
+    assert (chat.calls[0].name, chat.repair_notes) == ("tool", ("gave a call without a name one",))
     assert [(call.name, call.arguments) for call in blocks.calls] == [("tool", "{}"), ("tool", '{"arguments": [1]}')]
     assert (
-        blocks.notes == ("wrapped the input of a tool_use that was no object", "gave a tool_use without a name one") * 2
+        blocks.repair_notes
+        == ("wrapped the input of a tool_use that was no object", "gave a tool_use without a name one") * 2
     )
 
 
@@ -216,7 +217,7 @@ def test_a_block_that_only_its_provider_understands_loses_its_empty_texts_and_no
         "role": "user",
         "content": [{**found, "content": [{"type": "hologram"}]}, {"type": "text", "text": "so?"}],
     }
-    assert message.notes == ("removed an empty text", "removed an empty text")
+    assert message.repair_notes == ("removed an empty text", "removed an empty text")
 
 
 def test_the_oldest_marks_go_and_a_message_without_any_stays_the_same_object() -> None:
@@ -224,7 +225,7 @@ def test_the_oldest_marks_go_and_a_message_without_any_stays_the_same_object() -
     bare: dict[str, Any] = {"role": "user", "content": "hi"}
     marked: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "a", **mark}]}
 
-    kept = without_excess_marks([bare, marked, bare, marked], 1)
+    kept = drop_excess_cache_marks([bare, marked, bare, marked], 1)
 
     assert kept == [bare, {"role": "user", "content": [{"type": "text", "text": "a"}]}, bare, marked]
     assert (kept[0] is bare, kept[3] is marked) == (True, True)

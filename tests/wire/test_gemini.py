@@ -19,16 +19,16 @@ from holdfast import (
     validate,
 )
 from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import elide_media
+from holdfast.core.conversation.elide import drop_media
 from holdfast.core.conversation.messages import Message
-from holdfast.testing.chat import answered, called, returned, said
-from holdfast.testing.contents import call_part, model_turn, response_part, user_turn, words
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.contents import function_call_part, function_response_part, model_turn, text_part, user_turn
 from holdfast.wire.formats import format_named
 
 GEMINI, UNSIGNED = "gemini", "gemini-2"
 WIRE = format_named(GEMINI)
 LONG = "x" * 900
-GO = user_turn(words("go"))
+GO = user_turn(text_part("go"))
 SIGNED = Opaque("thoughtSignature", "", "model", tokens=1)
 PICTURE: dict[str, Any] = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
 
@@ -44,7 +44,7 @@ def sent(messages: list[Any], source: str = GEMINI, budget: int = 16_000, **how:
     [
         (GO, Message("user", (Text("go", "user"),))),
         (
-            model_turn({"text": "hm", "thought": True, "thoughtSignature": "c2ln"}, words("so")),
+            model_turn({"text": "hm", "thought": True, "thoughtSignature": "c2ln"}, text_part("so")),
             Message("assistant", (Thinking("hm", "c2ln"), Text("so", "model"))),
         ),
         (
@@ -52,7 +52,11 @@ def sent(messages: list[Any], source: str = GEMINI, budget: int = 16_000, **how:
             Message("assistant", (SIGNED, Text("so", "model"), Thinking("", "c2ln"))),
         ),
         (
-            model_turn(call_part("run"), call_part("run", signature=None), call_part("look", "x", None)),
+            model_turn(
+                function_call_part("run"),
+                function_call_part("run", signature=None),
+                function_call_part("look", "x", None),
+            ),
             Message(
                 "assistant",
                 (
@@ -65,9 +69,9 @@ def sent(messages: list[Any], source: str = GEMINI, budget: int = 16_000, **how:
         ),
         (
             user_turn(
-                response_part("run"),
-                response_part("run", response={"error": "no"}),
-                response_part("look", "x", {"lines": [1], "more": True}),
+                function_response_part("run"),
+                function_response_part("run", response={"error": "no"}),
+                function_response_part("look", "x", {"lines": [1], "more": True}),
             ),
             Message(
                 "user",
@@ -99,8 +103,8 @@ def test_a_turn_is_read_into_parts_and_goes_out_as_it_came(content: Any, message
 def test_an_edit_changes_its_part_and_keeps_the_signature_and_the_missing_id() -> None:
     call: dict[str, Any] = {"functionCall": {"name": "run", "args": {"text": LONG, "n": 1}}, "thoughtSignature": "c2ln"}
     other: dict[str, Any] = {"text": "hm", "thought": True}
-    answer = response_part("run", response=LONG)
-    table = response_part("look", response={"rows": [LONG], "count": 1})
+    answer = function_response_part("run", response=LONG)
+    table = function_response_part("look", response={"rows": [LONG], "count": 1})
 
     turn = WIRE.encode(clip_arguments(WIRE.decode(model_turn(other, call), 0), 200))
     answers = WIRE.encode(clip_outputs(WIRE.decode(user_turn(answer, table), 0), 200))
@@ -118,7 +122,7 @@ def test_media_inside_a_response_leave_a_word_behind() -> None:
     shown: dict[str, Any] = {"functionResponse": {"name": "look", "response": {"output": "see"}, "parts": [PICTURE]}}
 
     read = WIRE.decode(user_turn(shown, PICTURE), 0)
-    elided = WIRE.encode(elide_media(read))
+    elided = WIRE.encode(drop_media(read))
 
     assert read.results[0].content == (Text("see", "tool"), Media("image", "tool", 1_600))
     assert elided["parts"] == [
@@ -139,18 +143,18 @@ def test_a_response_whose_words_are_clipped_keeps_its_picture() -> None:
 def test_a_response_without_a_name_gets_one() -> None:
     read = WIRE.decode(user_turn({"functionResponse": {"response": {"output": "ok"}}}), 0)
 
-    assert read.native == user_turn(response_part("tool"))
-    assert read.notes == ("gave a response without a name one",)
+    assert read.native == user_turn(function_response_part("tool"))
+    assert read.repair_notes == ("gave a response without a name one",)
 
 
 SOUND: list[Any] = [
     GO,
-    model_turn({"text": "hm", "thought": True}, call_part("run"), call_part("run", signature=None)),
-    user_turn(response_part("run", response="1"), response_part("run", response="2")),
-    model_turn(call_part("run")),
-    user_turn(response_part("run", response="3"), words("and hurry")),
+    model_turn({"text": "hm", "thought": True}, function_call_part("run"), function_call_part("run", signature=None)),
+    user_turn(function_response_part("run", response="1"), function_response_part("run", response="2")),
+    model_turn(function_call_part("run")),
+    user_turn(function_response_part("run", response="3"), text_part("and hurry")),
     model_turn({"text": "Done.", "thoughtSignature": "c2ln"}),
-    user_turn(words("and now?")),
+    user_turn(text_part("and now?")),
 ]
 
 
@@ -164,65 +168,79 @@ def test_a_sound_list_without_ids_goes_out_as_the_same_objects() -> None:
 
 def test_a_call_that_waits_is_not_answered_for() -> None:
     with pytest.raises(PendingToolCallsError) as pending:
-        govern([GO, model_turn(call_part("run"))], budget=1_000, format=GEMINI)
+        govern([GO, model_turn(function_call_part("run"))], budget=1_000, format=GEMINI)
 
     assert pending.value.call_ids == ("run#1",)
 
 
 def test_a_made_up_response_names_its_function_and_joins_the_others() -> None:
-    calls = model_turn(call_part("run", "x"), call_part("look", None, None))
+    calls = model_turn(function_call_part("run", "x"), function_call_part("look", None, None))
 
-    assert sent([GO, calls, user_turn(response_part("run", "x"), words("stop"))])[2] == user_turn(
-        response_part("run", "x"), response_part("look", response={"error": "Interrupted by user."}), words("stop")
+    assert sent([GO, calls, user_turn(function_response_part("run", "x"), text_part("stop"))])[2] == user_turn(
+        function_response_part("run", "x"),
+        function_response_part("look", response={"error": "Interrupted by user."}),
+        text_part("stop"),
     )
 
 
 def test_a_response_that_lost_its_id_gets_the_id_of_its_call() -> None:
-    calls = model_turn(call_part("run", "x"), call_part("run", "y", None))
+    calls = model_turn(function_call_part("run", "x"), function_call_part("run", "y", None))
 
-    assert sent([GO, calls, user_turn(response_part("run", response="1"), response_part("run", response="2"))])[2] == (
-        user_turn(response_part("run", "x", "1"), response_part("run", "y", "2"))
-    )
+    assert sent(
+        [GO, calls, user_turn(function_response_part("run", response="1"), function_response_part("run", response="2"))]
+    )[2] == (user_turn(function_response_part("run", "x", "1"), function_response_part("run", "y", "2")))
 
 
 def test_a_late_response_without_an_id_finds_its_call() -> None:
-    wait = user_turn(words("wait"))
+    wait = user_turn(text_part("wait"))
 
-    assert sent([GO, model_turn(call_part("run")), wait, user_turn(response_part("run"))]) == [
+    assert sent([GO, model_turn(function_call_part("run")), wait, user_turn(function_response_part("run"))]) == [
         GO,
-        model_turn(call_part("run")),
-        user_turn(response_part("run")),
+        model_turn(function_call_part("run")),
+        user_turn(function_response_part("run")),
         wait,
     ]
 
 
 def test_a_call_behind_words_of_the_model_joins_them() -> None:
-    spoken = [GO, model_turn(words("Looking.")), model_turn(call_part("run")), user_turn(response_part("run"))]
+    spoken = [
+        GO,
+        model_turn(text_part("Looking.")),
+        model_turn(function_call_part("run")),
+        user_turn(function_response_part("run")),
+    ]
 
-    assert sent(spoken) == [GO, model_turn(words("Looking."), call_part("run")), user_turn(response_part("run"))]
+    assert sent(spoken) == [
+        GO,
+        model_turn(text_part("Looking."), function_call_part("run")),
+        user_turn(function_response_part("run")),
+    ]
 
 
 def test_history_begins_with_the_user_even_after_a_fold() -> None:
     history: list[Any] = []
     for turn in range(60):
-        history += [user_turn(words(f"prompt {turn} " + "word " * 80)), model_turn(call_part("run"))]
-        history += [user_turn(response_part("run", response="line\n" * 200)), model_turn(words(f"answer {turn}"))]
-    history.append(user_turn(words("and now?"), PICTURE))
+        history += [user_turn(text_part(f"prompt {turn} " + "word " * 80)), model_turn(function_call_part("run"))]
+        history += [
+            user_turn(function_response_part("run", response="line\n" * 200)),
+            model_turn(text_part(f"answer {turn}")),
+        ]
+    history.append(user_turn(text_part("and now?"), PICTURE))
 
     request = govern(history, budget=5_000, format=GEMINI, model="gemini-3-pro")
 
-    assert request.receipt.folded
+    assert request.receipt.compacted
     assert request.messages[0]["role"] == "user"
     assert request.tokens.total <= 5_000
     assert validate(request.messages, GEMINI) == []
 
 
 def test_a_call_nobody_signed_is_marked_unless_the_model_signs_nothing() -> None:
-    unsigned = [GO, model_turn(call_part("run", signature=None)), user_turn(response_part("run"))]
+    unsigned = [GO, model_turn(function_call_part("run", signature=None)), user_turn(function_response_part("run"))]
 
     request = govern(unsigned, budget=1_000, format=GEMINI)
 
-    marked = call_part("run", signature="skip_thought_signature_validator")
+    marked = function_call_part("run", signature="skip_thought_signature_validator")
     assert request.messages[1] == model_turn(marked)
     assert "#1: marked a call without a signature as another model's" in str(request.receipt)
     assert all(new is old for new, old in zip(sent(unsigned, UNSIGNED), unsigned, strict=True))
@@ -240,7 +258,7 @@ def test_fields_as_the_python_sdk_dumps_them_are_understood() -> None:
     assert sent(dumped) == [
         GO,
         model_turn({"functionCall": {"name": "run", "args": {}}, "thoughtSignature": "c2ln"}),
-        user_turn(response_part("run")),
+        user_turn(function_response_part("run")),
         user_turn({"inlineData": {"mimeType": "image/png", "data": "AAAA"}}),
     ]
 
@@ -275,7 +293,7 @@ def test_a_malformed_turn_is_named_by_its_place(content: Any, problem: str) -> N
 
 @pytest.mark.parametrize("content", [content for content, _ in MALFORMED])
 def test_what_is_malformed_is_found_among_many_that_will_be_folded(content: Any) -> None:
-    many: list[Any] = [user_turn(words("x" * 400)), model_turn(words("y" * 400))] * 300
+    many: list[Any] = [user_turn(text_part("x" * 400)), model_turn(text_part("y" * 400))] * 300
 
     with pytest.raises(MalformedInputError) as refusal:
         govern([*many, content, *many, GO], budget=1_000, format=GEMINI)
@@ -285,27 +303,27 @@ def test_what_is_malformed_is_found_among_many_that_will_be_folded(content: Any)
 
 def test_what_stands_in_the_wrong_place_or_shape_is_mended_with_a_line() -> None:
     messages: list[Any] = [
-        user_turn(words("a\ud800"), call_part("run"), {}),
+        user_turn(text_part("a\ud800"), function_call_part("run"), {}),
         model_turn({"functionCall": {"name": "", "args": [1]}, "thoughtSignature": "c2ln"}),
         user_turn({"functionResponse": {"name": "tool", "response": "bare"}}),
     ]
 
     assert sent(messages) == [
-        user_turn(words("a\ufffd")),
+        user_turn(text_part("a\ufffd")),
         model_turn({"functionCall": {"name": "tool", "args": {"arguments": [1]}}, "thoughtSignature": "c2ln"}),
-        user_turn(response_part("tool", response={"output": "bare"})),
+        user_turn(function_response_part("tool", response={"output": "bare"})),
     ]
 
 
 def test_contents_become_chat_and_come_back() -> None:
     converted = convert(SOUND[:3], source=GEMINI, target="openai-chat")
 
-    calls = called("run_1_0", "run_1_1", name="run", arguments={"path": "src/a.py"})
+    calls = tool_call_message("run_1_0", "run_1_1", name="run", arguments={"path": "src/a.py"})
     assert converted.messages == [
-        said("go"),
+        user_message("go"),
         {key: value for key, value in calls.items() if key != "content"},
-        returned("run_1_0", "1"),
-        returned("run_1_1", "2"),
+        tool_result_message("run_1_0", "1"),
+        tool_result_message("run_1_1", "2"),
     ]
     assert converted.notes == (
         "reasoning was left out: it is only valid with the provider that wrote it",
@@ -313,8 +331,10 @@ def test_contents_become_chat_and_come_back() -> None:
     )
     back = convert(converted.messages, source="openai-chat", target=GEMINI)
     assert validate(back.messages, GEMINI) == []
-    assert convert([said("a"), answered("b"), said("c")], source="openai", target=UNSIGNED).messages == [
-        user_turn(words("a")),
-        model_turn(words("b")),
-        user_turn(words("c")),
+    assert convert(
+        [user_message("a"), assistant_message("b"), user_message("c")], source="openai", target=UNSIGNED
+    ).messages == [
+        user_turn(text_part("a")),
+        model_turn(text_part("b")),
+        user_turn(text_part("c")),
     ]

@@ -31,14 +31,22 @@ from holdfast import (
     validate,
 )
 from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import elide_media
-from holdfast.core.conversation.mend import mend
+from holdfast.core.conversation.elide import drop_media
+from holdfast.core.conversation.mend import repair_entries
 from holdfast.core.conversation.messages import Message, user
 from holdfast.core.conversation.view import Entry
-from holdfast.testing.request_histories import BYTES, PICTURE, request_histories
-from holdfast.testing.requests import answer, call, prompt, request, response, result, told
+from holdfast.testing.request_histories import AGENT_BINARY, AGENT_IMAGE, pydantic_ai_histories
+from holdfast.testing.requests import (
+    request_message,
+    response_message,
+    system_prompt_part,
+    text_reply_part,
+    tool_call_part,
+    tool_return_part,
+    user_prompt_part,
+)
 from holdfast.wire.formats import format_named
-from holdfast.wire.pydantic_ai import elements
+from holdfast.wire.pydantic_ai import split_messages
 
 WIRE = format_named("pydantic-ai")
 LONG = "x" * 900
@@ -54,15 +62,15 @@ def loaded(*natives: Any) -> list[ModelMessage]:
 
 
 def test_a_response_is_read_into_parts_with_trust_labels_and_goes_out_as_it_came() -> None:
-    native = response(
+    native = response_message(
         {"content": "hm", "signature": "c2ln", "provider_name": "p", "part_kind": "thinking"},
-        answer("Looking."),
-        call("a", args={"path": "a.py"}),
-        call("b", args='{"n": 1}'),
-        call("c"),
+        text_reply_part("Looking."),
+        tool_call_part("a", args={"path": "a.py"}),
+        tool_call_part("b", args='{"n": 1}'),
+        tool_call_part("c"),
         {"tool_name": "web", "args": {"q": 1}, "tool_call_id": "n1", "part_kind": "builtin-tool-call"},
         {"tool_name": "web", "content": {"r": 1}, "tool_call_id": "n1", "part_kind": "builtin-tool-return"},
-        {"content": BYTES, "part_kind": "file"},
+        {"content": AGENT_BINARY, "part_kind": "file"},
     )
 
     message = read(native)
@@ -85,11 +93,11 @@ def test_a_response_is_read_into_parts_with_trust_labels_and_goes_out_as_it_came
 
 def test_a_request_is_read_into_results_and_pieces_of_the_prompt() -> None:
     noted = {"content": "noted", "metadata": {"a": 1}, "kind": "text-content"}
-    native = request(
-        result("a", {"lines": [1]}),
-        result("b", ["see", PICTURE]),
+    native = request_message(
+        tool_return_part("a", {"lines": [1]}),
+        tool_return_part("b", ["see", AGENT_IMAGE]),
         {"content": "n must be a number", "tool_name": "run", "tool_call_id": "c", "part_kind": "retry-prompt"},
-        prompt([MARK, "look", MARK, noted, PICTURE]),
+        user_prompt_part([MARK, "look", MARK, noted, AGENT_IMAGE]),
         {"content": "no", "retry": {"cause": "model_retry"}, "part_kind": "retry-feedback"},
         {"tools_added": ["look"], "part_kind": "tool-availability-delta"},
     )
@@ -108,15 +116,15 @@ def test_a_request_is_read_into_results_and_pieces_of_the_prompt() -> None:
             Text("no", "system"),
         ),
     )
-    assert message.extras == '[{"tools_added": ["look"], "part_kind": "tool-availability-delta"}]'
+    assert message.extra_fields_json == '[{"tools_added": ["look"], "part_kind": "tool-availability-delta"}]'
     assert WIRE.encode(message) is native
 
 
 @pytest.mark.parametrize(
     ("part", "is_prompt"),
     [
-        (prompt("hello"), True),
-        (prompt([PICTURE]), True),
+        (user_prompt_part("hello"), True),
+        (user_prompt_part([AGENT_IMAGE]), True),
         ({"content": "no", "retry": {"cause": "model_retry"}, "part_kind": "retry-feedback"}, False),
         ({"content": "What happened.", "part_kind": "compaction"}, False),
         ({"content": "Now only.", "scope": "request", "part_kind": "system-prompt"}, False),
@@ -125,41 +133,46 @@ def test_a_request_is_read_into_results_and_pieces_of_the_prompt() -> None:
     ],
 )
 def test_only_what_a_person_may_have_said_makes_a_request_a_prompt(part: Any, is_prompt: bool) -> None:  # noqa: FBT001
-    message = read(request(part))
+    message = read(request_message(part))
 
     assert (message.role, message.is_prompt) == ("user", is_prompt)
 
 
 def test_a_request_that_opens_with_system_text_is_two_elements() -> None:
     natives = [
-        request(told("Be brief."), told("Be kind."), prompt("hello")),
-        response(answer("hi")),
-        request(told("!")),
+        request_message(system_prompt_part("Be brief."), system_prompt_part("Be kind."), user_prompt_part("hello")),
+        response_message(text_reply_part("hi")),
+        request_message(system_prompt_part("!")),
     ]
 
-    found, places = elements(natives)
+    found, places = split_messages(natives)
 
     assert places == [0, 0, 1, 2]
     assert [read(native).role for native in found] == ["system", "user", "assistant", "system"]
     assert found == [
-        request(told("Be brief."), told("Be kind.")), request(prompt("hello")), *natives[1:],
+        request_message(system_prompt_part("Be brief."), system_prompt_part("Be kind.")),
+        request_message(user_prompt_part("hello")), *natives[1:],
     ]  # fmt: skip
 
 
 def test_system_text_before_a_prompt_outlives_it() -> None:
-    middle = [one for n in range(30) for one in (response(answer(f"{n} " * 200)), request(prompt(f"and {n}?")))]
-    history = [request(told("Be brief."), prompt("hello " * 200)), *middle]
+    middle = [
+        one
+        for n in range(30)
+        for one in (response_message(text_reply_part(f"{n} " * 200)), request_message(user_prompt_part(f"and {n}?")))
+    ]
+    history = [request_message(system_prompt_part("Be brief."), user_prompt_part("hello " * 200)), *middle]
 
     sent = govern(history, format="pydantic-ai", budget=1_000, pins=[1])
 
-    assert sent.messages[0] == request(told("Be brief."))
+    assert sent.messages[0] == request_message(system_prompt_part("Be brief."))
     assert history[1] in sent.messages
     assert not any("hello" in str(message) for message in sent.messages[2:])
     assert validate(sent.messages, "pydantic-ai") == []
 
 
 def test_clipping_a_result_changes_its_content_and_nothing_else() -> None:
-    native = request(result("a", LONG, metadata={"k": 1}, outcome="failed"), prompt("so?"))
+    native = request_message(tool_return_part("a", LONG, metadata={"k": 1}, outcome="failed"), user_prompt_part("so?"))
 
     edited = WIRE.encode(clip_outputs(read(native), 200))
 
@@ -169,27 +182,31 @@ def test_clipping_a_result_changes_its_content_and_nothing_else() -> None:
 
 
 def test_an_object_that_is_clipped_becomes_its_clipped_json() -> None:
-    native = request(result("a", {"lines": [LONG]}))
+    native = request_message(tool_return_part("a", {"lines": [LONG]}))
 
     edited = WIRE.encode(clip_outputs(read(native), 200))
 
     (part,) = edited["parts"]
     assert part["content"].startswith('{"lines": ["xxx')
-    assert isinstance(loaded(request(prompt("?")), response(call("a")), edited)[-1], ModelRequest)
+    assert isinstance(
+        loaded(request_message(user_prompt_part("?")), response_message(tool_call_part("a")), edited)[-1], ModelRequest
+    )
 
 
 def test_what_pydantic_ai_reads_again_keeps_its_shape() -> None:
     found = {"discovered_tools": [{"name": f"tool_{n}", "description": LONG} for n in range(5)]}
-    native = request(result("a", found, "search_tools", tool_kind="tool-search"))
+    native = request_message(tool_return_part("a", found, "search_tools", tool_kind="tool-search"))
 
     assert WIRE.encode(clip_outputs(read(native), 200)) is native
 
 
 def test_renaming_a_result_leaves_what_it_says() -> None:
-    native = request(result("a", {"lines": [1]}), {"tools_added": ["look"], "part_kind": "tool-availability-delta"})
+    native = request_message(
+        tool_return_part("a", {"lines": [1]}), {"tools_added": ["look"], "part_kind": "tool-availability-delta"}
+    )
     message = read(native)
 
-    edited = WIRE.encode(message.with_parts((message.results[0].renamed("b"),)))
+    edited = WIRE.encode(message.with_parts((message.results[0].with_call_id("b"),)))
 
     assert edited["parts"] == [{**native["parts"][0], "tool_call_id": "b"}, native["parts"][1]]  # type: ignore[index]
 
@@ -198,7 +215,7 @@ def rewritten(native: Any, **places: str) -> Any:
     """Return a message whose texts at some places were replaced, as it goes out."""
     message = read(native)
     parts = [
-        part.rewritten(places[f"at_{number}"]) if isinstance(part, Text) and f"at_{number}" in places else part
+        part.with_text(places[f"at_{number}"]) if isinstance(part, Text) and f"at_{number}" in places else part
         for number, part in enumerate(message.parts)
     ]
     return WIRE.encode(message.with_parts(tuple(parts)))
@@ -208,26 +225,32 @@ def test_other_words_take_the_place_of_those_that_were_there_and_nothing_else_mo
     spoken: Any = {"kind": "text", "content": "second", "metadata": {"x": 1}}
     speech: Any = {"part_kind": "speech", "transcript": "so", "id": "s_1"}
 
-    asked = rewritten(request(prompt(["first", MARK, spoken, PICTURE])), at_0="1", at_1="2")
-    said = rewritten(response(answer("yes"), {**answer("no"), "id": "msg_1"}, speech), at_1="2", at_2="3")
+    asked = rewritten(request_message(user_prompt_part(["first", MARK, spoken, AGENT_IMAGE])), at_0="1", at_1="2")
+    said = rewritten(
+        response_message(text_reply_part("yes"), {**text_reply_part("no"), "id": "msg_1"}, speech), at_1="2", at_2="3"
+    )
 
-    assert asked["parts"][0]["content"] == ["1", MARK, {**spoken, "content": "2"}, PICTURE]
-    assert said["parts"] == [answer("yes"), {**answer("2"), "id": None}, {**speech, "transcript": "3", "id": None}]
+    assert asked["parts"][0]["content"] == ["1", MARK, {**spoken, "content": "2"}, AGENT_IMAGE]
+    assert said["parts"] == [
+        text_reply_part("yes"),
+        {**text_reply_part("2"), "id": None},
+        {**speech, "transcript": "3", "id": None},
+    ]
 
 
 def test_what_the_model_heard_and_was_shown_is_read_by_kind_whatever_its_shape() -> None:
     speech: Any = {"part_kind": "speech", "audio": {"data": "A" * 120_000}}
     retry: Any = {"part_kind": "retry-prompt", "content": [{"loc": ["x"], "msg": "missing"}]}
 
-    heard = read(request(speech, prompt([{"kind": "hologram", "rays": 3}]), retry))
+    heard = read(request_message(speech, user_prompt_part([{"kind": "hologram", "rays": 3}]), retry))
 
     assert heard.parts == (
         Media("audio", "user", 2_000),
         Opaque("hologram", '{"kind": "hologram", "rays": 3}', "user"),
         Text('validation errors: [{"loc": ["x"], "msg": "missing"}]', "system"),
     )
-    assert WIRE.encode(heard.with_parts((*heard.parts,))) == request(
-        speech, prompt([{"kind": "hologram", "rays": 3}]), retry
+    assert WIRE.encode(heard.with_parts((*heard.parts,))) == request_message(
+        speech, user_prompt_part([{"kind": "hologram", "rays": 3}]), retry
     )
 
 
@@ -251,27 +274,36 @@ def test_what_nobody_read_from_json_is_written_down_by_its_kind() -> None:
 
 
 def test_eliding_an_image_leaves_the_prompt_one_part() -> None:
-    native = request(prompt(["look", MARK, PICTURE, "well?"]), result("a", ["see", PICTURE]))
+    native = request_message(
+        user_prompt_part(["look", MARK, AGENT_IMAGE, "well?"]), tool_return_part("a", ["see", AGENT_IMAGE])
+    )
 
-    edited = WIRE.encode(elide_media(read(native)))
+    edited = WIRE.encode(drop_media(read(native)))
 
-    assert edited["parts"] == [prompt(["look", MARK, "[image elided]", "well?"]), result("a", "see\n[image elided]")]
+    assert edited["parts"] == [
+        user_prompt_part(["look", MARK, "[image elided]", "well?"]),
+        tool_return_part("a", "see\n[image elided]"),
+    ]
 
 
 RETRY = {"part_kind": "retry-prompt", "tool_name": "t", "tool_call_id": "call_a", "content": "no"}
 
 
-@pytest.mark.parametrize("parts", [[RETRY, prompt([]), RETRY], [twice := prompt(["look"]), twice, RETRY, twice]])
+@pytest.mark.parametrize(
+    "parts", [[RETRY, user_prompt_part([]), RETRY], [twice := user_prompt_part(["look"]), twice, RETRY, twice]]
+)
 def test_a_part_that_stands_twice_in_a_request_changes_no_order(parts: list[Any]) -> None:
-    message = read(request(*parts))
+    message = read(request_message(*parts))
 
     rewritten = WIRE.encode(message.with_parts((*message.parts,)))
 
-    assert rewritten == request(*parts)
+    assert rewritten == request_message(*parts)
 
 
 def test_clipping_arguments_keeps_them_as_they_were_written() -> None:
-    native = response(call("a", args={"t": LONG, "n": 1}), {**call("b", args=f'{{"t": "{LONG}"}}'), "id": "fc_1"})
+    native = response_message(
+        tool_call_part("a", args={"t": LONG, "n": 1}), {**tool_call_part("b", args=f'{{"t": "{LONG}"}}'), "id": "fc_1"}
+    )
 
     edited = WIRE.encode(clip_arguments(read(native), 200))
 
@@ -283,14 +315,14 @@ def test_clipping_arguments_keeps_them_as_they_were_written() -> None:
 
 def test_a_call_that_nobody_answered_is_answered_as_pydantic_ai_would() -> None:
     history = [
-        request(prompt("go")),
-        response(call("a"), call("b", "look")),
-        request(result("b")),
-        request(prompt("so?")),
+        request_message(user_prompt_part("go")),
+        response_message(tool_call_part("a"), tool_call_part("b", "look")),
+        request_message(tool_return_part("b")),
+        request_message(user_prompt_part("so?")),
     ]
     entries = [Entry(WIRE.decode(native, index), index) for index, native in enumerate(history)]
 
-    sent = [WIRE.encode(entry.message) for entry in mend(entries, batching=WIRE.batching).entries]
+    sent = [WIRE.encode(entry.message) for entry in repair_entries(entries, batching=WIRE.batching).entries]
 
     assert validate(sent, "pydantic-ai") == []
     (kept, made) = loaded(*sent)[2].parts
@@ -325,10 +357,19 @@ def test_what_is_made_up_is_short_and_valid() -> None:
         (7, "messages[0]: must be an object, not int"),
         ({"role": "user", "content": "x"}, "messages[0].kind: null is no kind of message"),
         ({"kind": "request", "parts": "x"}, "messages[0].parts: must be a list of parts"),
-        (request({"content": "x"}), "messages[0].parts[0].part_kind: must be a string, not null"),
-        (request(prompt(7)), "messages[0].parts[0].content: must be a string or a list, not a number"),
-        (request(prompt([7])), "messages[0].parts[0].content[0]: must be a string or an object with a kind"),
-        (response({"content": 7, "part_kind": "text"}), "messages[0].parts[0].content: must be a string, not a number"),
+        (request_message({"content": "x"}), "messages[0].parts[0].part_kind: must be a string, not null"),
+        (
+            request_message(user_prompt_part(7)),
+            "messages[0].parts[0].content: must be a string or a list, not a number",
+        ),
+        (
+            request_message(user_prompt_part([7])),
+            "messages[0].parts[0].content[0]: must be a string or an object with a kind",
+        ),
+        (
+            response_message({"content": 7, "part_kind": "text"}),
+            "messages[0].parts[0].content: must be a string, not a number",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) -> None:
@@ -341,34 +382,59 @@ def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) ->
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [
-        ([request(prompt("hi"))], []),
+        ([request_message(user_prompt_part("hi"))], []),
         ([], [("not-empty", "messages"), ("first-kind", "messages")]),
-        ([request(told("Be."))], [("first-kind", "messages")]),
-        ([response(answer("hi")), request(prompt("hi"))], [("first-kind", "messages[0]")]),
-        ([request(prompt("hi")), response(answer("hi"))], [("last-kind", "messages[1]")]),
-        ([request(prompt("hi"), answer("hi"))], [("part-kind", "messages[0].parts[1]")]),
+        ([request_message(system_prompt_part("Be."))], [("first-kind", "messages")]),
         (
-            [request(prompt("hi")), {"kind": "hologram", "parts": []}, request(prompt("hi"))],
+            [response_message(text_reply_part("hi")), request_message(user_prompt_part("hi"))],
+            [("first-kind", "messages[0]")],
+        ),
+        (
+            [request_message(user_prompt_part("hi")), response_message(text_reply_part("hi"))],
+            [("last-kind", "messages[1]")],
+        ),
+        ([request_message(user_prompt_part("hi"), text_reply_part("hi"))], [("part-kind", "messages[0].parts[1]")]),
+        (
+            [
+                request_message(user_prompt_part("hi")),
+                {"kind": "hologram", "parts": []},
+                request_message(user_prompt_part("hi")),
+            ],
             [("kind", "messages[1]"), ("empty", "messages[1]")],
         ),
-        ([request(prompt(" "))], [("empty-text", "messages[0].parts[0]")]),
-        ([request(prompt([MARK]))], [("empty", "messages[0]")]),
-        ([request(prompt([PICTURE] * 101))], [("images", "messages")]),
+        ([request_message(user_prompt_part(" "))], [("empty-text", "messages[0].parts[0]")]),
+        ([request_message(user_prompt_part([MARK]))], [("empty", "messages[0]")]),
+        ([request_message(user_prompt_part([AGENT_IMAGE] * 101))], [("images", "messages")]),
         (
-            [request(prompt("go")), response(call("a")), request(prompt("so?"))],
+            [
+                request_message(user_prompt_part("go")),
+                response_message(tool_call_part("a")),
+                request_message(user_prompt_part("so?")),
+            ],
             [("call-answered", "messages[1]")],
         ),
         (
-            [request(prompt("go")), response(call("a"))],
+            [request_message(user_prompt_part("go")), response_message(tool_call_part("a"))],
             [("last-kind", "messages[1]"), ("call-answered", "messages[1]")],
         ),
-        ([request(prompt("go"), result("a"))], [("result-has-call", "messages[0]"), ("results-first", "messages[0]")]),
         (
-            [request(prompt("go")), response(call("a")), request(result("a"), result("a"))],
+            [request_message(user_prompt_part("go"), tool_return_part("a"))],
+            [("result-has-call", "messages[0]"), ("results-first", "messages[0]")],
+        ),
+        (
+            [
+                request_message(user_prompt_part("go")),
+                response_message(tool_call_part("a")),
+                request_message(tool_return_part("a"), tool_return_part("a")),
+            ],
             [("result-has-call", "messages[2]")],
         ),
         (
-            [request(prompt("go")), response(call("a"), call("a")), request(result("a"))],
+            [
+                request_message(user_prompt_part("go")),
+                response_message(tool_call_part("a"), tool_call_part("a")),
+                request_message(tool_return_part("a")),
+            ],
             [("unique-id", "messages[1]")],
         ),
     ],
@@ -376,11 +442,11 @@ def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) ->
 def test_what_is_no_request_of_pydantic_ais_is_named_and_located(
     messages: list[Any], expected: list[tuple[str, str]]
 ) -> None:
-    assert [(violation.rule, violation.where) for violation in validate(messages, "pydantic-ai")] == expected
+    assert [(violation.rule, violation.path) for violation in validate(messages, "pydantic-ai")] == expected
 
 
 @pytest.mark.seed("A-44")
-@given(request_histories(), st.sampled_from([300, 1_500, 100_000]))
+@given(pydantic_ai_histories(), st.sampled_from([300, 1_500, 100_000]))
 def test_whatever_is_sent_pydantic_ai_can_read(messages: list[Any], budget: int) -> None:
     try:
         sent = govern(messages, format="pydantic-ai", budget=budget, interrupted=True).messages
@@ -390,7 +456,7 @@ def test_whatever_is_sent_pydantic_ai_can_read(messages: list[Any], budget: int)
     assert len(loaded(*sent)) == len(sent)
 
 
-@given(request_histories(), st.sampled_from(["anthropic", "gemini", "openai-chat"]))
+@given(pydantic_ai_histories(), st.sampled_from(["anthropic", "gemini", "openai-chat"]))
 def test_what_comes_back_from_another_format_pydantic_ai_can_read(messages: list[Any], other: str) -> None:
     there = convert(messages, source="pydantic-ai", target=other)
 

@@ -19,10 +19,22 @@ from holdfast import (
     validate,
 )
 from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import elide_media
+from holdfast.core.conversation.elide import drop_media
 from holdfast.core.conversation.messages import Message
-from holdfast.testing.chat import answered, called, returned, said, told
-from holdfast.testing.items import compaction, function_call, function_output, output_message, reasoning
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.items import (
+    compaction_item,
+    function_call_item,
+    function_output_item,
+    output_message_item,
+    reasoning_item,
+)
 from holdfast.wire.formats import format_named
 
 ITEMS, STATELESS = "openai-responses", "openai-responses-stateless"
@@ -41,12 +53,14 @@ def sent(messages: list[Any], source: str = ITEMS, budget: int = 16_000, **how: 
     [
         ({"role": "user", "content": "hi"}, Message("user", (Text("hi", "user"),))),
         ({"type": "message", "role": "developer", "content": "Be."}, Message("system", (Text("Be.", "system"),))),
-        (output_message("yes"), Message("assistant", (Text("yes", "model"),))),
-        (reasoning(), Message("assistant", (Thinking("hm", "gAAAAA"),))),
-        (function_call("a"), Message("assistant", (ToolCall("a", "read_file", '{"path": "src/a.py"}'),))),
-        (function_output("a"), Message("tool", (ToolResult("a", (Text("ok", "tool"),)),))),
+        (output_message_item("yes"), Message("assistant", (Text("yes", "model"),))),
+        (reasoning_item(), Message("assistant", (Thinking("hm", "gAAAAA"),))),
+        (function_call_item("a"), Message("assistant", (ToolCall("a", "read_file", '{"path": "src/a.py"}'),))),
+        (function_output_item("a"), Message("tool", (ToolResult("a", (Text("ok", "tool"),)),))),
         (
-            function_output("a", [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "u"}]),
+            function_output_item(
+                "a", [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "u"}]
+            ),
             Message("tool", (ToolResult("a", (Text("see", "tool"), Media("image", "tool", 1_600))),)),
         ),
         (
@@ -69,7 +83,7 @@ def sent(messages: list[Any], source: str = ITEMS, budget: int = 16_000, **how: 
             {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
             Message("assistant", (Opaque("refusal", "No.", "model"),)),
         ),
-        (compaction("g" * 400), Message("system", (Opaque("compaction", "", "summary", tokens=100),))),
+        (compaction_item("g" * 400), Message("system", (Opaque("compaction", "", "summary", tokens=100),))),
         (
             {"type": "web_search_call", "id": "ws_1", "status": "completed"},
             Message(
@@ -146,16 +160,16 @@ def test_an_item_is_read_into_parts_and_goes_out_as_it_came(item: Any, message: 
 
 
 def test_an_edit_changes_its_field_and_nothing_else() -> None:
-    call = function_call("a", arguments={"text": LONG})
-    output = {**function_output("a", LONG), "x_extra": 1}
-    blocks = function_output(
+    call = function_call_item("a", arguments={"text": LONG})
+    output = {**function_output_item("a", LONG), "x_extra": 1}
+    blocks = function_output_item(
         "a", [{"type": "input_text", "text": LONG, "x": 1}, {"type": "input_image", "image_url": "u"}]
     )
     shell = {"type": "shell_call_output", "call_id": "s", "output": [{"stdout": LONG, "stderr": "e", "outcome": {}}]}
 
     short_call = WIRE.encode(clip_arguments(WIRE.decode(call, 0), 200))
     short = WIRE.encode(clip_outputs(WIRE.decode(output, 0), 200))
-    elided = WIRE.encode(elide_media(clip_outputs(WIRE.decode(blocks, 0), 200)))
+    elided = WIRE.encode(drop_media(clip_outputs(WIRE.decode(blocks, 0), 200)))
     stream = WIRE.encode(clip_outputs(WIRE.decode(shell, 0), 200))
 
     assert {**short_call, "arguments": call["arguments"]} == call
@@ -169,21 +183,21 @@ def test_an_edit_changes_its_field_and_nothing_else() -> None:
 
 SOUND: list[Any] = [
     {"role": "developer", "content": "Be brief."},
-    said("compare"),
-    reasoning("rs_1"),
-    output_message("Looking at both."),
-    function_call("a"),
-    function_call("b"),
-    function_output("b", "2"),
-    function_output("a", "1"),
-    reasoning("rs_2"),
+    user_message("compare"),
+    reasoning_item("rs_1"),
+    output_message_item("Looking at both."),
+    function_call_item("a"),
+    function_call_item("b"),
+    function_output_item("b", "2"),
+    function_output_item("a", "1"),
+    reasoning_item("rs_2"),
     {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
-    reasoning("rs_3"),
+    reasoning_item("rs_3"),
     {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "sh", "input": "ls"},
     {"type": "custom_tool_call_output", "call_id": "c", "output": "a.py"},
-    compaction(),
-    output_message("A wins."),
-    said("and now?"),
+    compaction_item(),
+    output_message_item("A wins."),
+    user_message("and now?"),
 ]
 
 
@@ -197,7 +211,11 @@ def test_a_sound_list_of_items_goes_out_as_the_same_objects() -> None:
 
 def test_a_call_that_waits_is_not_answered_for() -> None:
     with pytest.raises(PendingToolCallsError) as pending:
-        govern([said("go"), function_call("a"), function_call("b"), function_output("b")], budget=1_000, format=ITEMS)
+        govern(
+            [user_message("go"), function_call_item("a"), function_call_item("b"), function_output_item("b")],
+            budget=1_000,
+            format=ITEMS,
+        )
 
     assert pending.value.call_ids == ("a",)
 
@@ -213,7 +231,7 @@ APPROVAL = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "x", "server
 @pytest.mark.parametrize(
     ("call", "made_up"),
     [
-        (function_call("c"), function_output("c", "Interrupted by user.")),
+        (function_call_item("c"), function_output_item("c", "Interrupted by user.")),
         (CUSTOM, {"type": "custom_tool_call_output", "call_id": "c", "output": "Interrupted by user."}),
         (
             PATCH,
@@ -232,37 +250,51 @@ APPROVAL = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "x", "server
     ],
 )
 def test_a_made_up_output_is_of_the_kind_its_call_wants(call: Any, made_up: Any) -> None:
-    assert sent([said("go"), call, said("stop")]) == [said("go"), call, made_up, said("stop")]
+    assert sent([user_message("go"), call, user_message("stop")]) == [
+        user_message("go"),
+        call,
+        made_up,
+        user_message("stop"),
+    ]
 
 
 def test_a_made_up_screenshot_is_an_image_and_a_made_up_shell_output_an_error() -> None:
-    screen = sent([said("go"), COMPUTER, said("stop")])[2]
-    shell = sent([said("go"), SHELL, said("stop")])[2]
+    screen = sent([user_message("go"), COMPUTER, user_message("stop")])[2]
+    shell = sent([user_message("go"), SHELL, user_message("stop")])[2]
 
     assert screen["output"]["image_url"].startswith("data:image/png;base64,")
     assert shell["output"][0]["stderr"] == "Interrupted by user."
 
 
 def test_reasoning_that_lost_its_item_goes() -> None:
-    assert sent([said("go"), reasoning(), said("well?")]) == [said("go"), said("well?")]
+    assert sent([user_message("go"), reasoning_item(), user_message("well?")]) == [
+        user_message("go"),
+        user_message("well?"),
+    ]
 
 
 def test_an_id_of_the_wrong_kind_is_left_out() -> None:
-    call = {**function_call("a"), "id": "call_a"}
-    request = govern([said("go"), call, function_output("a")], budget=1_000, format=ITEMS)
+    call = {**function_call_item("a"), "id": "call_a"}
+    request = govern([user_message("go"), call, function_output_item("a")], budget=1_000, format=ITEMS)
 
     assert request.messages[1] == {key: value for key, value in call.items() if key != "id"}
     assert "#1: left out an item id that does not begin with 'fc'" in str(request.receipt)
 
 
 def test_what_nothing_stores_is_left_out_where_nothing_is_stored() -> None:
-    unsealed = reasoning("rs_1", sealed=None)
-    messages = [said("go"), unsealed, output_message("ok"), {"type": "item_reference", "id": "msg_9"}, said("on")]
+    unsealed = reasoning_item("rs_1", encrypted=None)
+    messages = [
+        user_message("go"),
+        unsealed,
+        output_message_item("ok"),
+        {"type": "item_reference", "id": "msg_9"},
+        user_message("on"),
+    ]
 
     request = govern(messages, budget=1_000, format=STATELESS)
 
-    assert request.messages == [said("go"), output_message("ok"), said("on")]
-    assert [(repair.position, repair.what) for repair in request.receipt.mended] == [
+    assert request.messages == [user_message("go"), output_message_item("ok"), user_message("on")]
+    assert [(repair.position, repair.description) for repair in request.receipt.repairs] == [
         (1, "left out reasoning that is neither stored nor encrypted"),
         (3, "left out a reference to an item: nothing is stored that it could mean"),
     ]
@@ -271,17 +303,24 @@ def test_what_nothing_stores_is_left_out_where_nothing_is_stored() -> None:
 
 
 def test_a_compaction_survives_a_fold_whole() -> None:
-    sealed = compaction("s" * 2_000)
-    history: list[Any] = [said("old"), answered("ok"), sealed]
+    sealed = compaction_item("s" * 2_000)
+    history: list[Any] = [user_message("old"), assistant_message("ok"), sealed]
     for turn in range(60):
-        history += [said(f"prompt {turn} " + "word " * 80), reasoning(f"rs_{turn}"), function_call(f"c{turn}")]
-        history += [function_output(f"c{turn}", "line\n" * 200), output_message(f"answer {turn}", f"msg_{turn}")]
-    history.append(said("and now?"))
+        history += [
+            user_message(f"prompt {turn} " + "word " * 80),
+            reasoning_item(f"rs_{turn}"),
+            function_call_item(f"c{turn}"),
+        ]
+        history += [
+            function_output_item(f"c{turn}", "line\n" * 200),
+            output_message_item(f"answer {turn}", f"msg_{turn}"),
+        ]
+    history.append(user_message("and now?"))
 
     request = govern(history, budget=3_000, format=ITEMS, model="gpt-5")
 
     assert any(message is sealed for message in request.messages)
-    assert request.receipt.folded
+    assert request.receipt.compacted
     assert request.tokens.total <= 3_000
     assert validate(request.messages, ITEMS) == []
 
@@ -289,14 +328,14 @@ def test_a_compaction_survives_a_fold_whole() -> None:
 def test_a_prompt_above_the_longest_string_is_refused_and_an_output_is_cut() -> None:
     longer = "x" * 10_485_761
     with pytest.raises(CannotFitError, match="characters"):
-        govern([said(longer)], budget=100_000_000, format=ITEMS, model="gpt-5")
+        govern([user_message(longer)], budget=100_000_000, format=ITEMS, model="gpt-5")
 
-    outputs = [said("go"), function_call("a"), function_output("a", longer)]
+    outputs = [user_message("go"), function_call_item("a"), function_output_item("a", longer)]
     assert len(sent(outputs, budget=100_000_000)[2]["output"]) <= 10_485_760
 
 
 def test_instructions_count_as_system_text() -> None:
-    request = govern([said("go")], budget=1_000, format=ITEMS, model="gpt-5", system="Be brief.")
+    request = govern([user_message("go")], budget=1_000, format=ITEMS, model="gpt-5", system="Be brief.")
 
     assert request.system == "Be brief."
     assert request.tokens.system > 0
@@ -329,22 +368,22 @@ MALFORMED: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("item", "problem"), MALFORMED)
 def test_a_malformed_item_is_named_by_its_place(item: Any, problem: str) -> None:
     with pytest.raises(MalformedInputError, match=problem):
-        govern([item, said("go")], budget=1_000, format=ITEMS)
+        govern([item, user_message("go")], budget=1_000, format=ITEMS)
 
 
 @pytest.mark.parametrize("item", [item for item, _ in MALFORMED])
 def test_what_is_malformed_is_found_among_many_that_will_be_folded(item: Any) -> None:
-    many: list[Any] = [said("x" * 400), output_message("y" * 400)] * 300
+    many: list[Any] = [user_message("x" * 400), output_message_item("y" * 400)] * 300
 
     with pytest.raises(MalformedInputError) as refusal:
-        govern([*many, item, *many, said("go")], budget=1_000, format=ITEMS)
+        govern([*many, item, *many, user_message("go")], budget=1_000, format=ITEMS)
 
     assert refusal.value.where.startswith("messages[600]")
 
 
 def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> None:
-    call = {**function_call("a"), "arguments": {"x": 1}, "name": ""}
-    request = govern([said("a\ud800"), call, function_output("a", None)], budget=1_000, format=ITEMS)
+    call = {**function_call_item("a"), "arguments": {"x": 1}, "name": ""}
+    request = govern([user_message("a\ud800"), call, function_output_item("a", None)], budget=1_000, format=ITEMS)
 
     assert [
         message.get("content", message.get("arguments", message.get("output"))) for message in request.messages
@@ -354,7 +393,7 @@ def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> N
         "",
     ]
     assert request.messages[1]["name"] == "tool"
-    assert len(request.receipt.mended) == 4
+    assert len(request.receipt.repairs) == 4
 
 
 def test_arguments_that_became_no_object_leave_a_tool_that_wants_one_as_it_was() -> None:
@@ -369,33 +408,33 @@ def test_arguments_that_became_no_object_leave_a_tool_that_wants_one_as_it_was()
 
 
 def test_a_call_without_an_id_is_answered_under_one_that_is_made_up() -> None:
-    call = {key: value for key, value in function_call("a").items() if key != "call_id"}
+    call = {key: value for key, value in function_call_item("a").items() if key != "call_id"}
 
-    first, output = sent([said("go"), call, said("so?")])[1:3]
+    first, output = sent([user_message("go"), call, user_message("so?")])[1:3]
 
     assert first["call_id"] == output["call_id"] != ""
 
 
 def test_chat_becomes_items() -> None:
     chat = [
-        told("Be."),
-        said("go"),
-        {**called("a", "b"), "content": "Looking."},
-        returned("a", "1"),
-        returned("b", "2"),
+        system_message("Be."),
+        user_message("go"),
+        {**tool_call_message("a", "b"), "content": "Looking."},
+        tool_result_message("a", "1"),
+        tool_result_message("b", "2"),
     ]
 
     converted = convert(chat, source="openai-chat", target=ITEMS)
 
     call = {"type": "function_call", "call_id": "a", "name": "read_file", "arguments": '{"path": "src/a.py"}'}
     assert converted.messages == [
-        told("Be."),
-        said("go"),
-        answered("Looking."),
+        system_message("Be."),
+        user_message("go"),
+        assistant_message("Looking."),
         call,
         {**call, "call_id": "b"},
-        function_output("a", "1"),
-        function_output("b", "2"),
+        function_output_item("a", "1"),
+        function_output_item("b", "2"),
     ]
     assert converted.notes == ()
     assert validate(converted.messages, ITEMS) == []
@@ -405,18 +444,18 @@ def test_items_become_chat_a_run_at_a_time() -> None:
     converted = convert(SOUND, source=ITEMS, target="openai-chat")
 
     assert converted.messages == [
-        told("Be brief."),
-        said("compare"),
-        {**called("a", "b"), "content": "Looking at both."},
-        returned("b", "2"),
-        returned("a", "1"),
+        system_message("Be brief."),
+        user_message("compare"),
+        {**tool_call_message("a", "b"), "content": "Looking at both."},
+        tool_result_message("b", "2"),
+        tool_result_message("a", "1"),
         {
             "role": "assistant",
             "tool_calls": [{"id": "c", "type": "function", "function": {"name": "sh", "arguments": "ls"}}],
         },
-        returned("c", "a.py"),
-        answered("A wins."),
-        said("and now?"),
+        tool_result_message("c", "a.py"),
+        assistant_message("A wins."),
+        user_message("and now?"),
     ]
     assert converted.notes == (
         "reasoning was left out: it is only valid with the provider that wrote it",

@@ -9,29 +9,61 @@ from mistral_common.protocol.instruct.validator import ValidationMode, get_valid
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
 from holdfast import MalformedInputError, SettingsError, validate
-from holdfast.testing.chat import answered, called, returned, said, told
-from holdfast.testing.items import compaction, function_call, function_output, output_message, reasoning
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+from holdfast.testing.items import (
+    compaction_item,
+    function_call_item,
+    function_output_item,
+    output_message_item,
+    reasoning_item,
+)
 
 ORACLE = get_validator(TokenizerVersion.v11, ValidationMode.serving)
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 OPENAI = [
     ([], [("not-empty", "messages")]),
-    ([said("hi"), called("a")], [("call-answered", "messages[1]")]),
+    ([user_message("hi"), tool_call_message("a")], [("call-answered", "messages[1]")]),
     (
-        [said("hi"), called("a"), said("wait"), returned("a")],
+        [user_message("hi"), tool_call_message("a"), user_message("wait"), tool_result_message("a")],
         [("call-answered", "messages[1]"), ("result-has-call", "messages[3]")],
     ),
-    ([said("hi"), returned("a")], [("result-has-call", "messages[1]")]),
-    ([said("hi"), called("a"), returned("a"), returned("a")], [("result-has-call", "messages[3]")]),
-    ([said("hi"), called("a"), returned("a"), called("a"), returned("a")], [("unique-id", "messages[3].tool_calls")]),
+    ([user_message("hi"), tool_result_message("a")], [("result-has-call", "messages[1]")]),
+    (
+        [user_message("hi"), tool_call_message("a"), tool_result_message("a"), tool_result_message("a")],
+        [("result-has-call", "messages[3]")],
+    ),
+    (
+        [
+            user_message("hi"),
+            tool_call_message("a"),
+            tool_result_message("a"),
+            tool_call_message("a"),
+            tool_result_message("a"),
+        ],
+        [("unique-id", "messages[3].tool_calls")],
+    ),
     ([{"role": "user", "content": None}], [("content", "messages[0].content")]),
     ([{"role": "assistant", "content": None}], [("content", "messages[0].content")]),
     ([{"role": "robot", "content": "x"}], [("role", "messages[0].role")]),
-    ([said("x" * 1_048_577)], [("string-length", "messages[0].content")]),
+    ([user_message("x" * 1_048_577)], [("string-length", "messages[0].content")]),
     ([{"role": "user", "content": [IMAGE] * 501}], [("images", "messages")]),
-    ([answered("assistant first is fine"), told("system anywhere is fine"), said("a"), said("b")], []),
-    ([said("hi"), called("a", "b"), returned("b"), returned("a")], []),
+    (
+        [
+            assistant_message("assistant first is fine"),
+            system_message("system anywhere is fine"),
+            user_message("a"),
+            user_message("b"),
+        ],
+        [],
+    ),
+    ([user_message("hi"), tool_call_message("a", "b"), tool_result_message("b"), tool_result_message("a")], []),
 ]
 
 
@@ -41,46 +73,46 @@ def message(role: str, content: Any) -> dict[str, Any]:
 
 RESPONSES = [
     ([], [("not-empty", "messages")]),
-    ([said("hi"), function_call("a")], [("call-answered", "messages[1]")]),
-    ([said("hi"), function_output("a")], [("output-has-call", "messages[1]")]),
+    ([user_message("hi"), function_call_item("a")], [("call-answered", "messages[1]")]),
+    ([user_message("hi"), function_output_item("a")], [("output-has-call", "messages[1]")]),
     (
-        [function_output("a"), function_call("a")],
+        [function_output_item("a"), function_call_item("a")],
         [("output-has-call", "messages[0]"), ("call-answered", "messages[1]")],
     ),
     (
-        [function_call("a"), function_output("a"), function_output("a")],
+        [function_call_item("a"), function_output_item("a"), function_output_item("a")],
         [("output-has-call", "messages[2]")],
     ),
     (
-        [function_call("a"), {"type": "custom_tool_call_output", "call_id": "a", "output": "x"}],
+        [function_call_item("a"), {"type": "custom_tool_call_output", "call_id": "a", "output": "x"}],
         [("output-kind", "messages[1].type")],
     ),
-    ([function_call("a"), function_output("a", None)], [("output", "messages[1].output")]),
+    ([function_call_item("a"), function_output_item("a", None)], [("output", "messages[1].output")]),
     (
-        [function_call("a"), function_output("a"), function_call("a"), function_output("a")],
+        [function_call_item("a"), function_output_item("a"), function_call_item("a"), function_output_item("a")],
         [("unique-id", "messages[2].call_id")],
     ),
-    ([function_call("a" * 65), function_output("a" * 65)], [("id-length", "messages[0].call_id")]),
-    ([{**function_call("a"), "id": "call_a"}, function_output("a")], [("item-id", "messages[0].id")]),
-    ([said("hi"), reasoning()], [("reasoning-followed", "messages[1]")]),
-    ([reasoning(), said("hi")], [("reasoning-followed", "messages[0]")]),
+    ([function_call_item("a" * 65), function_output_item("a" * 65)], [("id-length", "messages[0].call_id")]),
+    ([{**function_call_item("a"), "id": "call_a"}, function_output_item("a")], [("item-id", "messages[0].id")]),
+    ([user_message("hi"), reasoning_item()], [("reasoning-followed", "messages[1]")]),
+    ([reasoning_item(), user_message("hi")], [("reasoning-followed", "messages[0]")]),
     ([message("user", None)], [("content", "messages[0].content")]),
     ([message("tool", "x")], [("role", "messages[0].role")]),
     ([{"type": "compaction", "id": "cmp_1"}], [("compaction", "messages[0].encrypted_content")]),
-    ([said("x" * 10_485_761)], [("string-length", "messages[0].content")]),
+    ([user_message("x" * 10_485_761)], [("string-length", "messages[0].content")]),
     ([message("user", [{"type": "input_image", "image_url": "u"}] * 501)], [("images", "messages")]),
     (
         [
-            said("hi"),
-            function_call("a"),
-            said("wait"),
-            function_output("a"),
-            reasoning(),
-            function_call("b"),
-            function_output("b"),
-            compaction(),
-            reasoning(sealed=None),
-            output_message("ok"),
+            user_message("hi"),
+            function_call_item("a"),
+            user_message("wait"),
+            function_output_item("a"),
+            reasoning_item(),
+            function_call_item("b"),
+            function_output_item("b"),
+            compaction_item(),
+            reasoning_item(encrypted=None),
+            output_message_item("ok"),
         ],
         [],
     ),
@@ -88,17 +120,35 @@ RESPONSES = [
 
 MISTRAL = [
     ([], [("not-empty", "messages")]),
-    ([said("hi"), answered("yes")], [("last-role", "messages[1]")]),
-    ([answered("yes"), said("hi")], [("first-role", "messages[0]")]),
-    ([said("hi"), answered("yes"), told("now"), said("go")], [("order", "messages[2]")]),
-    ([said("hi"), called("call_1"), returned("call_1")], [("id", "messages[1]"), ("id", "messages[2]")]),
-    ([said("hi"), called("abcdefgh1", name="no.dots"), returned("abcdefgh1")], [("name", "messages[1].tool_calls")]),
-    ([said("hi"), called("abcdefgh1"), said("go")], [("call-answered", "messages[1]")]),
-    ([said("hi"), {"role": "assistant", "content": ""}, said("go")], [("empty", "messages[1]")]),
+    ([user_message("hi"), assistant_message("yes")], [("last-role", "messages[1]")]),
+    ([assistant_message("yes"), user_message("hi")], [("first-role", "messages[0]")]),
+    (
+        [user_message("hi"), assistant_message("yes"), system_message("now"), user_message("go")],
+        [("order", "messages[2]")],
+    ),
+    (
+        [user_message("hi"), tool_call_message("call_1"), tool_result_message("call_1")],
+        [("id", "messages[1]"), ("id", "messages[2]")],
+    ),
+    (
+        [user_message("hi"), tool_call_message("abcdefgh1", name="no.dots"), tool_result_message("abcdefgh1")],
+        [("name", "messages[1].tool_calls")],
+    ),
+    ([user_message("hi"), tool_call_message("abcdefgh1"), user_message("go")], [("call-answered", "messages[1]")]),
+    ([user_message("hi"), {"role": "assistant", "content": ""}, user_message("go")], [("empty", "messages[1]")]),
     ([{"role": "user", "content": [IMAGE] * 9}], [("images", "messages")]),
-    ([said("hi"), {"role": "robot", "content": "x"}, said("go")], [("role", "messages[1].role")]),
-    ([{"role": "system", "content": None}, said("hi")], [("empty", "messages[0]")]),
-    ([told("be"), said("hi"), called("abcdefgh1"), returned("abcdefgh1"), said("go")], []),
+    ([user_message("hi"), {"role": "robot", "content": "x"}, user_message("go")], [("role", "messages[1].role")]),
+    ([{"role": "system", "content": None}, user_message("hi")], [("empty", "messages[0]")]),
+    (
+        [
+            system_message("be"),
+            user_message("hi"),
+            tool_call_message("abcdefgh1"),
+            tool_result_message("abcdefgh1"),
+            user_message("go"),
+        ],
+        [],
+    ),
 ]
 
 
@@ -231,7 +281,7 @@ BEDROCK = [
 
 
 def found(messages: Any, provider: str, **rest: Any) -> list[tuple[str, str]]:
-    return [(violation.rule, violation.where) for violation in validate(messages, provider, **rest)]
+    return [(violation.rule, violation.path) for violation in validate(messages, provider, **rest)]
 
 
 @pytest.mark.parametrize(("messages", "expected"), OPENAI)
@@ -245,10 +295,15 @@ def test_responses_rules(messages: Any, expected: list[tuple[str, str]]) -> None
 
 
 def test_where_nothing_is_stored_nothing_may_refer_to_storage() -> None:
-    items = [reasoning(sealed=None), output_message("ok"), {"type": "item_reference", "id": "msg_1"}, reasoning()]
+    items = [
+        reasoning_item(encrypted=None),
+        output_message_item("ok"),
+        {"type": "item_reference", "id": "msg_1"},
+        reasoning_item(),
+    ]
 
-    assert found([*items, output_message("yes")], "openai-responses") == []
-    assert found([*items, output_message("yes")], "openai-responses-stateless") == [
+    assert found([*items, output_message_item("yes")], "openai-responses") == []
+    assert found([*items, output_message_item("yes")], "openai-responses-stateless") == [
         ("stored", "messages[0]"),
         ("stored", "messages[2]"),
     ]
@@ -306,7 +361,7 @@ def test_cache_marks_on_system_text_and_tools_count() -> None:
 
 
 def test_a_violation_reads_well() -> None:
-    (violation,) = validate([said("hi"), called("a")], "openai-chat")
+    (violation,) = validate([user_message("hi"), tool_call_message("a")], "openai-chat")
 
     assert str(violation) == "messages[1]: call 'a' has no result directly after it [call-answered]"
 
@@ -318,4 +373,4 @@ def test_an_unknown_provider_is_named_with_the_known_ones() -> None:
 
 def test_what_is_no_message_is_located() -> None:
     with pytest.raises(MalformedInputError, match=r"messages\[1\]: must be an object, not a string"):
-        validate([said("hi"), "oops"], "openai-chat")  # pyright: ignore[reportArgumentType]
+        validate([user_message("hi"), "oops"], "openai-chat")  # pyright: ignore[reportArgumentType]

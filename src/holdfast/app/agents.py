@@ -4,22 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from holdfast.app.kinds import WrongValueError, nearest, texts_of, wrong
+from holdfast.app.kinds import InvalidValueError, as_texts, invalid_value_error, suggest_name
 from holdfast.app.tables import NamedTables
-from holdfast.core.history.sees import EVERYTHING, Sees
+from holdfast.core.history.sees import SEES_EVERYTHING, Visibility
 
 AgentTool = Literal["read", "run"]
-TOOLS: tuple[AgentTool, ...] = ("read", "run")
-CLASSES = ("everything", "nothing", "pins", "ledger", "files")
-MAIN_SEES = ("everything", "answers", "nothing")
-TEXTS = ("description", "instructions", "model", "main_sees")
-NUMBERS = ("turns", "max_tokens", "max_steps", "timeout_seconds")
-KNOWN = (*TEXTS, "tools", "sees", *NUMBERS)
-MOST = 10**9
+AGENT_TOOLS: tuple[AgentTool, ...] = ("read", "run")
+AGENT_VISIBILITY_CHOICES = ("everything", "nothing", "pins", "ledger", "files")
+MAIN_VISIBILITY_CHOICES = ("everything", "answers", "nothing")
+AGENT_TEXT_KEYS = ("description", "instructions", "model", "main_sees")
+AGENT_NUMBER_KEYS = ("turns", "max_tokens", "max_steps", "timeout_seconds")
+AGENT_KEYS = (*AGENT_TEXT_KEYS, "tools", "sees", *AGENT_NUMBER_KEYS)
+MAX_AGENT_NUMBER = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedAgent:
+class AgentSettings:
     """An agent that can be asked."""
 
     name: str
@@ -29,7 +29,7 @@ class NamedAgent:
     model: str | None = None
     """None for the one that answers the user."""
     tools: tuple[str, ...] = ("read",)
-    sees: Sees = EVERYTHING
+    sees: Visibility = SEES_EVERYTHING
     main_sees: Literal["everything", "answers", "nothing"] = "nothing"
     max_steps: int | None = None
     timeout_seconds: int | None = None
@@ -40,7 +40,7 @@ class NamedAgent:
             self.description,
             f"model {self.model}" if self.model else "",
             f"tools {', '.join(self.tools) or 'none'}",
-            f"sees {_told(self.sees)}",
+            f"sees {_describe_visibility(self.sees)}",
             f"the main agent sees {self.main_sees} of it",
             f"at most {self.max_steps:,} steps" if self.max_steps else "",
             f"at most {self.timeout_seconds:,} seconds" if self.timeout_seconds else "",
@@ -48,33 +48,35 @@ class NamedAgent:
         return "; ".join(part for part in parts if part)
 
 
-class NamedAgents(NamedTables):
+class AgentTables(NamedTables):
     """Agents by their names."""
 
-    asks = '[agents.NAME] with description = "…", instructions = "…"'
+    expects = '[agents.NAME] with description = "…", instructions = "…"'
 
-    def one(self, name: str, table: Mapping[str, object]) -> NamedAgent:
+    def parse_table(self, name: str, table: Mapping[str, object]) -> AgentSettings:
         """Return one agent."""
         for key in table:
-            if key not in KNOWN:
-                raise WrongValueError(f"is not a setting; {nearest(key, KNOWN)}", (name, key))
-        texts = {key: _text(name, key, table[key]) for key in TEXTS if key in table}
-        numbers = {key: _number(name, key, table[key]) for key in NUMBERS if key in table}
-        main_sees = _one_of(name, "main_sees", texts.get("main_sees", "nothing"), MAIN_SEES)
-        return NamedAgent(
+            if key not in AGENT_KEYS:
+                raise InvalidValueError(f"is not a setting; {suggest_name(key, AGENT_KEYS)}", (name, key))
+        texts = {key: _check_text(name, key, table[key]) for key in AGENT_TEXT_KEYS if key in table}
+        numbers = {key: _check_number(name, key, table[key]) for key in AGENT_NUMBER_KEYS if key in table}
+        main_sees = _check_choice(name, "main_sees", texts.get("main_sees", "nothing"), MAIN_VISIBILITY_CHOICES)
+        return AgentSettings(
             name=name,
             description=texts.get("description", ""),
             instructions=texts.get("instructions", ""),
             model=texts.get("model"),
-            tools=tuple(_one_of(name, "tools", tool, TOOLS) for tool in _words(name, "tools", table, ["read"])),
-            sees=_sees(name, table, numbers),
+            tools=tuple(
+                _check_choice(name, "tools", tool, AGENT_TOOLS) for tool in _check_words(name, "tools", table, ["read"])
+            ),
+            sees=_parse_visibility(name, table, numbers),
             main_sees=cast("Literal['everything', 'answers', 'nothing']", main_sees),
             max_steps=numbers.get("max_steps"),
             timeout_seconds=numbers.get("timeout_seconds"),
         )
 
 
-def _told(sees: Sees) -> str:
+def _describe_visibility(sees: Visibility) -> str:
     """Return what an agent is shown, in words."""
     chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
     chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
@@ -82,11 +84,14 @@ def _told(sees: Sees) -> str:
     return (", ".join(chosen) or "nothing") + most
 
 
-def _sees(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) -> Sees:
+def _parse_visibility(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) -> Visibility:
     """Return what an agent is shown: everything, unless something is chosen."""
     default = [] if "turns" in numbers else ["everything"]
-    chosen = [_one_of(name, "sees", word, CLASSES) for word in _words(name, "sees", table, default)]
-    return Sees(
+    chosen = [
+        _check_choice(name, "sees", word, AGENT_VISIBILITY_CHOICES)
+        for word in _check_words(name, "sees", table, default)
+    ]
+    return Visibility(
         everything="everything" in chosen,
         pins="pins" in chosen,
         ledger="ledger" in chosen,
@@ -96,28 +101,28 @@ def _sees(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) ->
     )
 
 
-def _words(name: str, key: str, table: Mapping[str, object], default: list[str]) -> tuple[str, ...]:
+def _check_words(name: str, key: str, table: Mapping[str, object], default: list[str]) -> tuple[str, ...]:
     value = table.get(key, default)
-    words = (value,) if isinstance(value, str) else texts_of(value)
+    words = (value,) if isinstance(value, str) else as_texts(value)
     if words is None:
-        raise WrongValueError(wrong("a list of words", value).problem, (name, key))
+        raise InvalidValueError(invalid_value_error("a list of words", value).problem, (name, key))
     return words
 
 
-def _one_of(name: str, key: str, word: str, known: tuple[str, ...]) -> str:
+def _check_choice(name: str, key: str, word: str, known: tuple[str, ...]) -> str:
     if word not in known:
-        raise WrongValueError(f"{word!r:.60} is not known; {nearest(word, known)}", (name, key))
+        raise InvalidValueError(f"{word!r:.60} is not known; {suggest_name(word, known)}", (name, key))
     return word
 
 
-def _text(name: str, key: str, value: object) -> str:
+def _check_text(name: str, key: str, value: object) -> str:
     if not isinstance(value, str) or (key == "model" and not value):
-        raise WrongValueError(wrong("a text", value).problem, (name, key))
+        raise InvalidValueError(invalid_value_error("a text", value).problem, (name, key))
     return value
 
 
-def _number(name: str, key: str, value: object) -> int:
+def _check_number(name: str, key: str, value: object) -> int:
     least = 0 if key in {"turns", "max_tokens"} else 1
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise WrongValueError(wrong(f"a whole number from {least} on", value).problem, (name, key))
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_AGENT_NUMBER:
+        raise InvalidValueError(invalid_value_error(f"a whole number from {least} on", value).problem, (name, key))
     return value

@@ -8,41 +8,41 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
-from holdfast.app.agents import NamedAgent, NamedAgents
+from holdfast.app.agents import AgentSettings, AgentTables
 from holdfast.app.kinds import (
-    AnyText,
     Choice,
     FilePath,
+    FolderList,
     FolderPath,
-    Folders,
     Fraction,
-    Kind,
+    OptionalText,
+    SettingType,
     StoreUrl,
     Switch,
-    Whole,
-    Words,
-    nearest,
+    TextList,
+    WholeNumber,
+    suggest_name,
 )
-from holdfast.app.tables import HookCommands, McpServer, McpServers, ModelFacts, ModelTables
+from holdfast.app.tables import HookTable, McpServer, McpServerTables, ModelOverrides, ModelOverrideTables
 from holdfast.app.trust import Untrusted
 from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.situation import MAX_LIMIT, MIN_TOKENS
+from holdfast.core.planning.situation import MAX_LIMIT, MIN_BUDGET_TOKENS
 from holdfast.errors import SettingsError
 from holdfast.session.hooks import Hooks
 
-PREFIX = "HOLDFAST_"
+VARIABLE_PREFIX = "HOLDFAST_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class SettingDeclaration:
     """What is known of a setting before anybody has set it."""
 
     name: str
     group: str
     help: str
-    kind: Kind
+    value_type: SettingType
     default: object
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     """Other names it has in files and commands."""
     variables: tuple[str, ...] = ()
     """Every variable of the environment that sets it; the first one counts."""
@@ -52,12 +52,12 @@ class Declaration:
     @property
     def names(self) -> tuple[str, ...]:
         """Every name it has in files and commands."""
-        return (self.name, *self.also)
+        return (self.name, *self.aliases)
 
 
-def _about(
+def _metadata(
     group: str,
-    kind: Kind,
+    kind: SettingType,
     help: str,  # noqa: A002
     *,
     also: str = "",
@@ -68,7 +68,7 @@ def _about(
     return {"group": group, "kind": kind, "help": help, "untrusted": untrusted, **names}
 
 
-ANSWERS, KEEPING, PLACES, TOOLS, PROGRAM = (
+MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, PROGRAM_GROUP = (
     "Who answers",
     "How a conversation is kept short",
     "Where things are kept",
@@ -78,18 +78,20 @@ ANSWERS, KEEPING, PLACES, TOOLS, PROGRAM = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class DeclaredSettings:
     """The value of every setting. None means none: no limit, no file, or no such rule in this preset."""
 
     model: str = field(
         default="embedded",
-        metadata=_about(ANSWERS, Kind(), "Who answers: embedded, a name that pydantic-ai knows, or http://…/v1#name"),
+        metadata=_metadata(
+            MODEL_GROUP, SettingType(), "Who answers: embedded, a name that pydantic-ai knows, or http://…/v1#name"
+        ),
     )
     summarization_model: str = field(
         default="",
-        metadata=_about(
-            ANSWERS,
-            AnyText(),
+        metadata=_metadata(
+            MODEL_GROUP,
+            OptionalText(),
             'Who writes summaries that nobody asked for; "" is the model itself, none is nobody',
             also="summariser summarizer",
             variables="CO_CLI_SUMMARIZATION_MODEL",
@@ -97,62 +99,68 @@ class Values:
     )
     n_ctx: int = field(
         default=8_192,
-        metadata=_about(
-            ANSWERS, Whole(512, 1_000_000), "The window of the embedded model, in tokens", also="embedded_n_ctx"
+        metadata=_metadata(
+            MODEL_GROUP,
+            WholeNumber(512, 1_000_000),
+            "The window of the embedded model, in tokens",
+            also="embedded_n_ctx",
         ),
     )
-    system: Path | None = field(default=None, metadata=_about(ANSWERS, FilePath(), "A file with the system text"))
-    models: Mapping[str, ModelFacts] = field(
-        default_factory=dict[str, ModelFacts],
-        metadata=_about(ANSWERS, ModelTables(), "What you know of a model better than the table"),
+    system: Path | None = field(
+        default=None, metadata=_metadata(MODEL_GROUP, FilePath(), "A file with the system text")
+    )
+    models: Mapping[str, ModelOverrides] = field(
+        default_factory=dict[str, ModelOverrides],
+        metadata=_metadata(MODEL_GROUP, ModelOverrideTables(), "What you know of a model better than the table"),
     )
 
     preset: str = field(
-        default="default", metadata=_about(KEEPING, Choice(*PRESETS), "Whose way with long conversations")
+        default="default", metadata=_metadata(COMPACTION_GROUP, Choice(*PRESETS), "Whose way with long conversations")
     )
     policy: Path | None = field(
-        default=None, metadata=_about(KEEPING, FilePath(), "A file with rules of your own, begun from the preset")
+        default=None,
+        metadata=_metadata(COMPACTION_GROUP, FilePath(), "A file with rules of your own, begun from the preset"),
     )
     max_context_tokens: int | None = field(
         default=None,
-        metadata=_about(
-            KEEPING,
-            Whole(MIN_TOKENS, MAX_LIMIT, "none"),
+        metadata=_metadata(
+            COMPACTION_GROUP,
+            WholeNumber(MIN_BUDGET_TOKENS, MAX_LIMIT, "none"),
             "The largest request in tokens; 0 is what the model holds",
             also="budget agent_max_context_tokens",
         ),
     )
     max_context_turns: int | None = field(
         default=None,
-        metadata=_about(
-            KEEPING,
-            Whole(1, 10**9, "none"),
+        metadata=_metadata(
+            COMPACTION_GROUP,
+            WholeNumber(1, 10**9, "none"),
             "The most turns in a request; 0 is any number",
             also="agent_max_context_turns",
         ),
     )
     max_history_messages: int | None = field(
         default=None,
-        metadata=_about(
-            KEEPING,
-            Whole(1, 10**9, "zero"),
+        metadata=_metadata(
+            COMPACTION_GROUP,
+            WholeNumber(1, 10**9, "zero"),
             "The most messages in a request; 0 is any number",
             variables="CO_CLI_MAX_HISTORY_MESSAGES",
         ),
     )
     tool_output_trim_chars: int | None = field(
         default=None,
-        metadata=_about(
-            KEEPING,
-            Whole(1, 10**9, "zero"),
+        metadata=_metadata(
+            COMPACTION_GROUP,
+            WholeNumber(1, 10**9, "zero"),
             "What is shown of an older tool output, in characters; 0 is all",
             variables="CO_CLI_TOOL_OUTPUT_TRIM_CHARS",
         ),
     )
     background_compaction_threshold: float | None = field(
         default=None,
-        metadata=_about(
-            KEEPING,
+        metadata=_metadata(
+            COMPACTION_GROUP,
             Fraction(),
             "How full the window is when a summary is begun",
             variables="COPILOT_BACKGROUND_COMPACTION_THRESHOLD",
@@ -160,8 +168,8 @@ class Values:
     )
     buffer_exhaustion_threshold: float | None = field(
         default=None,
-        metadata=_about(
-            KEEPING,
+        metadata=_metadata(
+            COMPACTION_GROUP,
             Fraction(),
             "How full the window is when nothing may wait any longer",
             variables="COPILOT_BUFFER_EXHAUSTION_THRESHOLD",
@@ -169,54 +177,65 @@ class Values:
     )
     min_compaction_messages: int | None = field(
         default=None,
-        metadata=_about(KEEPING, Whole(1, 10**6), "Fewer messages than this are not compacted by themselves"),
+        metadata=_metadata(
+            COMPACTION_GROUP, WholeNumber(1, 10**6), "Fewer messages than this are not compacted by themselves"
+        ),
     )
     compression_threshold: float | None = field(
         default=None,
-        metadata=_about(KEEPING, Fraction(), "How full the window is when the whole conversation is compressed"),
+        metadata=_metadata(
+            COMPACTION_GROUP, Fraction(), "How full the window is when the whole conversation is compressed"
+        ),
     )
     retrieved_messages: int | None = field(
         default=None,
-        metadata=_about(KEEPING, Whole(1, 10**9), "How many messages are looked at where summaries can be had"),
+        metadata=_metadata(
+            COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are looked at where summaries can be had"
+        ),
     )
     fallback_messages: int | None = field(
         default=None,
-        metadata=_about(KEEPING, Whole(1, 10**9), "How many messages are sent where nobody writes summaries"),
+        metadata=_metadata(
+            COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are sent where nobody writes summaries"
+        ),
     )
     fallback_tokens: int | None = field(
         default=None,
-        metadata=_about(KEEPING, Whole(1, 10**9), "How many tokens of them are sent where nobody writes summaries"),
+        metadata=_metadata(
+            COMPACTION_GROUP, WholeNumber(1, 10**9), "How many tokens of them are sent where nobody writes summaries"
+        ),
     )
-    approve: bool = field(default=False, metadata=_about(KEEPING, Switch(), "Ask before a summary counts"))
+    approve: bool = field(default=False, metadata=_metadata(COMPACTION_GROUP, Switch(), "Ask before a summary counts"))
 
     consolidate: bool = field(
         default=False,
-        metadata=_about(
-            KEEPING,
+        metadata=_metadata(
+            COMPACTION_GROUP,
             Switch(),
             "Put what a conversation leaves on the context board when it ends with nobody at the terminal",
         ),
     )
 
     store: str = field(
-        default="sqlite:///~/.holdfast/chats.db", metadata=_about(PLACES, StoreUrl(), "Where conversations are kept")
+        default="sqlite:///~/.holdfast/chats.db",
+        metadata=_metadata(STORAGE_GROUP, StoreUrl(), "Where conversations are kept"),
     )
     checkpoints: Path | None = field(
         default=Path("~/.holdfast/checkpoints"),
-        metadata=_about(PLACES, FolderPath(), "A folder for summaries that people can read, or off"),
+        metadata=_metadata(STORAGE_GROUP, FolderPath(), "A folder for summaries that people can read, or off"),
     )
     memory: Path | None = field(
         default=Path("~/.holdfast/memory"),
-        metadata=_about(
-            PLACES,
+        metadata=_metadata(
+            STORAGE_GROUP,
             FolderPath(),
             "A folder for daily memory, YYYY-MM-DD.md, or off; named by you it holds for presets that have none too",
         ),
     )
     boards: Path | None = field(
         default=Path("~/.holdfast/boards"),
-        metadata=_about(
-            PLACES,
+        metadata=_metadata(
+            STORAGE_GROUP,
             FolderPath(),
             "A folder for context boards, one for each repository and branch, or off",
             also="board",
@@ -224,93 +243,104 @@ class Values:
     )
     retention_days: int | None = field(
         default=None,
-        metadata=_about(PLACES, Whole(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"),
+        metadata=_metadata(
+            STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"
+        ),
     )
 
     tools: tuple[str, ...] = field(
         default=("read",),
-        metadata=_about(
-            TOOLS, Words("read", "run"), "What tools there are: read (files), run (commands, asked first), none"
+        metadata=_metadata(
+            TOOLS_GROUP,
+            TextList("read", "run"),
+            "What tools there are: read (files), run (commands, asked first), none",
         ),
     )
     allow: tuple[str, ...] = field(
-        default=(), metadata=_about(TOOLS, Words(), "Commands that may run unasked, by how they begin")
+        default=(), metadata=_metadata(TOOLS_GROUP, TextList(), "Commands that may run unasked, by how they begin")
     )
     max_steps: int | None = field(
         default=None,
-        metadata=_about(
-            TOOLS,
-            Whole(1, 10**6, "none"),
+        metadata=_metadata(
+            TOOLS_GROUP,
+            WholeNumber(1, 10**6, "none"),
             "How many steps an agent may take in a turn; 0 is any number",
             also="agent_max_steps",
             untrusted="lower",
         ),
     )
     mcp: Mapping[str, McpServer] = field(
-        default_factory=dict[str, McpServer], metadata=_about(TOOLS, McpServers(), "MCP servers for tools")
+        default_factory=dict[str, McpServer],
+        metadata=_metadata(TOOLS_GROUP, McpServerTables(), "MCP servers for tools"),
     )
-    agents: Mapping[str, NamedAgent] = field(
-        default_factory=dict[str, NamedAgent],
-        metadata=_about(TOOLS, NamedAgents(), "Agents that the model may give tasks to"),
+    agents: Mapping[str, AgentSettings] = field(
+        default_factory=dict[str, AgentSettings],
+        metadata=_metadata(TOOLS_GROUP, AgentTables(), "Agents that the model may give tasks to"),
     )
     hooks: Hooks = field(
-        default_factory=Hooks, metadata=_about(TOOLS, HookCommands(), "Programs that are told of compactions")
+        default_factory=Hooks, metadata=_metadata(TOOLS_GROUP, HookTable(), "Programs that are told of compactions")
     )
     trust: tuple[Path, ...] = field(
         default=(),
-        metadata=_about(
-            TOOLS,
-            Folders(),
+        metadata=_metadata(
+            TOOLS_GROUP,
+            FolderList(),
             "Projects whose settings all count: they may run programs and send conversations elsewhere",
         ),
     )
 
     colour: str = field(
         default="auto",
-        metadata=_about(
-            PROGRAM, Choice("auto", "always", "never"), "Whether output is coloured", also="color", untrusted="any"
+        metadata=_metadata(
+            PROGRAM_GROUP,
+            Choice("auto", "always", "never"),
+            "Whether output is coloured",
+            also="color",
+            untrusted="any",
         ),
     )
 
 
-def _declaration(item: "Field[object]") -> Declaration:
+def _declaration(item: "Field[object]") -> SettingDeclaration:
     facts = cast("Mapping[str, object]", item.metadata)
-    own = f"{PREFIX}{item.name.upper()}"
-    return Declaration(
+    own = f"{VARIABLE_PREFIX}{item.name.upper()}"
+    return SettingDeclaration(
         name=item.name,
         group=cast("str", facts["group"]),
         help=cast("str", facts["help"]),
-        kind=cast("Kind", facts["kind"]),
+        value_type=cast("SettingType", facts["kind"]),
         default=None if item.default is MISSING else item.default,
-        also=tuple(cast("list[str]", facts["also"])),
+        aliases=tuple(cast("list[str]", facts["also"])),
         variables=(own, *cast("list[str]", facts["variables"])),
         untrusted=cast("Untrusted", facts["untrusted"]),
     )
 
 
-DECLARATIONS: Mapping[str, Declaration] = {item.name: _declaration(item) for item in fields(Values)}
-_NAMES = {name: one.name for one in DECLARATIONS.values() for name in one.names}
+SETTING_DECLARATIONS: Mapping[str, SettingDeclaration] = {
+    item.name: _declaration(item) for item in fields(DeclaredSettings)
+}
+_CANONICAL_NAMES = {name: one.name for one in SETTING_DECLARATIONS.values() for name in one.names}
 
 
-def canonical(key: str, *, where: str = "") -> str:
+def setting_name(key: str, *, where: str = "") -> str:
     """Return the name of a setting, whichever of its names is given."""
     wanted = key.strip().lower().replace("-", "_")
-    if wanted not in _NAMES:
+    if wanted not in _CANONICAL_NAMES:
         raise SettingsError(key, f"is not a setting; {_hint(wanted)}", where=where)
-    return _NAMES[wanted]
+    return _CANONICAL_NAMES[wanted]
 
 
 def _hint(key: str) -> str:
     if any(word in key for word in ("api_key", "apikey", "token", "secret", "password")) and "tokens" not in key:
         return "keys are read from the environment, such as $OPENAI_API_KEY, and never from a file"
-    return nearest(key, list(_NAMES))
+    return suggest_name(key, list(_CANONICAL_NAMES))
 
 
-def keys() -> list[str]:
+def setting_names() -> list[str]:
     """Return the names of all settings, in the order of the documentation."""
-    return list(DECLARATIONS)
+    return list(SETTING_DECLARATIONS)
 
 
-def choices(key: str) -> tuple[str, ...]:
+def setting_choices(key: str) -> tuple[str, ...]:
     """Return the words that a setting may be; none where it may be anything."""
-    return DECLARATIONS[canonical(key)].kind.choices
+    return SETTING_DECLARATIONS[setting_name(key)].value_type.choices

@@ -10,107 +10,107 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from holdfast.app.places import exists, is_file, shortened
-from holdfast.errors import redacted
+from holdfast.app.places import display_path, file_exists, path_exists
+from holdfast.errors import redact_text
 
-OFF = frozenset({"off", "none", "never", "no"})
-ON = frozenset({"on", "yes", "true", "1"})
-NOTHING = "–"
-MAX_DIGITS = 18
-STORES = ("memory", "sqlite", "postgresql", "postgres")
+OFF_WORDS = frozenset({"off", "none", "never", "no"})
+ON_WORDS = frozenset({"on", "yes", "true", "1"})
+NO_VALUE_TEXT = "–"
+MAX_SETTING_DIGITS = 18
+STORE_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 
-Zero: TypeAlias = Literal["refused", "zero", "none"]
+ZeroMeaning: TypeAlias = Literal["refused", "zero", "none"]
 """What 0 is where it is less than the least: wrong, a value of its own, or no value at all."""
 
 
-class WrongValueError(ValueError):
+class InvalidValueError(ValueError):
     """A value cannot be: says what is wrong with it, and where inside of it that stands."""
 
-    def __init__(self, problem: str, within: tuple[str, ...] = ()) -> None:
+    def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.within = within
+        self.path = path
 
 
-class Kind:
+class SettingType:
     """A text; other kinds differ in what they ask for."""
 
-    asks: str = "a text"
+    expects: str = "a text"
     choices: tuple[str, ...] = ()
     is_list: bool = False
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return what somebody means who typed this."""
         return text.strip()
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the value as it is kept; paths are meant from a folder."""
         del folder
         if not isinstance(value, str) or not value.isprintable() or not value:
-            raise wrong(self.asks, value)
+            raise invalid_value_error(self.expects, value)
         return value
 
-    def kept(self, value: object, folder: Path) -> object:
+    def to_file(self, value: object, folder: Path) -> object:
         """Return a value as a file in a folder has it."""
         del folder
         return value
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return a value as people read it."""
-        return NOTHING if value is None else redacted(str(value)) or '""'
+        return NO_VALUE_TEXT if value is None else redact_text(str(value)) or '""'
 
 
-class AnyText(Kind):
+class OptionalText(SettingType):
     """A text that may be empty."""
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the text."""
-        return value if value == "" else super().checked(value, folder)
+        return value if value == "" else super().check(value, folder)
 
 
-class Whole(Kind):
+class WholeNumber(SettingType):
     """A whole number between bounds."""
 
-    def __init__(self, least: int, most: int, zero: Zero = "refused") -> None:
-        self.least, self.most, self.zero = least, most, zero
-        said = f"a whole number from {least:,} to {most:,}"
-        self.asks = said if zero == "refused" or not least else f"{said}, or 0 for none"
+    def __init__(self, minimum: int, maximum: int, zero: ZeroMeaning = "refused") -> None:
+        self.minimum, self.maximum, self.zero = minimum, maximum, zero
+        said = f"a whole number from {minimum:,} to {maximum:,}"
+        self.expects = said if zero == "refused" or not minimum else f"{said}, or 0 for none"
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return the number; thousands may be set apart."""
         bare = text.strip().replace("_", "").replace(",", "")
-        if self.zero != "refused" and bare.lower() in OFF:
+        if self.zero != "refused" and bare.lower() in OFF_WORDS:
             return 0
-        is_number = bare.removeprefix("-").isdecimal() and len(bare) <= MAX_DIGITS
+        is_number = bare.removeprefix("-").isdecimal() and len(bare) <= MAX_SETTING_DIGITS
         return int(bare) if is_number else text
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the number, or None where 0 stands for none."""
         del folder
         if isinstance(value, bool) or not isinstance(value, int):
-            raise wrong(self.asks, value)
+            raise invalid_value_error(self.expects, value)
         if value == 0 and self.zero != "refused":
             return None if self.zero == "none" else 0
-        if not self.least <= value <= self.most:
-            raise wrong(self.asks, value)
+        if not self.minimum <= value <= self.maximum:
+            raise invalid_value_error(self.expects, value)
         return value
 
-    def kept(self, value: object, folder: Path) -> object:
+    def to_file(self, value: object, folder: Path) -> object:
         """Return the number; none is 0."""
         del folder
         return 0 if value is None else value
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the number with its thousands set apart."""
-        return f"{value:,}" if isinstance(value, int) else NOTHING
+        return f"{value:,}" if isinstance(value, int) else NO_VALUE_TEXT
 
 
-class Fraction(Kind):
+class Fraction(SettingType):
     """A part of something: above 0, at most 1."""
 
-    asks = "a number between 0 and 1"
+    expects = "a number between 0 and 1"
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return the number; a percentage will do."""
         bare = text.strip()
         try:
@@ -118,203 +118,203 @@ class Fraction(Kind):
         except ValueError:
             return text
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the number."""
         del folder
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-            raise wrong(self.asks, value)
+            raise invalid_value_error(self.expects, value)
         return float(value)
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the number in as few digits as it has."""
-        return f"{value:g}" if isinstance(value, float) else NOTHING
+        return f"{value:g}" if isinstance(value, float) else NO_VALUE_TEXT
 
 
-class Choice(Kind):
+class Choice(SettingType):
     """One of some words."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
-        self.asks = f"one of {', '.join(choices)}"
+        self.expects = f"one of {', '.join(choices)}"
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the word."""
         del folder
         if value in self.choices:
             return value
-        raise WrongValueError(f"{value!r:.60} is not known; {nearest(str(value), self.choices)}")
+        raise InvalidValueError(f"{value!r:.60} is not known; {suggest_name(str(value), self.choices)}")
 
 
-class Switch(Kind):
+class Switch(SettingType):
     """On or off."""
 
-    asks = "on or off (true or false in a file)"
+    expects = "on or off (true or false in a file)"
     choices = ("on", "off")
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return whether it is on; several words will do."""
         bare = text.strip().lower()
-        return True if bare in ON else False if bare in OFF | {"false", "0"} else text
+        return True if bare in ON_WORDS else False if bare in OFF_WORDS | {"false", "0"} else text
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return whether it is on."""
         del folder
         if value in self.choices:
             return value == "on"
         if isinstance(value, bool):
             return value
-        raise wrong(self.asks, value)
+        raise invalid_value_error(self.expects, value)
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the word for it."""
         return "on" if value else "off"
 
 
-class Words(Kind):
+class TextList(SettingType):
     """A list of texts; some know which there are."""
 
-    asks = 'a list of texts such as ["a", "b"]'
+    expects = 'a list of texts such as ["a", "b"]'
     is_list = True
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return what stands between commas, or a list as JSON has it."""
-        return listed(text)
+        return parse_list(text)
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the texts; the word `none` alone stands for no text."""
         del folder
-        words = texts_of(value)
+        words = as_texts(value)
         if words is None or not all(words):
-            raise wrong(self.asks, value)
+            raise invalid_value_error(self.expects, value)
         if words == ("none",):
             return ()
         for word in words:
             if self.choices and word not in self.choices:
-                raise WrongValueError(f"{word!r:.60} is not known; {nearest(word, self.choices)}")
+                raise InvalidValueError(f"{word!r:.60} is not known; {suggest_name(word, self.choices)}")
         return tuple(dict.fromkeys(words))
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the texts between commas."""
-        return redacted(", ".join(cast("Iterable[str]", value))) or "none"
+        return redact_text(", ".join(cast("Iterable[str]", value))) or "none"
 
 
-class FilePath(Kind):
+class FilePath(SettingType):
     """A file that is there."""
 
-    asks = "the path of a file"
+    expects = "the path of a file"
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the path from the root."""
         if value == "":
             return None
         if not isinstance(value, str) or "\0" in value:
-            raise wrong(self.asks, value)
-        path = absolute(value, folder)
-        if not is_file(path):
-            raise WrongValueError(f"there is no file {shortened(path)}; check the path")
+            raise invalid_value_error(self.expects, value)
+        path = absolute_path(value, folder)
+        if not file_exists(path):
+            raise InvalidValueError(f"there is no file {display_path(path)}; check the path")
         return path
 
-    def kept(self, value: object, folder: Path) -> object:
+    def to_file(self, value: object, folder: Path) -> object:
         """Return the path as the file would name it."""
-        return from_folder(value, folder) if isinstance(value, Path) else ""
+        return path_for_file(value, folder) if isinstance(value, Path) else ""
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the path as people write it."""
-        return shortened(value) if isinstance(value, Path) else NOTHING
+        return display_path(value) if isinstance(value, Path) else NO_VALUE_TEXT
 
 
-class FolderPath(Kind):
+class FolderPath(SettingType):
     """A folder, which is made when it is needed; or off."""
 
-    asks = "the path of a folder, or off"
+    expects = "the path of a folder, or off"
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return the path, or False for off."""
-        return False if text.strip().lower() in OFF else text.strip()
+        return False if text.strip().lower() in OFF_WORDS else text.strip()
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the path from the root, or None."""
-        if value is False or value in OFF:
+        if value is False or value in OFF_WORDS:
             return None
         if not isinstance(value, str) or not value or "\0" in value:
-            raise wrong(self.asks, value)
-        path = absolute(value, folder)
-        if exists(path) and not path.is_dir():
-            raise WrongValueError(f"{shortened(path)} is a file; name a folder, or off")
+            raise invalid_value_error(self.expects, value)
+        path = absolute_path(value, folder)
+        if path_exists(path) and not path.is_dir():
+            raise InvalidValueError(f"{display_path(path)} is a file; name a folder, or off")
         return path
 
-    def kept(self, value: object, folder: Path) -> object:
+    def to_file(self, value: object, folder: Path) -> object:
         """Return the path as the file would name it."""
-        return from_folder(value, folder) if isinstance(value, Path) else "off"
+        return path_for_file(value, folder) if isinstance(value, Path) else "off"
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the path as people write it."""
-        return shortened(value) if isinstance(value, Path) else "off"
+        return display_path(value) if isinstance(value, Path) else "off"
 
 
-class Folders(Kind):
+class FolderList(SettingType):
     """A list of folders."""
 
-    asks = 'a list of folders such as ["~/work"]'
+    expects = 'a list of folders such as ["~/work"]'
     is_list = True
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Return what stands between commas."""
-        return listed(text)
+        return parse_list(text)
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the paths from the root."""
-        words = texts_of(value)
+        words = as_texts(value)
         if words is None or not all(words) or any("\0" in word for word in words):
-            raise wrong(self.asks, value)
-        return tuple(absolute(word, folder) for word in words)
+            raise invalid_value_error(self.expects, value)
+        return tuple(absolute_path(word, folder) for word in words)
 
-    def kept(self, value: object, folder: Path) -> object:
+    def to_file(self, value: object, folder: Path) -> object:
         """Return the paths as the file would name them."""
-        return [from_folder(path, folder) for path in cast("Iterable[Path]", value)]
+        return [path_for_file(path, folder) for path in cast("Iterable[Path]", value)]
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the paths between commas."""
-        return ", ".join(map(shortened, cast("Iterable[Path]", value))) or "none"
+        return ", ".join(map(display_path, cast("Iterable[Path]", value))) or "none"
 
 
-class StoreUrl(Kind):
+class StoreUrl(SettingType):
     """Where conversations are kept."""
 
-    asks = "memory://, sqlite:///file or postgresql://…"
+    expects = "memory://, sqlite:///file or postgresql://…"
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return the URL; a file that is named from somewhere is named from the root."""
-        if not isinstance(value, str) or value.partition("://")[0] not in STORES:
-            raise wrong(f"one of {self.asks}", value)
+        if not isinstance(value, str) or value.partition("://")[0] not in STORE_SCHEMES:
+            raise invalid_value_error(f"one of {self.expects}", value)
         scheme, _, rest = value.partition("://")
         path = rest.removeprefix("/")
         if scheme != "sqlite" or path.startswith(("/", "~")):
             return value
         if not path:
-            raise WrongValueError("sqlite:/// needs the path of a file, such as sqlite:///chats.db")
+            raise InvalidValueError("sqlite:/// needs the path of a file, such as sqlite:///chats.db")
         return f"sqlite:///{folder / path}"
 
-    def kept(self, value: object, folder: Path) -> object:
+    def to_file(self, value: object, folder: Path) -> object:
         """Return the URL as the file would have it."""
         path = str(value).removeprefix("sqlite:///")
         is_file = path != value and path.startswith("/")
-        return f"sqlite:///{from_folder(Path(path), folder)}" if is_file else value
+        return f"sqlite:///{path_for_file(Path(path), folder)}" if is_file else value
 
 
-def wrong(asks: str, value: object) -> WrongValueError:
+def invalid_value_error(expected: str, value: object) -> InvalidValueError:
     """Return the error for a value that is not what was asked for."""
     try:
-        shown = redacted(repr(value))
+        shown = redact_text(repr(value))
     except ValueError:  # an integer of thousands of digits
         shown = "a number without end"
-    return WrongValueError(f"must be {asks}, not {shown:.60}")
+    return InvalidValueError(f"must be {expected}, not {shown:.60}")
 
 
-def nearest(name: str, known: Sequence[str], *, few: int = 12) -> str:
+def suggest_name(name: str, known: Sequence[str], *, few: int = 12) -> str:
     """Return a hint for a name that nobody knows: the nearest, or all where there are few."""
     near = get_close_matches(name.lower(), known, n=1)
     if near:
@@ -322,7 +322,7 @@ def nearest(name: str, known: Sequence[str], *, few: int = 12) -> str:
     return f"choose one of: {', '.join(known)}" if len(known) <= few else "holdfast config lists what there is"
 
 
-def listed(text: str) -> object:
+def parse_list(text: str) -> object:
     """Return the texts between commas, or a list as JSON has it."""
     bare = text.strip()
     if bare.startswith("["):
@@ -333,7 +333,7 @@ def listed(text: str) -> object:
     return [word.strip() for word in bare.split(",") if word.strip()]
 
 
-def texts_of(value: object) -> tuple[str, ...] | None:
+def as_texts(value: object) -> tuple[str, ...] | None:
     """Return a list of texts, or None where it is something else; a single text is a list of one."""
     if isinstance(value, str):
         return (value,)
@@ -343,16 +343,16 @@ def texts_of(value: object) -> tuple[str, ...] | None:
     return words if len(words) == len(cast("Sequence[object]", value)) else None
 
 
-def absolute(text: str, folder: Path) -> Path:
+def absolute_path(text: str, folder: Path) -> Path:
     """Return a path from the root; a relative one is meant from a folder."""
     path = Path(text)
     try:
         path = path.expanduser()
     except RuntimeError as error:
-        raise WrongValueError(f"{text!r:.60} names a home folder that is not known; write the whole path") from error
+        raise InvalidValueError(f"{text!r:.60} names a home folder that is not known; write the whole path") from error
     return Path(os.path.normpath(path if path.is_absolute() else folder / path))
 
 
-def from_folder(path: Path, folder: Path) -> str:
+def path_for_file(path: Path, folder: Path) -> str:
     """Return a path as a file in a folder names it: what lies beside it by its name alone."""
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else shortened(path)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else display_path(path)

@@ -3,31 +3,31 @@
 from dataclasses import replace
 
 from holdfast.app.settings import Settings
-from holdfast.app.tables import ModelFacts
-from holdfast.counters.models import Model, model_named
-from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.app.tables import ModelOverrides
+from holdfast.counters.models import ModelInfo, find_model
+from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
 
-def model_of(settings: Settings, name: str | None = None) -> Model | None:
+def configured_model(settings: Settings, name: str | None = None) -> ModelInfo | None:
     """Return what is known of a model, of the one that answers if none is named; None where nobody knows it."""
     wanted = name or settings.model
-    facts = settings.models.get(wanted) or settings.models.get(bare_name(wanted))
+    facts = settings.models.get(wanted) or settings.models.get(bare_model_name(wanted))
     if wanted == EMBEDDED:
-        return _with(Model(EMBEDDED, settings.n_ctx), facts)
-    known = model_named(bare_name(wanted))
+        return _with_overrides(ModelInfo(EMBEDDED, settings.n_ctx), facts)
+    known = find_model(bare_model_name(wanted))
     if facts is None:
         return known
     if known is None and facts.window is None:
         return None
-    return _with(known or Model(wanted, 0), facts)
+    return _with_overrides(known or ModelInfo(wanted, 0), facts)
 
 
-def bare_name(model: str) -> str:
+def bare_model_name(model: str) -> str:
     """Return the name of a model without the address of its endpoint."""
     return model.partition("#")[2] if model.startswith(("http://", "https://")) else model
 
 
-def _with(known: Model, facts: ModelFacts | None) -> Model:
+def _with_overrides(known: ModelInfo, facts: ModelOverrides | None) -> ModelInfo:
     if facts is None:
         return known
     told = {

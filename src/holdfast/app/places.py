@@ -8,15 +8,15 @@ from hashlib import sha256
 from pathlib import Path
 
 HOME_VARIABLE = "HOLDFAST_HOME"
-SETTINGS_FILE, OTHER_FILE = "holdfast.toml", "config.json"
-PROMPTS_FILE, ATTACHMENTS_FOLDER = "prompts", "attachments"
+SETTINGS_FILE, JSON_SETTINGS_FILE = "holdfast.toml", "config.json"
+PROMPT_HISTORY_FILE, ATTACHMENTS_FOLDER = "prompts", "attachments"
 STORE_FILE, CHECKPOINTS_FOLDER, MEMORY_FOLDER, BOARDS_FOLDER = "chats.db", "checkpoints", "memory", "boards"
-MAX_NAME_CHARS = 80
+MAX_FOLDER_NAME_CHARS = 80
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class ProgramPaths:
     """The folders that settings are read from and that things are kept in."""
 
     user_folder: Path
@@ -35,12 +35,12 @@ class Places:
     @property
     def project_file(self) -> Path | None:
         """The settings of the project: the nearest, from the working folder up to the root of its repository."""
-        return next(self.found(SETTINGS_FILE), None)
+        return next(self.project_files(SETTINGS_FILE), None)
 
     @property
     def store(self) -> str:
         """Where conversations are kept unless somebody says otherwise."""
-        return f"sqlite:///{shortened(self.data_folder / STORE_FILE)}"
+        return f"sqlite:///{display_path(self.data_folder / STORE_FILE)}"
 
     @property
     def checkpoints(self) -> Path:
@@ -48,13 +48,13 @@ class Places:
         return self.data_folder / CHECKPOINTS_FOLDER
 
     @property
-    def prompts(self) -> Path:
+    def prompt_history(self) -> Path:
         """What was typed, for the keys that bring it back."""
-        return self.data_folder / PROMPTS_FILE
+        return self.data_folder / PROMPT_HISTORY_FILE
 
     def attachments(self, session_id: str) -> Path:
         """Where a conversation's large pastes are."""
-        return self.data_folder / ATTACHMENTS_FOLDER / folder_name(session_id)
+        return self.data_folder / ATTACHMENTS_FOLDER / session_folder_name(session_id)
 
     @property
     def memory(self) -> Path:
@@ -66,17 +66,17 @@ class Places:
         """Where context boards are kept unless somebody says otherwise."""
         return self.data_folder / BOARDS_FOLDER
 
-    def found(self, name: str) -> Iterator[Path]:
+    def project_files(self, name: str) -> Iterator[Path]:
         """Yield the files of that name in the project, the nearest first; the user's own are not among them."""
         for folder in (self.cwd, *self.cwd.parents):
             path = folder / name
-            if folder != self.user_folder and is_file(path):
+            if folder != self.user_folder and file_exists(path):
                 yield path
             if folder == self.project_folder:
                 return
 
 
-def places(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Places:
+def find_paths(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> ProgramPaths:
     """Return the places for an environment and a working folder.
 
     `$HOLDFAST_HOME` is one folder for everything; without it settings are where the platform's other programs have
@@ -86,22 +86,22 @@ def places(environ: Mapping[str, str] | None = None, cwd: Path | None = None) ->
     here = (cwd or _working_folder()).absolute()
     told, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
     if told:
-        user = data = _expanded(told)
+        user = data = _expand(told)
     else:
-        data = home() / ".holdfast"
-        user = (_expanded(configured) if configured else home() / ".config") / "holdfast"
-    return Places(user_folder=user, data_folder=data, cwd=here, project_folder=_root_of(here))
+        data = home_folder() / ".holdfast"
+        user = (_expand(configured) if configured else home_folder() / ".config") / "holdfast"
+    return ProgramPaths(user_folder=user, data_folder=data, cwd=here, project_folder=_repository_root(here))
 
 
-def folder_name(session_id: str) -> str:
+def session_folder_name(session_id: str) -> str:
     """Return what a session's own folder is called: never a path, whatever somebody called the session."""
-    name = _UNSAFE.sub("-", session_id)[:MAX_NAME_CHARS].strip(".-")
+    name = _UNSAFE.sub("-", session_id)[:MAX_FOLDER_NAME_CHARS].strip(".-")
     # Two sessions whose ids look alike as files have folders of their own.
     mark = "" if name == session_id else f"-{sha256(session_id.encode(errors='replace')).hexdigest()[:8]}"
     return f"{name}{mark}".lstrip("-")
 
 
-def home() -> Path:
+def home_folder() -> Path:
     """Return the user's home folder; where nobody knows it, the one of last resort."""
     try:
         return Path.home()
@@ -109,7 +109,7 @@ def home() -> Path:
         return Path("/nonexistent")
 
 
-def _expanded(text: str) -> Path:
+def _expand(text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:
@@ -120,14 +120,14 @@ def _working_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:  # somebody has removed it
-        return home()
+        return home_folder()
 
 
-def _root_of(folder: Path) -> Path:
-    return next((one for one in (folder, *folder.parents) if exists(one / ".git")), folder)
+def _repository_root(folder: Path) -> Path:
+    return next((one for one in (folder, *folder.parents) if path_exists(one / ".git")), folder)
 
 
-def is_file(path: Path) -> bool:
+def file_exists(path: Path) -> bool:
     """Return whether there is such a file, as far as one may look."""
     try:
         return path.is_file()
@@ -135,7 +135,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def exists(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Return whether there is anything of that name, as far as one may look."""
     try:
         return path.exists()
@@ -143,10 +143,10 @@ def exists(path: Path) -> bool:
         return False
 
 
-def shortened(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path as people write it: with `~` for the home folder."""
     try:
-        inside = path.relative_to(home())
+        inside = path.relative_to(home_folder())
     except ValueError:
         return str(path)
     return f"~/{inside}" if inside.parts else "~"

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from holdfast.app.places import shortened
-from holdfast.app.statements import lines_of, parsed
+from holdfast.app.places import display_path
+from holdfast.app.statements import key_lines, parse_toml
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.policy_file import changed_policy, read_policy
-from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
-from holdfast.core.planning.rules.deep import FoldDeep
-from holdfast.core.planning.rules.everything import FixedLimits, FoldEverything
+from holdfast.core.planning.policy_file import read_policy, with_policy_changes
+from holdfast.core.planning.rules.checkpoint import CopilotCompaction
+from holdfast.core.planning.rules.deep import DefaultCompaction
+from holdfast.core.planning.rules.everything import FixedLimits, InkeepCompaction
 from holdfast.core.planning.rules.offload import Offload
 from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads
-from holdfast.core.planning.rules.turns import HalveTurns
-from holdfast.core.planning.rules.window import FoldMiddle
+from holdfast.core.planning.rules.turns import CowAgentCompaction
+from holdfast.core.planning.rules.window import CoCliCompaction
 from holdfast.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PolicyLink:
     """Where a setting stands in a policy that has a rule."""
 
-    rule: type | None
+    rule_type: type | None
     """None for what belongs to the policy itself."""
     path: tuple[str, ...]
     is_off_at_zero: bool = False
@@ -36,46 +36,51 @@ class Link:
     """What stands there when there is to be no limit."""
 
 
-LINKS: Mapping[str, tuple[Link, ...]] = {
-    "max_context_tokens": (Link(HalveTurns, ("fold", "max_tokens"), unlimited=10**12),),
-    "max_context_turns": (Link(HalveTurns, ("fold", "max_turns"), unlimited=10**9),),
-    "max_history_messages": (Link(FoldMiddle, ("fold", "max_messages")),),
+POLICY_LINKS: Mapping[str, tuple[PolicyLink, ...]] = {
+    "max_context_tokens": (PolicyLink(CowAgentCompaction, ("fold", "max_tokens"), unlimited=10**12),),
+    "max_context_turns": (PolicyLink(CowAgentCompaction, ("fold", "max_turns"), unlimited=10**9),),
+    "max_history_messages": (PolicyLink(CoCliCompaction, ("fold", "max_messages")),),
     "tool_output_trim_chars": (
-        Link(KeepHeads, ("outputs", "max_chars")),
-        Link(KeepEnds, ("outputs", "max_chars"), is_off_at_zero=True),
-        Link(Offload, ("offload", "max_chars"), is_off_at_zero=True),
+        PolicyLink(KeepHeads, ("outputs", "max_chars")),
+        PolicyLink(KeepEnds, ("outputs", "max_chars"), is_off_at_zero=True),
+        PolicyLink(Offload, ("offload", "max_chars"), is_off_at_zero=True),
     ),
     "background_compaction_threshold": (
-        Link(FoldToCheckpoint, ("fold", "lines", "background")),
-        Link(FoldDeep, ("fold", "soft_share")),
+        PolicyLink(CopilotCompaction, ("fold", "lines", "background")),
+        PolicyLink(DefaultCompaction, ("fold", "soft_share")),
     ),
     "buffer_exhaustion_threshold": (
-        Link(FoldToCheckpoint, ("fold", "lines", "exhausted")),
-        Link(FoldDeep, ("fold", "hard_share")),
+        PolicyLink(CopilotCompaction, ("fold", "lines", "exhausted")),
+        PolicyLink(DefaultCompaction, ("fold", "hard_share")),
     ),
     "min_compaction_messages": (
-        Link(FoldToCheckpoint, ("fold", "lines", "min_messages")),
-        Link(FoldDeep, ("fold", "min_messages")),
+        PolicyLink(CopilotCompaction, ("fold", "lines", "min_messages")),
+        PolicyLink(DefaultCompaction, ("fold", "min_messages")),
     ),
-    "compression_threshold": (Link(FoldEverything, ("fold", "fraction")),),
-    "retrieved_messages": (Link(FixedLimits, ("limits", "max_retrieved")),),
-    "fallback_messages": (Link(FixedLimits, ("limits", "max_messages")),),
-    "fallback_tokens": (Link(FixedLimits, ("limits", "max_tokens")),),
-    "max_steps": (Link(None, ("max_steps",)),),
-    "retention_days": (Link(None, ("retention_days",)),),
+    "compression_threshold": (PolicyLink(InkeepCompaction, ("fold", "fraction")),),
+    "retrieved_messages": (PolicyLink(FixedLimits, ("limits", "max_retrieved")),),
+    "fallback_messages": (PolicyLink(FixedLimits, ("limits", "max_messages")),),
+    "fallback_tokens": (PolicyLink(FixedLimits, ("limits", "max_tokens")),),
+    "max_steps": (PolicyLink(None, ("max_steps",)),),
+    "retention_days": (PolicyLink(None, ("retention_days",)),),
 }
-LIMITS = frozenset({"max_context_tokens", "max_context_turns", "max_history_messages"})
+REQUEST_LIMITS = frozenset({"max_context_tokens", "max_context_turns", "max_history_messages"})
 """Settings that limit every request where no rule of the preset knows them."""
 
 
-def link_of(policy: Policy, name: str) -> Link | None:
+def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
     """Return where a setting stands in a policy, or None where no rule of it knows the setting."""
     return next(
-        (link for link in LINKS[name] if link.rule is None or type(getattr(policy, link.path[0])) is link.rule), None
+        (
+            link
+            for link in POLICY_LINKS[name]
+            if link.rule_type is None or type(getattr(policy, link.path[0])) is link.rule_type
+        ),
+        None,
     )
 
 
-def value_in(policy: Policy, link: Link) -> object:
+def linked_value(policy: Policy, link: PolicyLink) -> object:
     """Return the value that stands there."""
     value: object = policy
     for name in link.path:
@@ -83,52 +88,52 @@ def value_in(policy: Policy, link: Link) -> object:
     return value
 
 
-def changed(policy: Policy, values: Mapping[str, object]) -> Policy:
+def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy:
     """Return a policy with settings in their places, all at once: some are held against each other."""
     table: dict[str, object] = {}
     names: dict[str, str] = {}
     for name, value in values.items():
-        link = link_of(policy, name)
+        link = find_policy_link(policy, name)
         if link is None:
             continue
         names[".".join(("policy", *link.path))] = name
         if value == 0 and link.is_off_at_zero:
             table[link.path[0]] = False
         else:
-            _put(table, link.path, link.unlimited if value is None else value)
+            _set_nested(table, link.path, link.unlimited if value is None else value)
     try:
-        return changed_policy(policy, table)
+        return with_policy_changes(policy, table)
     except SettingsError as error:
-        raise SettingsError(_named(error.setting, names), error.problem) from error
+        raise SettingsError(_setting_at(error.setting, names), error.problem) from error
 
 
-def _named(place: str, names: Mapping[str, str]) -> str:
+def _setting_at(place: str, names: Mapping[str, str]) -> str:
     """Return the setting that stands at a place, or that its neighbours there are held against."""
     rule = place.split(".")[:2]
     beside = [name for other, name in names.items() if other.split(".")[:2] == rule]
     return names.get(place) or (beside or list(names.values()))[-1]
 
 
-def _put(table: dict[str, object], path: tuple[str, ...], value: object) -> None:
+def _set_nested(table: dict[str, object], path: tuple[str, ...], value: object) -> None:
     if len(path) == 1:
         table[path[0]] = value
         return
     inner = table.setdefault(path[0], {})
     if isinstance(inner, dict):  # else the rule is switched off
-        _put(cast("dict[str, object]", inner), path[1:], value)
+        _set_nested(cast("dict[str, object]", inner), path[1:], value)
 
 
-def policy_in(path: Path, base: str) -> Policy:
+def load_policy_file(path: Path, base: str) -> Policy:
     """Return the policy of a file; what is wrong with it is named by line."""
-    file = shortened(path)
+    file = display_path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError("policy", f"cannot be read: {error}; check the file", where=file) from error
-    parsed(text, file)
+    parse_toml(text, file)
     try:
         return read_policy(text, base=base)
     except SettingsError as error:
-        line = lines_of(text).get(tuple(error.setting.split(".")[1:]))
+        line = key_lines(text).get(tuple(error.setting.split(".")[1:]))
         where = f"{file}:{line}" if line else file
         raise SettingsError(error.setting, error.problem, where=where) from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-KEYS: Mapping[str, tuple[str, ...]] = {
+PROVIDER_KEYS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "openai": ("OPENAI_API_KEY",),
     "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -22,21 +22,21 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The variables that pydantic-ai's providers read, any one of which will do."""
 
-OTHER_APIS = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google"}
+PROVIDER_ALIASES = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google"}
 
 
 def provider_of(model: str) -> str:
     """Return the provider in front of a model's name; `openai-responses` is OpenAI by another of its APIs."""
     name = model.partition(":")[0] if ":" in model else ""
-    return OTHER_APIS.get(name, name)
+    return PROVIDER_ALIASES.get(name, name)
 
 
 def missing_key(model: str, environ: Mapping[str, str]) -> str | None:
     """Return the variable that a model's provider reads its key from, where it is not set."""
-    variables = KEYS.get(provider_of(model), ())
+    variables = PROVIDER_KEYS.get(provider_of(model), ())
     return None if any(environ.get(variable) for variable in variables) or not variables else variables[0]
 
 
-def possible(environ: Mapping[str, str]) -> list[str]:
+def available_providers(environ: Mapping[str, str]) -> list[str]:
     """Return the providers whose keys are set."""
-    return [provider for provider, variables in KEYS.items() if any(environ.get(one) for one in variables)]
+    return [provider for provider, variables in PROVIDER_KEYS.items() if any(environ.get(one) for one in variables)]

@@ -10,16 +10,40 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
 
-from holdfast.app.declarations import DECLARATIONS, Values, canonical, choices, keys
-from holdfast.app.kinds import WrongValueError
-from holdfast.app.places import Places, shortened
-from holdfast.app.policies import LIMITS, LINKS, changed, link_of, policy_in, value_in
+from holdfast.app.declarations import (
+    SETTING_DECLARATIONS,
+    DeclaredSettings,
+    setting_choices,
+    setting_name,
+    setting_names,
+)
+from holdfast.app.kinds import InvalidValueError
+from holdfast.app.places import ProgramPaths, display_path
+from holdfast.app.policies import (
+    POLICY_LINKS,
+    REQUEST_LIMITS,
+    find_policy_link,
+    linked_value,
+    load_policy_file,
+    policy_with_settings,
+)
 from holdfast.app.trust import is_trusted, refusal, trust_command
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.presets import policy_of
+from holdfast.core.planning.presets import policy_named
 from holdfast.errors import SettingsError
 
-__all__ = ["Given", "Row", "Settings", "Source", "canonical", "changed_to", "checked", "choices", "keys", "settled"]
+__all__ = [
+    "SettingRow",
+    "SettingSource",
+    "SettingValue",
+    "Settings",
+    "check_value",
+    "parse_change",
+    "resolve_settings",
+    "setting_choices",
+    "setting_name",
+    "setting_names",
+]
 
 SourceKind: TypeAlias = Literal[
     "default", "preset", "policy", "user", "project", "environment", "command line", "session"
@@ -28,7 +52,7 @@ SourceKind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingSource:
     """Where a value came from."""
 
     kind: SourceKind
@@ -46,37 +70,37 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SettingValue:
     """One setting as somebody gave it, checked."""
 
     name: str
     value: object
-    source: Source
+    source: SettingSource
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SettingRow:
     """One setting, to be shown."""
 
     name: str
     value: object
     text: str
-    source: Source
+    source: SettingSource
     help: str
     note: str
     """Why it has no effect; empty where it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Values):
+class Settings(DeclaredSettings):
     """What a program is set up with."""
 
-    places: Places
-    rules: Policy
+    paths: ProgramPaths
+    effective_policy: Policy
     """The policy that preset, file and settings make together."""
-    given: tuple[Given, ...] = ()
+    explicit_values: tuple[SettingValue, ...] = ()
     """All that was said, the later counts."""
-    sources: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    sources: Mapping[str, SettingSource] = field(default_factory=dict[str, SettingSource])
     notes: tuple[str, ...] = ()
     """What the user should know, a line each."""
     problems: tuple[SettingsError, ...] = ()
@@ -84,127 +108,145 @@ class Settings(Values):
 
     def value(self, key: str) -> object:
         """Return the value of a setting by any of its names."""
-        return getattr(self, canonical(key))
+        return getattr(self, setting_name(key))
 
-    def source(self, key: str) -> Source:
+    def source(self, key: str) -> SettingSource:
         """Return where a setting came from; `mcp.NAME` is where that table stands."""
         if key in self.sources:
             return self.sources[key]
-        return self.sources.get(canonical(key), Source("default"))
+        return self.sources.get(setting_name(key), SettingSource("default"))
 
-    def shown(self, key: str) -> str:
+    def render_value(self, key: str) -> str:
         """Return the value of a setting as people read it."""
-        name = canonical(key)
-        return DECLARATIONS[name].kind.shown(getattr(self, name))
+        name = setting_name(key)
+        return SETTING_DECLARATIONS[name].value_type.render(getattr(self, name))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SettingRow]:
         """Return every setting, in the order of the documentation."""
         return [
-            Row(name, getattr(self, name), self.shown(name), self.source(name), one.help, self._without_effect(name))
-            for name, one in DECLARATIONS.items()
+            SettingRow(
+                name,
+                getattr(self, name),
+                self.render_value(name),
+                self.source(name),
+                one.help,
+                self._without_effect(name),
+            )
+            for name, one in SETTING_DECLARATIONS.items()
         ]
 
     def with_change(self, key: str, text: str) -> "Settings":
         """Return the settings with another value for one of them, from now on until the program ends."""
-        name = canonical(key)
-        new = Given(name, changed_to(key, text, self.value(name), self.places.cwd), Source("session"))
-        kept = [one for one in self.given if one.name != new.name or one.source.kind != "session"]
-        after = settled([*kept, new], self.places, self.problems)
+        name = setting_name(key)
+        new = SettingValue(name, parse_change(key, text, self.value(name), self.paths.cwd), SettingSource("session"))
+        kept = [one for one in self.explicit_values if one.name != new.name or one.source.kind != "session"]
+        after = resolve_settings([*kept, new], self.paths, self.problems)
         if len(after.problems) > len(self.problems):
             raise after.problems[-1]
         return after
 
     def _without_effect(self, name: str) -> str:
-        if name not in LINKS or name in LIMITS or link_of(self.rules, name) is not None:
+        if (
+            name not in POLICY_LINKS
+            or name in REQUEST_LIMITS
+            or find_policy_link(self.effective_policy, name) is not None
+        ):
             return ""
         if name == "tool_output_trim_chars" and self.tool_output_trim_chars == 0:
             return ""
-        return f"no effect with {_rules_named(self.preset, self.policy)}"
+        return f"no effect with {_describe_policy(self.preset, self.policy)}"
 
 
-def checked(
-    key: str, given: object, source: Source, folder: Path, lines: Mapping[tuple[str, ...], int] | None = None
+def check_value(
+    key: str, raw: object, source: SettingSource, folder: Path, lines: Mapping[tuple[str, ...], int] | None = None
 ) -> object:
     """Return the value that was given to a setting, as its kind wants it; a text is read first.
 
     `lines` are those of a file: inside of a table, what is wrong is told by its own.
     """
-    kind = DECLARATIONS[canonical(key)].kind
+    kind = SETTING_DECLARATIONS[setting_name(key)].value_type
     try:
-        return kind.checked(kind.read(given) if isinstance(given, str) else given, folder)
-    except WrongValueError as error:
-        path = (key, *error.within)
+        return kind.check(kind.parse(raw) if isinstance(raw, str) else raw, folder)
+    except InvalidValueError as error:
+        path = (key, *error.path)
         place = replace(source, line=(lines or {}).get(path, source.line))
-        raise _wrong(".".join(path), error.problem, place) from error
+        raise _setting_error(".".join(path), error.problem, place) from error
 
 
-def _wrong(key: str, problem: str, source: Source) -> SettingsError:
+def _setting_error(key: str, problem: str, source: SettingSource) -> SettingsError:
     """Return the error for a setting, named so that one finds it."""
     if source.kind in {"command line", "environment"}:
         return SettingsError(source.name, problem)
     return SettingsError(key, problem, where="" if source.kind == "session" else str(source))
 
 
-def changed_to(key: str, text: str, present: object, folder: Path) -> object:
+def parse_change(key: str, text: str, current: object, folder: Path) -> object:
     """Return the value that somebody types for a setting; of a list, `+word` makes one more."""
-    is_more = DECLARATIONS[canonical(key)].kind.is_list and text.lstrip().startswith("+")
-    value = checked(key, text.lstrip().removeprefix("+") if is_more else text, Source("session"), folder)
+    is_more = SETTING_DECLARATIONS[setting_name(key)].value_type.is_list and text.lstrip().startswith("+")
+    value = check_value(key, text.lstrip().removeprefix("+") if is_more else text, SettingSource("session"), folder)
     if not is_more:
         return value
-    there = cast("tuple[object, ...]", present)
+    there = cast("tuple[object, ...]", current)
     return tuple(dict.fromkeys([*there, *cast("tuple[object, ...]", value)]))
 
 
-def settled(
-    given: Sequence[Given], where: Places, problems: Sequence[SettingsError] = (), notes: Sequence[str] = ()
+def resolve_settings(
+    explicit: Sequence[SettingValue],
+    paths: ProgramPaths,
+    problems: Sequence[SettingsError] = (),
+    notes: Sequence[str] = (),
 ) -> Settings:
     """Return the settings that all of what was given makes; what cannot be is left out and told in `problems`."""
     told, wrong = list(notes), list(problems)
     values: dict[str, object] = {
-        "store": where.store,
-        "checkpoints": where.checkpoints,
-        "memory": where.memory,
-        "boards": where.boards,
+        "store": paths.store,
+        "checkpoints": paths.checkpoints,
+        "memory": paths.memory,
+        "boards": paths.boards,
     }
-    sources: dict[str, Source] = {}
-    for one in given if _is_trusted(given, where) else _permitted(given, where, told):
-        _take(one, values, sources)
+    sources: dict[str, SettingSource] = {}
+    for one in explicit if _is_trusted(explicit, paths) else _permitted(explicit, paths, told):
+        _apply_value(one, values, sources)
     preset, file = cast("str", values.get("preset", "default")), cast("Path | None", values.get("policy"))
     base, origin = _base_policy(preset, file, sources, wrong)
-    linked = {name: values[name] for name in LINKS if name in values}
-    rules = _ruled(base, linked, sources, wrong)
-    for name in LINKS:
-        link = link_of(base, name)
+    linked = {name: values[name] for name in POLICY_LINKS if name in values}
+    rules = _apply_to_policy(base, linked, sources, wrong)
+    for name in POLICY_LINKS:
+        link = find_policy_link(base, name)
         if name not in linked and link is not None:
-            values[name], sources[name] = value_in(base, link), origin
+            values[name], sources[name] = linked_value(base, link), origin
         values.setdefault(name, None)
     bare = Settings(
-        places=where, rules=rules, given=tuple(given), sources=MappingProxyType(sources), problems=tuple(wrong)
+        paths=paths,
+        effective_policy=rules,
+        explicit_values=tuple(explicit),
+        sources=MappingProxyType(sources),
+        problems=tuple(wrong),
     )
     settings = replace(bare, **values)
     told += [f"{row.source}: {row.name} has {row.note}" for row in settings.rows() if row.note and row.name in linked]
     return replace(settings, notes=tuple(dict.fromkeys(told)))
 
 
-def _is_trusted(given: Sequence[Given], where: Places) -> bool:
+def _is_trusted(given: Sequence[SettingValue], paths: ProgramPaths) -> bool:
     trusted = [
         path
         for one in given
         if one.name == "trust" and one.source.kind != "project"
         for path in cast("tuple[Path, ...]", one.value)
     ]
-    return is_trusted(where.project_folder, trusted)
+    return is_trusted(paths.project_folder, trusted)
 
 
-def _permitted(given: Sequence[Given], where: Places, notes: list[str]) -> Sequence[Given]:
+def _permitted(given: Sequence[SettingValue], where: ProgramPaths, notes: list[str]) -> Sequence[SettingValue]:
     """Return what counts where the project is not trusted; a note tells of each setting that is left out."""
     own = [one for one in given if one.source.kind != "project"]
     if len(own) == len(given):
         return given
-    present = settled(own, where)
-    permitted: list[Given] = []
+    present = resolve_settings(own, where)
+    permitted: list[SettingValue] = []
     for one in given:
-        is_own, rule = one.source.kind != "project", DECLARATIONS[one.name].untrusted
+        is_own, rule = one.source.kind != "project", SETTING_DECLARATIONS[one.name].untrusted
         if is_own or (reason := refusal(rule, one.value, present.value(one.name))) is None:
             permitted.append(one)
         else:
@@ -213,7 +255,7 @@ def _permitted(given: Sequence[Given], where: Places, notes: list[str]) -> Seque
     return permitted
 
 
-def _take(one: Given, values: dict[str, object], sources: dict[str, Source]) -> None:
+def _apply_value(one: SettingValue, values: dict[str, object], sources: dict[str, SettingSource]) -> None:
     """Let a setting count; tables are added to those that are there, by their names."""
     sources[one.name] = one.source
     if isinstance(one.value, Mapping):
@@ -225,28 +267,28 @@ def _take(one: Given, values: dict[str, object], sources: dict[str, Source]) -> 
 
 
 def _base_policy(
-    preset: str, file: Path | None, sources: Mapping[str, Source], problems: list[SettingsError]
-) -> tuple[Policy, Source]:
+    preset: str, file: Path | None, sources: Mapping[str, SettingSource], problems: list[SettingsError]
+) -> tuple[Policy, SettingSource]:
     if file is not None:
         try:
-            return policy_in(file, preset), Source("policy", shortened(file))
+            return load_policy_file(file, preset), SettingSource("policy", display_path(file))
         except SettingsError as error:
-            problems.append(_wrong("policy", str(error), sources["policy"]))
-    return policy_of(preset), Source("preset", preset)
+            problems.append(_setting_error("policy", str(error), sources["policy"]))
+    return policy_named(preset), SettingSource("preset", preset)
 
 
-def _ruled(
-    base: Policy, linked: dict[str, object], sources: dict[str, Source], problems: list[SettingsError]
+def _apply_to_policy(
+    base: Policy, linked: dict[str, object], sources: dict[str, SettingSource], problems: list[SettingsError]
 ) -> Policy:
     """Return the policy with the settings in it; those that cannot stand there are taken out of `linked`."""
     while linked:
         try:
-            return changed(base, linked)
+            return policy_with_settings(base, linked)
         except SettingsError as error:
-            problems.append(_wrong(error.setting, error.problem, sources[error.setting]))
+            problems.append(_setting_error(error.setting, error.problem, sources[error.setting]))
             del linked[error.setting], sources[error.setting]
     return base
 
 
-def _rules_named(preset: str, file: Path | None) -> str:
-    return f"the rules in {shortened(file)}" if file else f"preset {preset}"
+def _describe_policy(preset: str, file: Path | None) -> str:
+    return f"the rules in {display_path(file)}" if file else f"preset {preset}"

@@ -12,24 +12,24 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from holdfast.app.declarations import DECLARATIONS, PREFIX, canonical
-from holdfast.app.places import HOME_VARIABLE, OTHER_FILE, Places, places, shortened
-from holdfast.app.settings import Given, Settings, Source, SourceKind, checked, settled
-from holdfast.app.statements import Key, lines_of, parsed
+from holdfast.app.declarations import SETTING_DECLARATIONS, VARIABLE_PREFIX, setting_name
+from holdfast.app.places import HOME_VARIABLE, JSON_SETTINGS_FILE, ProgramPaths, display_path, find_paths
+from holdfast.app.settings import Settings, SettingSource, SettingValue, SourceKind, check_value, resolve_settings
+from holdfast.app.statements import TomlKey, key_lines, parse_toml
 from holdfast.app.tables import NamedTables
-from holdfast.errors import SettingsError, redacted
+from holdfast.errors import SettingsError, redact_text
 
-AGENT = "agent_"
+JSON_KEY_PREFIX = "agent_"
 """How the keys of a `config.json` begin that are ours to read; all others in it belong to other programs."""
 NOT_SETTINGS = frozenset({HOME_VARIABLE, "HOLDFAST_KILLS", "HOLDFAST_MODEL_TURNS"})
-NEAR = 0.8
-NO_COLOUR = "NO_COLOR"
+VARIABLE_SIMILARITY = 0.8
+NO_COLOR = "NO_COLOR"
 
-Found: TypeAlias = Given | SettingsError | str
+SourceItem: TypeAlias = SettingValue | SettingsError | str
 """A setting, something wrong, or a note."""
 
 
-def load(
+def load_settings(
     *,
     flags: Mapping[str, object] | None = None,
     cwd: Path | None = None,
@@ -41,75 +41,81 @@ def load(
     The first thing that is wrong is raised; if one is tolerant, it is left out instead and told in `problems`.
     """
     known = os.environ if environ is None else environ
-    where = places(known, cwd)
+    where = find_paths(known, cwd)
     found = [
-        *_in_toml(where.user_file, "user"),
-        *_in_json(where),
-        *(_in_toml(where.project_file, "project") if where.project_file else ()),
-        *_in_environment(known, where.cwd),
-        *_in_flags(flags or {}, where.cwd),
+        *_read_toml(where.user_file, "user"),
+        *_read_json_files(where),
+        *(_read_toml(where.project_file, "project") if where.project_file else ()),
+        *_read_environment(known, where.cwd),
+        *_read_flags(flags or {}, where.cwd),
     ]
     wrong = [one for one in found if isinstance(one, SettingsError)]
-    given = [one for one in found if isinstance(one, Given)]
-    settings = settled(given, where, wrong, [one for one in found if isinstance(one, str)])
+    given = [one for one in found if isinstance(one, SettingValue)]
+    settings = resolve_settings(given, where, wrong, [one for one in found if isinstance(one, str)])
     if settings.problems and not is_tolerant:
         raise settings.problems[0]
     return settings
 
 
-def _in_toml(path: Path, kind: SourceKind) -> Iterator[Found]:
-    file = shortened(path)
+def _read_toml(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
+    file = display_path(path)
     try:
-        text = _text_of(path)
-        table = parsed(text, file)
+        text = _read_file(path)
+        table = parse_toml(text, file)
     except FileNotFoundError:
         return
     except SettingsError as error:
         yield error
         return
-    lines = lines_of(text)
+    lines = key_lines(text)
     first: dict[str, str] = {}
     for key, value in table.items():
-        source = Source(kind, file, lines.get((key,)))
+        source = SettingSource(kind, file, lines.get((key,)))
         try:
-            name = canonical(key, where=str(source))
-            _refuse_twice(key, first.setdefault(name, key), source)
+            name = setting_name(key, where=str(source))
+            _check_not_repeated(key, first.setdefault(name, key), source)
         except SettingsError as error:
             yield error
         else:
-            for piece in _apart(name, value):
+            for piece in _split_tables(name, value):
                 try:
-                    given = Given(name, checked(key, piece, source, path.parent, lines), source)
-                    yield from _by_table(given, key, lines)
+                    given = SettingValue(name, check_value(key, piece, source, path.parent, lines), source)
+                    yield from _value_per_table(given, key, lines)
                 except SettingsError as error:
                     yield error
-        yield from _keys_in(key, value, source)
+        yield from _secret_notes(key, value, source)
 
 
-def _refuse_twice(key: str, first: str, source: Source) -> None:
+def _check_not_repeated(key: str, first: str, source: SettingSource) -> None:
     if key != first:
         raise SettingsError(key, f"is another name of {first}; keep one of them", where=str(source))
 
 
-def _apart(name: str, value: object) -> list[object]:
+def _split_tables(name: str, value: object) -> list[object]:
     """Return named tables one by one, so that what is wrong with one leaves the others; anything else as it is."""
-    if not isinstance(DECLARATIONS[name].kind, NamedTables) or not isinstance(value, Mapping) or not value:
+    if (
+        not isinstance(SETTING_DECLARATIONS[name].value_type, NamedTables)
+        or not isinstance(value, Mapping)
+        or not value
+    ):
         return [value]
     return [{inner: table} for inner, table in cast("Mapping[str, object]", value).items()]
 
 
-def _by_table(given: Given, key: str, lines: Mapping[Key, int]) -> Iterator[Given]:
+def _value_per_table(given: SettingValue, key: str, lines: Mapping[TomlKey, int]) -> Iterator[SettingValue]:
     """Yield a setting that is made of named tables as one for each, so that each has its line."""
     if not isinstance(given.value, Mapping):
         yield given
         return
     for name, table in cast("Mapping[str, object]", given.value).items():
-        yield Given(given.name, {name: table}, replace(given.source, line=lines.get((key, name), given.source.line)))
+        yield SettingValue(
+            given.name, {name: table}, replace(given.source, line=lines.get((key, name), given.source.line))
+        )
 
 
-def _text_of(path: Path) -> str:
+def _read_file(path: Path) -> str:
     """Return what a file of settings says, or what is wrong with the file."""
-    file = shortened(path)
+    file = display_path(path)
     try:
         content = path.read_bytes()
         return content.decode("utf-8")
@@ -123,36 +129,38 @@ def _text_of(path: Path) -> str:
         raise SettingsError("the file", f"cannot be read: {error.strerror}; {remedy}", where=file) from error
 
 
-def _keys_in(key: str, value: object, source: Source) -> Iterator[str]:
+def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[str]:
     """Yield a note for each text that looks like a key: files get shared."""
-    if isinstance(value, str) and redacted(value) != value:
+    if isinstance(value, str) and redact_text(value) != value:
         remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
         yield f"{source}: {key} looks like it holds a key or a password; {remedy}"
     elif isinstance(value, dict):
         for name, inner in cast("dict[str, object]", value).items():
-            yield from _keys_in(f"{key}.{name}", inner, source)
+            yield from _secret_notes(f"{key}.{name}", inner, source)
     elif isinstance(value, list):
         for inner in cast("list[object]", value):
-            yield from _keys_in(key, inner, source)
+            yield from _secret_notes(key, inner, source)
 
 
-def _in_json(where: Places) -> Iterator[Found]:
+def _read_json_files(paths: ProgramPaths) -> Iterator[SourceItem]:
     """Yield the `agent_*` keys of a `config.json`: the user's, then the project's nearest that has any."""
-    yield from _keys_of_json(where.user_folder / OTHER_FILE, "user")
-    for path in [path for path in where.found(OTHER_FILE) if AGENT in _glance(path)][:1]:
-        yield from _keys_of_json(path, "project")
+    yield from _read_json(paths.user_folder / JSON_SETTINGS_FILE, "user")
+    for path in [path for path in paths.project_files(JSON_SETTINGS_FILE) if JSON_KEY_PREFIX in _read_or_empty(path)][
+        :1
+    ]:
+        yield from _read_json(path, "project")
 
 
-def _glance(path: Path) -> str:
+def _read_or_empty(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def _keys_of_json(path: Path, kind: SourceKind) -> Iterator[Found]:
-    text, file = _glance(path), shortened(path)
-    if AGENT not in text:
+def _read_json(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
+    text, file = _read_or_empty(path), display_path(path)
+    if JSON_KEY_PREFIX not in text:
         return
     try:
         table: object = json.loads(text.removeprefix("\ufeff"))
@@ -161,16 +169,16 @@ def _keys_of_json(path: Path, kind: SourceKind) -> Iterator[Found]:
         yield SettingsError("the file", f"is not JSON that can be read: {error}", where=f"{file}:{line}")
         return
     for key, value in cast("dict[str, object]", table).items() if isinstance(table, dict) else ():
-        if not key.startswith(AGENT):
+        if not key.startswith(JSON_KEY_PREFIX):
             continue
-        source = Source(kind, file, _line_of(key, text))
+        source = SettingSource(kind, file, _line_of(key, text))
         try:
-            name = canonical(key, where=str(source))
+            name = setting_name(key, where=str(source))
         except SettingsError as error:
             yield f"left out: {error}"
             continue
         try:
-            yield Given(name, checked(key, value, source, path.parent), source)
+            yield SettingValue(name, check_value(key, value, source, path.parent), source)
         except SettingsError as error:
             yield error
 
@@ -180,37 +188,43 @@ def _line_of(key: str, text: str) -> int:
     return text.count("\n", 0, found.start()) + 1 if found else 1
 
 
-def _in_environment(environ: Mapping[str, str], folder: Path) -> Iterator[Found]:
-    for name, one in DECLARATIONS.items():
+def _read_environment(environ: Mapping[str, str], folder: Path) -> Iterator[SourceItem]:
+    for name, one in SETTING_DECLARATIONS.items():
         variable = next((variable for variable in one.variables if _is_set(variable, name, environ)), None)
         if variable is None:
-            if name == "colour" and environ.get(NO_COLOUR):
-                yield Given(name, "never", Source("environment", f"${NO_COLOUR}"))
+            if name == "colour" and environ.get(NO_COLOR):
+                yield SettingValue(name, "never", SettingSource("environment", f"${NO_COLOR}"))
             continue
-        source = Source("environment", f"${variable}")
+        source = SettingSource("environment", f"${variable}")
         try:
-            yield Given(name, checked(name, environ[variable], source, folder), source)
+            yield SettingValue(name, check_value(name, environ[variable], source, folder), source)
         except SettingsError as error:
             yield error
-    own = [variable for one in DECLARATIONS.values() for variable in one.variables]
-    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
-        near = [] if variable in {*own, *NOT_SETTINGS} else get_close_matches(variable, own, n=1, cutoff=NEAR)
+    own = [variable for one in SETTING_DECLARATIONS.values() for variable in one.variables]
+    for variable in sorted(name for name in environ if name.startswith(VARIABLE_PREFIX)):
+        near = (
+            []
+            if variable in {*own, *NOT_SETTINGS}
+            else get_close_matches(variable, own, n=1, cutoff=VARIABLE_SIMILARITY)
+        )
         if near:
             yield f"${variable} is not a setting; did you mean ${near[0]}?"
 
 
 def _is_set(variable: str, name: str, environ: Mapping[str, str]) -> bool:
     """Return whether a variable says something: an empty one does where the setting itself may be empty."""
-    return bool(environ.get(variable)) or (variable in environ and DECLARATIONS[name].default == "")
+    return bool(environ.get(variable)) or (variable in environ and SETTING_DECLARATIONS[name].default == "")
 
 
-def _in_flags(flags: Mapping[str, object], folder: Path) -> Iterator[Found]:
+def _read_flags(flags: Mapping[str, object], folder: Path) -> Iterator[SourceItem]:
     for key, value in flags.items():
         if value is None:
             continue
-        name = canonical(key)
-        source = Source("command line", f"--{key.replace('_', '-')}")
+        name = setting_name(key)
+        source = SettingSource("command line", f"--{key.replace('_', '-')}")
         try:
-            yield Given(name, checked(key, str(value) if isinstance(value, Path) else value, source, folder), source)
+            yield SettingValue(
+                name, check_value(key, str(value) if isinstance(value, Path) else value, source, folder), source
+            )
         except SettingsError as error:
             yield error

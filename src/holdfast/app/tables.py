@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
-from holdfast.app.kinds import Kind, WrongValueError, nearest, texts_of, wrong
-from holdfast.errors import SettingsError, redacted
-from holdfast.session.hooks import Command, Hooks
+from holdfast.app.kinds import InvalidValueError, SettingType, as_texts, invalid_value_error, suggest_name
+from holdfast.errors import SettingsError, redact_text
+from holdfast.session.hooks import HookCommand, Hooks
 
-MAX_WINDOW, MAX_PRICE = 10**12, 10**6
+MAX_WINDOW_TOKENS, MAX_PRICE = 10**12, 10**6
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -28,7 +28,7 @@ class McpServer:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def filled(self, environ: Mapping[str, str]) -> "McpServer":
+    def with_environment(self, environ: Mapping[str, str]) -> "McpServer":
         """Return the server with the values of variables in the place of `${NAME}`, so that no file holds a key."""
 
         def fill(text: str) -> str:
@@ -49,11 +49,11 @@ class McpServer:
 
     def __str__(self) -> str:
         """What it is, without what may be secret."""
-        return redacted(self.url or shlex.join((self.command or "", *self.args)))
+        return redact_text(self.url or shlex.join((self.command or "", *self.args)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelOverrides:
     """What the user knows of a model better than the table; prices are dollars for a million tokens."""
 
     window: int | None = None
@@ -70,150 +70,154 @@ class ModelFacts:
         )
 
 
-class NamedTables(Kind):
+class NamedTables(SettingType):
     """A table of tables, each with a name of its own."""
 
-    asks = "tables"
+    expects = "tables"
 
-    def read(self, text: str) -> object:
+    def parse(self, text: str) -> object:
         """Refuse: nobody types a table."""
-        raise WrongValueError(f"is a table; write {self.asks} into holdfast.toml, not {text!r:.20}")
+        raise InvalidValueError(f"is a table; write {self.expects} into holdfast.toml, not {text!r:.20}")
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return what each table says, by its name."""
         del folder
-        return MappingProxyType({name: self.one(name, _table(inner, (name,))) for name, inner in _table(value).items()})
+        return MappingProxyType(
+            {name: self.parse_table(name, _check_table(inner, (name,))) for name, inner in _check_table(value).items()}
+        )
 
-    def one(self, name: str, table: Mapping[str, object]) -> object:
+    def parse_table(self, name: str, table: Mapping[str, object]) -> object:
         """Return what one table says."""
         raise NotImplementedError
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the names, or none."""
         return ", ".join(cast("Mapping[str, object]", value)) or "none"
 
 
-class McpServers(NamedTables):
+class McpServerTables(NamedTables):
     """Servers for tools."""
 
-    asks = "[mcp.NAME] with command = … or url = …"
+    expects = "[mcp.NAME] with command = … or url = …"
 
-    def one(self, name: str, table: Mapping[str, object]) -> McpServer:
+    def parse_table(self, name: str, table: Mapping[str, object]) -> McpServer:
         """Return a server: a program or an address, and not both."""
-        _refuse_unknown(table, ("command", "args", "env", "url", "headers"), name)
+        _check_known_keys(table, ("command", "args", "env", "url", "headers"), name)
         command, url = table.get("command"), table.get("url")
         if (command is None) == (url is None):
-            raise WrongValueError('needs either command = "…" or url = "…"', (name,))
+            raise InvalidValueError('needs either command = "…" or url = "…"', (name,))
         for key, value in (("command", command), ("url", url)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise _wrong_in(name, key, "a text", value)
+                raise _table_error(name, key, "a text", value)
         if isinstance(url, str) and not url.startswith(("http://", "https://")):
-            raise _wrong_in(name, "url", "an http:// or https:// address", url)
-        args = texts_of(table.get("args", []))
+            raise _table_error(name, "url", "an http:// or https:// address", url)
+        args = as_texts(table.get("args", []))
         if args is None:
-            raise _wrong_in(name, "args", 'a list of texts such as ["--quiet"]', table["args"])
+            raise _table_error(name, "args", 'a list of texts such as ["--quiet"]', table["args"])
         return McpServer(
             name=name,
             command=cast("str | None", command),
             args=args,
-            env=_texts(table, "env", name),
+            env=_check_texts(table, "env", name),
             url=cast("str | None", url),
-            headers=_texts(table, "headers", name),
+            headers=_check_texts(table, "headers", name),
         )
 
 
-class ModelTables(NamedTables):
+class ModelOverrideTables(NamedTables):
     """Facts about models."""
 
-    asks = '[models."NAME"] with window = …, output = …, input_price = …'
+    expects = '[models."NAME"] with window = …, output = …, input_price = …'
 
-    def one(self, name: str, table: Mapping[str, object]) -> ModelFacts:
+    def parse_table(self, name: str, table: Mapping[str, object]) -> ModelOverrides:
         """Return the facts."""
-        known = [item.name for item in fields(ModelFacts)]
-        _refuse_unknown(table, known, name)
+        known = [item.name for item in fields(ModelOverrides)]
+        _check_known_keys(table, known, name)
         for key, value in table.items():
             is_price = key.endswith("_price")
             is_number = isinstance(value, int | float if is_price else int) and not isinstance(value, bool)
-            most = MAX_PRICE if is_price else MAX_WINDOW
+            most = MAX_PRICE if is_price else MAX_WINDOW_TOKENS
             if not is_number or not (0 if is_price else 1) <= cast("float", value) <= most:
                 asks = "dollars for a million tokens" if is_price else "a whole number of tokens"
-                raise _wrong_in(name, key, asks, value)
-        return ModelFacts(**cast("dict[str, int]", dict(table)))
+                raise _table_error(name, key, asks, value)
+        return ModelOverrides(**cast("dict[str, int]", dict(table)))
 
 
-class HookCommands(Kind):
+class HookTable(SettingType):
     """Programs that are told of compactions."""
 
-    asks = '[hooks] with pre_compact = [["program", "argument"]]'
-    read = NamedTables.read
+    expects = '[hooks] with pre_compact = [["program", "argument"]]'
+    parse = NamedTables.parse
 
-    def checked(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path) -> object:
         """Return whom to tell."""
         del folder
-        table = _table(value)
-        _refuse_unknown(table, ("pre_compact", "post_compact", "timeout_seconds"))
+        table = _check_table(value)
+        _check_known_keys(table, ("pre_compact", "post_compact", "timeout_seconds"))
         try:
             return Hooks(
-                pre_compact=_commands(table, "pre_compact"),
-                post_compact=_commands(table, "post_compact"),
+                pre_compact=_parse_commands(table, "pre_compact"),
+                post_compact=_parse_commands(table, "post_compact"),
                 timeout_seconds=cast("float", table.get("timeout_seconds", 30.0)),
             )
         except SettingsError as error:
-            raise WrongValueError(error.problem, (error.setting,)) from error
+            raise InvalidValueError(error.problem, (error.setting,)) from error
 
-    def shown(self, value: object) -> str:
+    def render(self, value: object) -> str:
         """Return the programs."""
         hooks = cast("Hooks", value)
         named = [
-            f"{when} {redacted(shlex.join(hook.argv))}"
+            f"{when} {redact_text(shlex.join(hook.argv))}"
             for when, told in (("before:", hooks.pre_compact), ("after:", hooks.post_compact))
             for hook in told
-            if isinstance(hook, Command)
+            if isinstance(hook, HookCommand)
         ]
         return "; ".join(named) or "none"
 
 
-def _commands(table: Mapping[str, object], key: str) -> tuple[Command, ...]:
+def _parse_commands(table: Mapping[str, object], key: str) -> tuple[HookCommand, ...]:
     value = table.get(key, [])
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
-        raise WrongValueError(f'must be a list of commands such as [["notify", "--quiet"]], not {value!r:.60}', (key,))
-    commands: list[Command] = []
+        raise InvalidValueError(
+            f'must be a list of commands such as [["notify", "--quiet"]], not {value!r:.60}', (key,)
+        )
+    commands: list[HookCommand] = []
     for one in cast("list[object]", value):
-        argv = _split(one, key) if isinstance(one, str) else texts_of(one)
+        argv = _split_command(one, key) if isinstance(one, str) else as_texts(one)
         if not argv or not argv[0] or any("\0" in word for word in argv):
-            raise WrongValueError(f'{one!r:.60} is not a command; write it as ["notify", "--quiet"]', (key,))
-        commands.append(Command(argv))
+            raise InvalidValueError(f'{one!r:.60} is not a command; write it as ["notify", "--quiet"]', (key,))
+        commands.append(HookCommand(argv))
     return tuple(commands)
 
 
-def _split(command: str, key: str) -> tuple[str, ...]:
+def _split_command(command: str, key: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
-        raise WrongValueError(f"{command!r:.60} is not a command: {error}", (key,)) from error
+        raise InvalidValueError(f"{command!r:.60} is not a command: {error}", (key,)) from error
 
 
-def _table(value: object, within: tuple[str, ...] = ()) -> Mapping[str, object]:
+def _check_table(value: object, within: tuple[str, ...] = ()) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise WrongValueError(f"must be a table, not {value!r:.60}", within)
+        raise InvalidValueError(f"must be a table, not {value!r:.60}", within)
     return cast("dict[str, object]", value)
 
 
-def _texts(table: Mapping[str, object], key: str, name: str) -> Mapping[str, str]:
-    found = _table(table.get(key, {}), (name, key))
+def _check_texts(table: Mapping[str, object], key: str, name: str) -> Mapping[str, str]:
+    found = _check_table(table.get(key, {}), (name, key))
     for inner, value in found.items():
         if not isinstance(value, str):
-            raise WrongValueError(wrong("a text", value).problem, (name, key, inner))
+            raise InvalidValueError(invalid_value_error("a text", value).problem, (name, key, inner))
     return MappingProxyType(cast("dict[str, str]", found))
 
 
-def _wrong_in(name: str, key: str, asks: str, value: object) -> WrongValueError:
-    return WrongValueError(wrong(asks, value).problem, (name, key))
+def _table_error(name: str, key: str, asks: str, value: object) -> InvalidValueError:
+    return InvalidValueError(invalid_value_error(asks, value).problem, (name, key))
 
 
-def _refuse_unknown(table: Mapping[str, object], known: "tuple[str, ...] | list[str]", *within: str) -> None:
+def _check_known_keys(table: Mapping[str, object], known: "tuple[str, ...] | list[str]", *within: str) -> None:
     for key in table:
         if key not in known:
-            raise WrongValueError(f"is not a setting; {nearest(key, known)}", (*within, key))
+            raise InvalidValueError(f"is not a setting; {suggest_name(key, known)}", (*within, key))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from holdfast.app.places import shortened
+from holdfast.app.places import display_path
 
 Untrusted: TypeAlias = Literal["refused", "lower", "any"]
 """What an untrusted project may do with a setting: nothing, lower a limit, or give it any value."""
@@ -44,7 +44,7 @@ def is_trusted(folder: Path, trusted: Sequence[Path]) -> bool:
 
 def trust_command(folder: Path) -> str:
     """Return the command that trusts a folder and nothing else, whatever the folder is called."""
-    text = shortened(folder)
+    text = display_path(folder)
     # A comma would name a second folder, and the shell would act on other characters.
     word = f"+{text}" if _PLAIN.fullmatch(text) else shlex.quote(f"+{json.dumps([text])}")
     return f"holdfast config trust {word} --user"

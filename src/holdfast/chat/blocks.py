@@ -7,11 +7,11 @@ differently by what comes later, except for lists, which go on over empty lines.
 import re
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
-_LISTED = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
+_LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
 """A line of a list, or one that is indented and may belong to one."""
 
 
-def whole_blocks(text: str) -> tuple[str, str]:
+def split_finished_blocks(text: str) -> tuple[str, str]:
     """Return what can be rendered for good, and the rest."""
     end, fence, is_list, offset = 0, "", False, 0
     lines = text.splitlines(keepends=True)
@@ -23,10 +23,10 @@ def whole_blocks(text: str) -> tuple[str, str]:
             fence = marked[1]
         elif not line.strip():
             coming = lines[number + 1] if number + 1 < len(lines) else ""
-            if coming.strip() and coming.endswith("\n") and not (is_list and _LISTED.match(coming)):
+            if coming.strip() and coming.endswith("\n") and not (is_list and _LIST_LINE.match(coming)):
                 end = offset + len(line)
                 is_list = False
-        elif _LISTED.match(line):
+        elif _LIST_LINE.match(line):
             is_list = True
         offset += len(line)
     return text[:end], text[end:]

@@ -20,32 +20,34 @@ from pydantic_ai.tools import Tool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
-from holdfast.app.agents import NamedAgent
-from holdfast.app.models import bare_name
+from holdfast.app.agents import AgentSettings
+from holdfast.app.models import bare_model_name
 from holdfast.app.tables import McpServer
-from holdfast.chat.folder import Folder
-from holdfast.chat.shell import Ask, Shell
+from holdfast.chat.folder import FileTools
+from holdfast.chat.shell import AskConsent, ShellTool
 from holdfast.chat.steps import StepLimit
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
-from holdfast.session.memory.looking import MemoryTool
+from holdfast.session.memory.looking import MemorySearchTool
 
 if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
 
-ANSWER_TOKENS = 1_024
+EMBEDDED_ANSWER_TOKENS = 1_024
 MCP_SETTINGS_VARIABLE = "FASTMCP_ENV_FILE"
-SYSTEM = "You are a helpful assistant. Answer in Markdown, in the language of the user."
-SUB_SYSTEM = "You work on a task that another agent gives you. Answer with what it asks for, and no more."
-TOOL_SYSTEM = " You work in the folder {folder}; look before you answer questions about it."
+DEFAULT_SYSTEM_TEXT = "You are a helpful assistant. Answer in Markdown, in the language of the user."
+DELEGATE_SYSTEM_TEXT = "You work on a task that another agent gives you. Answer with what it asks for, and no more."
+FOLDER_SYSTEM_TEXT = " You work in the folder {folder}; look before you answer questions about it."
 
 
-def model_for(name: str, server: "EmbeddedServer | None" = None) -> Model:
+def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
     """Return the model of a name: the embedded one on its running server, an endpoint's, or any of pydantic-ai's."""
     if server is not None:
         provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
         # An answer that fills its window is cut off there; this one is small, and would ramble until then.
-        return OpenAIChatModel(name, provider=provider, settings={"max_tokens": min(ANSWER_TOKENS, server.n_ctx // 4)})
+        return OpenAIChatModel(
+            name, provider=provider, settings={"max_tokens": min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)}
+        )
     if name.startswith(("http://", "https://")):
         url, _, model = name.partition("#")
         if not model:
@@ -54,9 +56,9 @@ def model_for(name: str, server: "EmbeddedServer | None" = None) -> Model:
     return infer_model(name)
 
 
-def agent_of(
+def build_agent(
     model: Model,
-    governed: Holdfast,
+    capability: Holdfast,
     toolsets: Sequence[AbstractToolset[object]],
     system: str,
     max_steps: int | None,
@@ -65,26 +67,26 @@ def agent_of(
     limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
     settings = ModelSettings(cache=True)  # some providers cache only what they are asked to
     return Agent(
-        model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[governed, *limit]
+        model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[capability, *limit]
     )
 
 
-def toolsets_of(
-    wanted: Sequence[str], folder: Folder, ask: Ask, allowed: Sequence[str], servers: Mapping[str, McpServer]
+def build_toolsets(
+    tools: Sequence[str], folder: FileTools, ask: AskConsent, allowed: Sequence[str], servers: Mapping[str, McpServer]
 ) -> list[AbstractToolset[object]]:
     """Return the tools that the settings name."""
-    shell = Shell(folder.root, ask, allowed)
+    shell = ShellTool(folder.root, ask, allowed)
     found: list[AbstractToolset[object]] = []
-    if "read" in wanted:
+    if "read" in tools:
         found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))
-    elif folder.beside:
+    elif folder.attachments:
         found.append(FunctionToolset([folder.read_file]))
-    if "run" in wanted:
+    if "run" in tools:
         found.append(FunctionToolset([shell.run_command]))
-    return [*found, *(_mcp(server) for server in servers.values())]
+    return [*found, *(_mcp_toolset(server) for server in servers.values())]
 
 
-def memory_toolset(tool: MemoryTool) -> AbstractToolset[object]:
+def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:
     """Return the tool with which a model searches the notes of earlier conversations."""
 
     async def search(**arguments: object) -> str:
@@ -93,8 +95,8 @@ def memory_toolset(tool: MemoryTool) -> AbstractToolset[object]:
     return FunctionToolset([Tool.from_schema(search, tool.name, tool.description, dict(tool.parameters))])
 
 
-def delegation_of(
-    agents: Mapping[str, NamedAgent],
+def build_delegation_toolset(
+    agents: Mapping[str, AgentSettings],
     model: str,
     budget: Budget | None,
     toolsets: Callable[[Sequence[str]], Sequence[AbstractToolset[object]]],
@@ -106,11 +108,14 @@ def delegation_of(
     )
 
 
-def _sub_agent(named: NamedAgent, model: str, toolsets: Sequence[AbstractToolset[object]]) -> SubAgent:
+def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractToolset[object]]) -> SubAgent:
     limit: list[AbstractCapability[object]] = [] if named.max_steps is None else [StepLimit(named.max_steps)]
     asked = named.model or model
     made = Agent[object, str](
-        model_for(asked), instructions=named.instructions or SUB_SYSTEM, toolsets=toolsets, capabilities=limit
+        build_model(asked),
+        instructions=named.instructions or DELEGATE_SYSTEM_TEXT,
+        toolsets=toolsets,
+        capabilities=limit,
     )
     return SubAgent(
         agent=made,
@@ -120,11 +125,11 @@ def _sub_agent(named: NamedAgent, model: str, toolsets: Sequence[AbstractToolset
         timeout_seconds=named.timeout_seconds,
         # One step to close with, and one for a model that calls a tool in it all the same.
         max_steps=None if named.max_steps is None else named.max_steps + 2,
-        model=bare_name(asked),
+        model=bare_model_name(asked),
     )
 
 
-def _mcp(server: McpServer) -> AbstractToolset[object]:
+def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
     # FastMCP reads its settings when it is imported, by default from `.env` in the working folder: anybody may have
     # written that file.
     settings_file = os.environ.setdefault(MCP_SETTINGS_VARIABLE, os.devnull)
@@ -138,7 +143,7 @@ def _mcp(server: McpServer) -> AbstractToolset[object]:
     finally:
         if settings_file == os.devnull:
             del os.environ[MCP_SETTINGS_VARIABLE]
-    server = server.filled(os.environ)
+    server = server.with_environment(os.environ)
     if server.url:
         return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(
             server.name
@@ -148,8 +153,8 @@ def _mcp(server: McpServer) -> AbstractToolset[object]:
     return MCPToolset[object](transport, id=server.name).prefixed(server.name)
 
 
-def system_of(text: str | None, folder: Path, *, has_tools: bool) -> str:
+def build_system_text(text: str | None, folder: Path, *, has_tools: bool) -> str:
     """Return the system text: the user's, or a short one of ours."""
     if text is not None:
         return text
-    return SYSTEM + (TOOL_SYSTEM.format(folder=folder) if has_tools else "")
+    return DEFAULT_SYSTEM_TEXT + (FOLDER_SYSTEM_TEXT.format(folder=folder) if has_tools else "")

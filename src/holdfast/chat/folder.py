@@ -9,25 +9,25 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX_LINES = 400
-MAX_LINE_CHARS = 2_000
-MAX_ENTRIES = 300
-MAX_HITS = 60
+MAX_READ_LINES = 400
+MAX_READ_LINE_CHARS = 2_000
+MAX_LISTED_FILES = 300
+MAX_FILE_HITS = 60
 MAX_FILE_BYTES = 10_000_000
-SEARCHED_BYTES = 200_000_000
+MAX_SEARCHED_BYTES = 200_000_000
 """A search looks at no more than this."""
 PROBE_BYTES = 4_096
-SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
+SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
                      ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox"})  # fmt: skip
 """Folders that are made by programs: listed by name, never walked."""
 
 
-class Folder:
+class FileTools:
     """A folder as a model sees it; `beside` are single files from elsewhere, by the name they are shown under."""
 
-    def __init__(self, root: Path, beside: dict[str, Path] | None = None) -> None:
+    def __init__(self, root: Path, attachments: dict[str, Path] | None = None) -> None:
         self.root = root.resolve()
-        self.beside = {} if beside is None else beside
+        self.attachments = {} if attachments is None else attachments
 
     def list_files(self, path: str = ".", pattern: str = "*") -> str:
         """List files and folders.
@@ -36,22 +36,22 @@ class Folder:
             path: The folder, relative to the working folder.
             pattern: Only names that match, such as *.py; with ** in it, or a slash, the whole tree is searched.
         """
-        found = self._found(path)
+        found = self._resolve(path)
         if isinstance(found, str):
             return found
         if not found.is_dir():
             return f"{path} is a file; use read_file"
         is_deep = "**" in pattern or "/" in pattern
-        names = self._deep(found, pattern) if is_deep else self._flat(found, pattern)
+        names = self._list_tree(found, pattern) if is_deep else self._list_folder(found, pattern)
         listed: list[str] = []
         for name in names:
-            if len(listed) == MAX_ENTRIES:
-                listed.append(f"… more than {MAX_ENTRIES}: ask for a folder below, or with a narrower pattern")
+            if len(listed) == MAX_LISTED_FILES:
+                listed.append(f"… more than {MAX_LISTED_FILES}: ask for a folder below, or with a narrower pattern")
                 break
             listed.append(name)
         return "\n".join(listed) or f"nothing in {path} matches {pattern}"
 
-    def read_file(self, path: str, start_line: int = 1, lines: int = MAX_LINES) -> str:
+    def read_file(self, path: str, start_line: int = 1, lines: int = MAX_READ_LINES) -> str:
         """Read a text file, or some lines of it.
 
         Args:
@@ -59,17 +59,17 @@ class Folder:
             start_line: The first line, counted from 1.
             lines: How many lines at most.
         """
-        found = self.beside.get(path) or self._found(path)
+        found = self.attachments.get(path) or self._resolve(path)
         if isinstance(found, str):
             return found
         if found.is_dir():
             return f"{path} is a folder; use list_files"
-        text = _text(found)
+        text = _read_text(found)
         if text is None:
             return f"{path} is not a text file, or larger than {MAX_FILE_BYTES:,} bytes"
         every = text.splitlines()
-        first, count = max(1, start_line), max(1, min(lines, MAX_LINES))
-        chosen = [_shortened(line) for line in every[first - 1 : first - 1 + count]]
+        first, count = max(1, start_line), max(1, min(lines, MAX_READ_LINES))
+        chosen = [_shorten_line(line) for line in every[first - 1 : first - 1 + count]]
         if not chosen:
             return f"{path} has {len(every):,} lines"
         last = first + len(chosen) - 1
@@ -84,7 +84,7 @@ class Folder:
             path: Where to look, relative to the working folder.
             pattern: Only files whose names match, such as *.py.
         """
-        found = self._found(path)
+        found = self._resolve(path)
         if isinstance(found, str):
             return found
         if not text.strip():
@@ -93,18 +93,18 @@ class Folder:
         for file in _files(found) if found.is_dir() else iter([found]):
             if fnmatch.fnmatch(file.name, pattern):
                 hits += self._hits(file, text.casefold())
-            if len(hits) > MAX_HITS:
-                return "\n".join([*hits[:MAX_HITS], f"… more than {MAX_HITS}: look for something rarer"])
+            if len(hits) > MAX_FILE_HITS:
+                return "\n".join([*hits[:MAX_FILE_HITS], f"… more than {MAX_FILE_HITS}: look for something rarer"])
         return "\n".join(hits) or f"{text!r} is in no file of {path}"
 
-    def _found(self, path: str) -> Path | str:
+    def _resolve(self, path: str) -> Path | str:
         """Return a path inside the folder, or the words that say why there is none."""
         try:
             found = (self.root / path).resolve()
             if not found.is_relative_to(self.root):
                 return f"{path} is outside the working folder; only what is inside can be read"
             if not found.exists():
-                near = ", ".join(sorted(self._flat(self.root, f"*{Path(path).name[:3]}*"))[:5])
+                near = ", ".join(sorted(self._list_folder(self.root, f"*{Path(path).name[:3]}*"))[:5])
                 return f"there is no {path}" + (f"; there is: {near}" if near else "")
             if not os.access(found, os.R_OK):
                 return f"{path} may not be read"
@@ -112,30 +112,30 @@ class Folder:
             return f"{path!r:.200} cannot be read: {error}"
         return found
 
-    def _shown(self, path: Path) -> str:
+    def _relative_name(self, path: Path) -> str:
         return str(path.relative_to(self.root)) + ("/" if path.is_dir() else "")
 
-    def _flat(self, folder: Path, pattern: str) -> Iterator[str]:
+    def _list_folder(self, folder: Path, pattern: str) -> Iterator[str]:
         try:
             inside = sorted(folder.iterdir())
         except OSError:
             return
-        yield from (self._shown(path) for path in inside if fnmatch.fnmatch(path.name, pattern))
+        yield from (self._relative_name(path) for path in inside if fnmatch.fnmatch(path.name, pattern))
 
-    def _deep(self, folder: Path, pattern: str) -> Iterator[str]:
+    def _list_tree(self, folder: Path, pattern: str) -> Iterator[str]:
         wanted = pattern.replace("**/", "*")
         for path in _files(folder):
             if fnmatch.fnmatch(str(path.relative_to(folder)), wanted):
-                yield self._shown(path)
+                yield self._relative_name(path)
 
     def _hits(self, file: Path, wanted: str) -> list[str]:
         if not file.resolve().is_relative_to(self.root):
             return []
-        text = _text(file)
+        text = _read_text(file)
         if text is None or wanted not in text.casefold():
             return []
         lines = enumerate(text.splitlines(), start=1)
-        shown = self._shown(file)
+        shown = self._relative_name(file)
         return [f"{shown}:{number}: {line.strip()[:200]}" for number, line in lines if wanted in line.casefold()]
 
 
@@ -143,19 +143,19 @@ def _files(folder: Path) -> Iterator[Path]:
     """Yield files below a folder in a stable order, up to a bound of bytes."""
     seen = 0
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED)
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
         for name in sorted(names):
             path = Path(place, name)
             try:
                 seen += path.stat().st_size
             except OSError:
                 continue
-            if seen > SEARCHED_BYTES:
+            if seen > MAX_SEARCHED_BYTES:
                 return
             yield path
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     """Return a file as text, or None for what is none; damaged letters are replaced."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
@@ -166,7 +166,7 @@ def _text(path: Path) -> str | None:
     return None if b"\0" in data[:PROBE_BYTES] else data.decode("utf-8", errors="replace")
 
 
-def _shortened(line: str) -> str:
-    if len(line) <= MAX_LINE_CHARS:
+def _shorten_line(line: str) -> str:
+    if len(line) <= MAX_READ_LINE_CHARS:
         return line
-    return f"{line[:MAX_LINE_CHARS]} … [{len(line) - MAX_LINE_CHARS:,} more characters in this line]"
+    return f"{line[:MAX_READ_LINE_CHARS]} … [{len(line) - MAX_READ_LINE_CHARS:,} more characters in this line]"

@@ -4,29 +4,29 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from holdfast.redaction import redacted
+from holdfast.redaction import redact_text
 
-Level: TypeAlias = Literal["info", "warning", "error"]
-Outcome: TypeAlias = Literal["done", "interrupted", "failed"]
+NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
+TurnOutcome: TypeAlias = Literal["done", "interrupted", "failed"]
 Consent: TypeAlias = Literal["yes", "always", "no"]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextDelta:
     """A piece of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thoughts:
+class ThinkingDelta:
     """A piece of what the model thinks before it answers."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegan:
+class ToolCallStarted:
     """The model uses a tool."""
 
     id: str
@@ -35,7 +35,7 @@ class CallBegan:
 
 
 @dataclass(frozen=True, slots=True)
-class CallEnded:
+class ToolCallFinished:
     """A tool has answered."""
 
     id: str
@@ -48,7 +48,7 @@ class CallEnded:
 class TurnEnded:
     """The turn is over; what it cost, as the provider told."""
 
-    outcome: Outcome
+    outcome: TurnOutcome
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -56,28 +56,28 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class ChatNotice:
     """Something the person should know."""
 
     text: str
-    level: Level = "info"
+    level: NoticeLevel = "info"
 
 
-def unforeseen(error: Exception) -> Notice:
+def unexpected_error_notice(error: Exception) -> ChatNotice:
     """Return what a person is told of an error that nobody has thought of."""
-    what = redacted(" ".join(f"{type(error).__name__}: {error}".split()))
-    return Notice(f"that failed ({what:.200}), which is a fault of the program; the conversation goes on", "error")
+    what = redact_text(" ".join(f"{type(error).__name__}: {error}".split()))
+    return ChatNotice(f"that failed ({what:.200}), which is a fault of the program; the conversation goes on", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommandReply:
     """What a command answers, in Markdown."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CommandTable:
     """What a command answers, in columns."""
 
     columns: tuple[str, ...]
@@ -85,24 +85,33 @@ class Table:
     title: str = ""
 
 
-Happening: TypeAlias = Words | Thoughts | CallBegan | CallEnded | TurnEnded | Notice | Told | Table
+ChatEvent: TypeAlias = (
+    TextDelta
+    | ThinkingDelta
+    | ToolCallStarted
+    | ToolCallFinished
+    | TurnEnded
+    | ChatNotice
+    | CommandReply
+    | CommandTable
+)
 
 
 class Screen(Protocol):
     """Where a conversation is shown, and where the person is asked."""
 
-    def show(self, happening: Happening) -> None:
+    def show(self, event: ChatEvent) -> None:
         """Show what happened."""
         ...
 
-    def busy(self, what: str) -> None:
+    def show_busy(self, what: str) -> None:
         """Say what is being waited for; an empty text when that is over."""
         ...
 
-    def consent(self, question: str, *, has_always: bool = False) -> Awaitable[Consent]:
+    def ask_consent(self, question: str, *, has_always: bool = False) -> Awaitable[Consent]:
         """Ask whether something may be done: once, from now on, or not."""
         ...
 
-    def edited(self, question: str, text: str) -> Awaitable[str | None]:
+    def edit_text(self, question: str, text: str) -> Awaitable[str | None]:
         """Return a text as the person left it; None if it is refused."""
         ...

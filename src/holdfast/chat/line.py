@@ -22,11 +22,11 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
-from holdfast.stores.files import make_private
+from holdfast.stores.files import create_private_file
 
-MARK = "› "
-STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
-Suggest = Callable[[str], Iterable[tuple[str, str]]]
+PROMPT_MARK = "› "
+PROMPT_STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
+CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
 """Returns what may stand in place of the last word of a line, and what that means."""
 
 
@@ -42,8 +42,8 @@ class _Question:
     """What stood on the line before."""
 
 
-class _Suggestions(Completer):
-    def __init__(self, suggest: Suggest) -> None:
+class _InputCompleter(Completer):
+    def __init__(self, suggest: CompletionSource) -> None:
         self._suggest = suggest
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
@@ -55,56 +55,56 @@ class _Suggestions(Completer):
                 yield Completion(word, start_position=-len(last), display_meta=meaning)
 
 
-class Line:
+class InputLine:
     """Reads what a person types."""
 
     def __init__(
         self,
         *,
         history: Path,
-        suggest: Suggest,
+        completions: CompletionSource,
         above: Callable[[], str],
         below: Callable[[], str],
-        stop: Callable[[], bool],
-        has_colour: bool,
+        interrupt: Callable[[], bool],
+        has_color: bool,
     ) -> None:
         """`above` and `below` are shown around the line; `stop` stops what runs, and says whether anything did."""
-        make_private(history)
+        create_private_file(history)
         self._above = above
-        self._stop = stop
+        self._interrupt_running = interrupt
         self._question: _Question | None = None
-        self._asking = asyncio.Lock()
+        self._question_lock = asyncio.Lock()
         self.is_drawn = asyncio.Event()
         """Set when there is a line to type on."""
-        self._said: asyncio.Queue[str | None] = asyncio.Queue()
-        self._reading: asyncio.Task[None] | None = None
+        self._submitted: asyncio.Queue[str | None] = asyncio.Queue()
+        self._prompt_task: asyncio.Task[None] | None = None
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             bottom_toolbar=below,
             history=FileHistory(history),
-            completer=_Suggestions(suggest),
+            completer=_InputCompleter(completions),
             complete_while_typing=True,
             key_bindings=self._bindings(),
             multiline=True,
             prompt_continuation="  ",
             erase_when_done=True,
-            style=STYLE,
-            color_depth=None if has_colour else ColorDepth.DEPTH_1_BIT,
+            style=PROMPT_STYLE,
+            color_depth=None if has_color else ColorDepth.DEPTH_1_BIT,
             refresh_interval=0.5,
         )
-        self._session.app.after_render += self._drawn
+        self._session.app.after_render += self._mark_drawn
 
-    def _drawn(self, _: Application[str]) -> None:
+    def _mark_drawn(self, _: Application[str]) -> None:
         self.is_drawn.set()
 
     async def read(self) -> str | None:
         """Return the next thing that was typed; None when the person leaves."""
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._open())
-        line = await self._said.get()
+        if self._prompt_task is None:
+            self._prompt_task = asyncio.create_task(self._open())
+        line = await self._submitted.get()
         if line is None:
-            await self._reading
-            self._reading = None
+            await self._prompt_task
+            self._prompt_task = None
         return line
 
     async def _open(self) -> None:
@@ -113,27 +113,27 @@ class Line:
             with suppress(EOFError):
                 await self._session.prompt_async()
         finally:
-            self._said.put_nowait(None)
+            self._submitted.put_nowait(None)
 
     def refresh(self) -> None:
         """Draw again what stands around the line."""
         self._session.app.invalidate()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the reading."""
         if self._session.app.is_running:
             self._session.app.exit(exception=EOFError)
 
     async def ask(self, question: str, answers: Mapping[str, str]) -> str | None:
         """Return the answer that was given by its letter or in full; None if the question was dismissed."""
-        return await self._answered(question, answers, "")
+        return await self._ask_question(question, answers, "")
 
     async def edit(self, question: str, text: str) -> str | None:
         """Return a text as it was left; None if that was dismissed."""
-        return await self._answered(question, {}, text)
+        return await self._ask_question(question, {}, text)
 
-    async def _answered(self, question: str, answers: Mapping[str, str], text: str) -> str | None:
-        async with self._asking:
+    async def _ask_question(self, question: str, answers: Mapping[str, str], text: str) -> str | None:
+        async with self._question_lock:
             buffer = self._session.default_buffer
             self._question = asked = _Question(
                 question, answers, asyncio.get_running_loop().create_future(), buffer.document
@@ -154,9 +154,9 @@ class Line:
             keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
             hint = f"{keys}, and Enter" if keys else "Enter keeps it, Ctrl-C refuses"
             shown.append(("class:asked", f"{self._question.text}\n{hint}\n".lstrip("\n")))
-        return [*shown, ("class:mark", MARK)]
+        return [*shown, ("class:mark", PROMPT_MARK)]
 
-    def _settle(self, answer: str | None) -> None:
+    def _resolve_question(self, answer: str | None) -> None:
         if self._question is not None and not self._question.answer.done():
             self._question.answer.set_result(answer)
 
@@ -167,7 +167,7 @@ class Line:
         @bindings.add("enter")
         @bindings.add("c-j")
         def _said(event: KeyPressEvent) -> None:
-            self._say(event)
+            self._submit(event)
 
         @bindings.add("escape", "enter")
         def _broken(event: KeyPressEvent) -> None:
@@ -175,42 +175,42 @@ class Line:
 
         @bindings.add("c-c")
         def _stopped(event: KeyPressEvent) -> None:
-            self._stopped(event)
+            self._interrupt_or_clear(event)
 
         @bindings.add("c-d")
         def _left(event: KeyPressEvent) -> None:
             if self._question is not None:
-                self._settle(None)
+                self._resolve_question(None)
             elif not event.current_buffer.text:
                 event.app.exit(exception=EOFError)
 
         return bindings
 
-    def _say(self, event: KeyPressEvent) -> None:
+    def _submit(self, event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if self._question is not None:
-            self._answer(self._question, buffer)
+            self._accept_answer(self._question, buffer)
         elif buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
             buffer.complete_state = None
         elif buffer.text.strip():
-            self._said.put_nowait(buffer.text)
+            self._submitted.put_nowait(buffer.text)
             buffer.append_to_history()
             buffer.reset()
 
-    def _answer(self, question: _Question, buffer: Buffer) -> None:
+    def _accept_answer(self, question: _Question, buffer: Buffer) -> None:
         """Take what stands on the line for an answer, if it is one; else keep it for later."""
         text = buffer.text.strip().lower()
         if not question.answers:
-            self._settle(buffer.text)
+            self._resolve_question(buffer.text)
         elif text in question.answers or text in question.answers.values():
-            self._settle(question.answers.get(text, text))
+            self._resolve_question(question.answers.get(text, text))
         else:
             question.typed = Document(question.typed.text + buffer.text)
             buffer.reset()
 
-    def _stopped(self, event: KeyPressEvent) -> None:
+    def _interrupt_or_clear(self, event: KeyPressEvent) -> None:
         if self._question is not None:
-            self._settle(None)
-        elif not self._stop() and event.current_buffer.text:
+            self._resolve_question(None)
+        elif not self._interrupt_running() and event.current_buffer.text:
             event.current_buffer.append_to_history()
             event.current_buffer.reset()

@@ -5,32 +5,32 @@ from rich.markdown import Markdown
 from rich.table import Table as Columns
 from rich.text import Text
 
-from holdfast.chat.happenings import Table
-from holdfast.chat.plain import safe
+from holdfast.chat.happenings import CommandTable
+from holdfast.chat.plain import replace_control_characters
 
 
-class Painter:
+class MarkdownPrinter:
     """Prints where prompt_toolkit leaves room for it."""
 
-    def __init__(self, *, has_colour: bool) -> None:
-        self._console = Console(no_color=not has_colour, highlight=False)
+    def __init__(self, *, has_color: bool) -> None:
+        self._console = Console(no_color=not has_color, highlight=False)
 
-    def text(self, text: str, style: str) -> None:
+    def print_text(self, text: str, style: str) -> None:
         """Print text in one style."""
-        self._console.print(Text(safe(text), style=style))
+        self._console.print(Text(replace_control_characters(text), style=style))
 
-    def markdown(self, text: str) -> None:
+    def print_markdown(self, text: str) -> None:
         """Print Markdown."""
-        self._console.print(Markdown(safe(text)))
+        self._console.print(Markdown(replace_control_characters(text)))
 
-    def table(self, table: Table) -> None:
+    def print_table(self, table: CommandTable) -> None:
         """Print a table."""
         columns = Columns(*table.columns, title=table.title or None, box=None, header_style="bold")
         for row in table.rows:
-            columns.add_row(*(Text(safe(cell)) for cell in row))
+            columns.add_row(*(Text(replace_control_characters(cell)) for cell in row))
         self._console.print(columns)
 
-    def wrapped(self, text: str, width: int) -> list[str]:
+    def wrap(self, text: str, width: int) -> list[str]:
         """Return text in lines of a width."""
-        whole = Text(safe(text).strip("\n"))
+        whole = Text(replace_control_characters(text).strip("\n"))
         return [line.plain.rstrip() for line in whole.wrap(self._console, width)] if whole.plain else []

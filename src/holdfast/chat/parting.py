@@ -3,32 +3,32 @@
 import asyncio
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import Notice
-from holdfast.core.planning.consolidating import AGENT
+from holdfast.chat.happenings import ChatNotice
+from holdfast.core.planning.consolidating import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError
-from holdfast.plural import many
+from holdfast.plural import pluralize
 
-MIN_MESSAGES = 4
+MIN_CONSOLIDATED_MESSAGES = 4
 """A shorter conversation leaves nothing."""
-PARTING_SECONDS = 60
+EXIT_SECONDS = 60
 """How long a program that ends takes for it."""
 
 
-async def left_behind(chat: Chat) -> None:
+async def consolidate_on_exit(chat: Chat) -> None:
     """Put what a conversation leaves on the board, where the settings allow that without anybody's word."""
     session = chat.session
-    agent = chat.rem_agent() if chat.settings.consolidate and len(session) >= MIN_MESSAGES else None
+    agent = chat.rem_agent() if chat.settings.consolidate and len(session) >= MIN_CONSOLIDATED_MESSAGES else None
     if agent is None:
         return
     try:
-        async with asyncio.timeout(PARTING_SECONDS):
+        async with asyncio.timeout(EXIT_SECONDS):
             done = await agent.run(only=session.id)
             await agent.apply(done)
     except (HoldfastError, TimeoutError) as error:
-        chat.screen.show(Notice(f"board: {str(error) or 'there was no time left'}", "warning"))
+        chat.screen.show(ChatNotice(f"board: {str(error) or 'there was no time left'}", "warning"))
         return
     finally:
         await agent.close()
     if done.proposals:
-        changes = many(len(done.proposals), "change")
-        chat.screen.show(Notice(f"{AGENT}: {changes} of the board; /board shows it"))
+        changes = pluralize(len(done.proposals), "change")
+        chat.screen.show(ChatNotice(f"{CONSOLIDATION_AGENT}: {changes} of the board; /board shows it"))

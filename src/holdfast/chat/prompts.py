@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.stores.files import PRIVATE_FOLDER, write_private
+from holdfast.stores.files import PRIVATE_FOLDER_MODE, write_private_lines
 
-PROMPT_SHARE = 0.5
+MAX_PROMPT_SHARE = 0.5
 """A prompt that takes more of the budget than this is offered as an attachment."""
-PREVIEW_CHARS = 400
-BINARY_SHARE = 0.1
+ATTACHMENT_PREVIEW_CHARS = 400
+MAX_CONTROL_SHARE = 0.1
 """Text has fewer control characters than this."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class CleanPrompt:
     """A prompt, and what is wrong with it."""
 
     text: str
@@ -31,35 +31,35 @@ class Typed:
     """What was changed."""
 
 
-def sound(text: str) -> Typed:
+def clean_prompt(text: str) -> CleanPrompt:
     """Return what was typed as text that can be sent, or say why it is none."""
     stripped = text.strip()
     control = len(_CONTROL.findall(stripped))
-    if control > max(8, BINARY_SHARE * len(stripped)):
-        return Typed("", problem="this is binary data, not text: save it as a file and ask about the file")
+    if control > max(8, MAX_CONTROL_SHARE * len(stripped)):
+        return CleanPrompt("", problem="this is binary data, not text: save it as a file and ask about the file")
     clean = _SURROGATES.sub("\ufffd", _CONTROL.sub("", stripped))
-    return Typed(clean, note="control characters were left out" if control else "")
+    return CleanPrompt(clean, note="control characters were left out" if control else "")
 
 
 def is_too_large(text: str, budget: int, counter: Counter) -> bool:
     """Return whether a prompt would leave too little room for the conversation."""
     # Nothing is shorter than a token for every sixteen bytes or so: what is plainly too long is not counted.
-    limit = int(PROMPT_SHARE * budget)
+    limit = int(MAX_PROMPT_SHARE * budget)
     return len(text) > 16 * limit or (len(text) > limit and counter.count(text) > limit)
 
 
-def attached(text: str, folder: Path) -> tuple[str, Path]:
+def save_attachment(text: str, folder: Path) -> tuple[str, Path]:
     """Keep a text as a file that only its owner reads, and return the name to show for it, and where it is."""
-    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     name = f"paste-{len(list(folder.glob('paste-*.txt'))) + 1}.txt"
-    write_private(folder / name, [text])
+    write_private_lines(folder / name, [text])
     return name, folder / name
 
 
-def reference(name: str, text: str) -> str:
+def attachment_text(name: str, text: str) -> str:
     """Return what stands in a prompt for an attachment."""
     lines = len(text.splitlines())
     return (
         f"[attached: {name}, {lines:,} lines, {len(text):,} characters; it begins as below and is read with"
-        f' read_file("{name}", start_line=…)]\n\n{text[:PREVIEW_CHARS]}…'
+        f' read_file("{name}", start_line=…)]\n\n{text[:ATTACHMENT_PREVIEW_CHARS]}…'
     )

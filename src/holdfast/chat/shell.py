@@ -17,29 +17,29 @@ from typing import TypeAlias
 
 from holdfast.chat.happenings import Consent
 
-Ask: TypeAlias = Callable[[str], Awaitable[Consent]]
+AskConsent: TypeAlias = Callable[[str], Awaitable[Consent]]
 
-TIMEOUT_SECONDS = 120
-MAX_TIMEOUT_SECONDS = 900
+COMMAND_TIMEOUT_SECONDS = 120
+MAX_COMMAND_TIMEOUT_SECONDS = 900
 MAX_OUTPUT_BYTES = 400_000
-GRACE_SECONDS = 2.0
-_HIDES = re.compile(r"[;&|<>`$(){}\n\r\\*?\[\]~!#=]")
+COMMAND_TERMINATE_SECONDS = 2.0
+_SHELL_SYNTAX = re.compile(r"[;&|<>`$(){}\n\r\\*?\[\]~!#=]")
 """What a shell reads as more than words."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|_PAT$|DSN$", re.IGNORECASE)
-REFUSED = "the user did not allow this command; do without it, or ask what to do instead"
+COMMAND_REFUSED = "the user did not allow this command; do without it, or ask what to do instead"
 
 
-class Shell:
+class ShellTool:
     """Runs commands in one folder."""
 
-    def __init__(self, folder: Path, ask: Ask, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, ask: AskConsent, allowed: Sequence[str] = ()) -> None:
         self._folder = folder
         self._ask = ask
         self._allowed = [shlex.split(beginning) for beginning in allowed if beginning.strip()]
-        self._agreed: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._always_allowed: set[str] = set()
+        self._question_lock = asyncio.Lock()
 
-    async def run_command(self, command: str, timeout_seconds: int = TIMEOUT_SECONDS) -> str:
+    async def run_command(self, command: str, timeout_seconds: int = COMMAND_TIMEOUT_SECONDS) -> str:
         """Run a shell command in the working folder; the user is asked first. Returns what it printed.
 
         Args:
@@ -49,16 +49,16 @@ class Shell:
         if not command.strip() or "\0" in command:
             return "there is no command"
         if not await self._may_run(command):
-            return REFUSED
-        return await self._run(command, max(1, min(timeout_seconds, MAX_TIMEOUT_SECONDS)))
+            return COMMAND_REFUSED
+        return await self._run(command, max(1, min(timeout_seconds, MAX_COMMAND_TIMEOUT_SECONDS)))
 
     async def _may_run(self, command: str) -> bool:
-        if command in self._agreed or is_allowed(command, self._allowed):
+        if command in self._always_allowed or is_allowed(command, self._allowed):
             return True
-        async with self._turn:
+        async with self._question_lock:
             consent = await self._ask(command)
         if consent == "always":
-            self._agreed.add(command)
+            self._always_allowed.add(command)
         return consent != "no"
 
     async def _run(self, command: str, timeout_seconds: int) -> str:
@@ -77,19 +77,19 @@ class Shell:
         output = bytearray()
         try:
             async with asyncio.timeout(timeout_seconds):
-                await _collected(process, output)
+                await _collect_output(process, output)
                 code = await process.wait()
         except TimeoutError:
-            return f"{_shown(output)}\n[stopped after {timeout_seconds} s]"
+            return f"{_render_output(output)}\n[stopped after {timeout_seconds} s]"
         finally:
-            await _ended(process)
-        text = _shown(output)
+            await _terminate(process)
+        text = _render_output(output)
         return text if code == 0 else f"{text}\n[exit code {code}]".lstrip("\n")
 
 
 def is_allowed(command: str, allowed: Sequence[Sequence[str]]) -> bool:
     """Return whether a command is plain and begins with words that were allowed."""
-    if _HIDES.search(command):
+    if _SHELL_SYNTAX.search(command):
         return False
     try:
         words = shlex.split(command)
@@ -102,7 +102,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
 
 
-async def _collected(process: asyncio.subprocess.Process, output: bytearray) -> None:
+async def _collect_output(process: asyncio.subprocess.Process, output: bytearray) -> None:
     """Take in what a process prints; what is too much is read and forgotten in the middle."""
     assert process.stdout is not None  # noqa: S101 - we asked for a pipe
     while chunk := await process.stdout.read(65_536):
@@ -111,7 +111,7 @@ async def _collected(process: asyncio.subprocess.Process, output: bytearray) -> 
             del output[MAX_OUTPUT_BYTES // 2 : len(output) - MAX_OUTPUT_BYTES // 2]
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _terminate(process: asyncio.subprocess.Process) -> None:
     """End a process and all that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
@@ -119,10 +119,10 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
         if process.returncode is not None:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+            await asyncio.wait_for(process.wait(), COMMAND_TERMINATE_SECONDS)
 
 
-def _shown(output: bytearray) -> str:
+def _render_output(output: bytearray) -> str:
     text = output.decode("utf-8", errors="replace").rstrip()
     if len(output) > MAX_OUTPUT_BYTES:
         half = MAX_OUTPUT_BYTES // 2

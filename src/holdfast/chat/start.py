@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 from holdfast.app.build import policy_from
 from holdfast.app.settings import Settings
 from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import Notice, Outcome, Screen, Told
-from holdfast.chat.parting import left_behind
+from holdfast.chat.happenings import ChatNotice, CommandReply, Screen, TurnOutcome
+from holdfast.chat.parting import consolidate_on_exit
 from holdfast.chat.plain import JsonScreen, PlainScreen
-from holdfast.chat.taking import answer_lines, take
+from holdfast.chat.taking import answer_stdin, submit_line
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.chat.terminal import Terminal
+    from holdfast.chat.terminal import TerminalScreen
 
-EXIT_CODES: dict[Outcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
-RESUMES = "recent_text"
+EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
+RESUMING_RESTORE = "recent_text"
 """How a policy restores that goes on with the newest conversation by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ChatOptions:
     """What the command line asks for."""
 
     prompt: str | None = None
@@ -42,61 +42,61 @@ class Wish:
     """Go on with the newest one."""
 
 
-async def start(settings: Settings, wish: Wish) -> int:
+async def run_chat(settings: Settings, options: ChatOptions) -> int:
     """Run a chat, and return the exit code."""
-    if not wish.is_once and not wish.is_json and has_terminal():
-        return await _in_terminal(settings, wish)
-    screen = JsonScreen() if wish.is_json else PlainScreen()
-    async with _begun(settings, screen, wish) as chat:
-        chat.hint = f"; go on with: holdfast chat --resume {chat.session.id}"
+    if not options.is_once and not options.is_json and has_terminal():
+        return await _run_in_terminal(settings, options)
+    screen = JsonScreen() if options.is_json else PlainScreen()
+    async with _open_chat(settings, screen, options) as chat:
+        chat.failure_hint = f"; go on with: holdfast chat --resume {chat.session.id}"
         try:
-            with ended_by_signals(_cancel_of_this_task()):
-                return EXIT_CODES[await _answered(chat, wish)]
+            with end_on_signals(_current_task_cancel()):
+                return EXIT_CODES[await _answer_input(chat, options)]
         finally:
-            await left_behind(chat)
+            await consolidate_on_exit(chat)
 
 
-async def _answered(chat: Chat, wish: Wish) -> Outcome:
-    if not wish.is_once:
-        return await answer_lines(chat, wish.prompt)
+async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
+    if not options.is_once:
+        return await answer_stdin(chat, options.prompt)
     given = "" if sys.stdin.isatty() else sys.stdin.read().strip()
-    prompt = "\n\n".join(text for text in (wish.prompt or "", given) if text)
+    prompt = "\n\n".join(text for text in (options.prompt or "", given) if text)
     if not prompt:
         raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
-    return await take(chat, prompt)
+    return await submit_line(chat, prompt)
 
 
-async def _in_terminal(settings: Settings, wish: Wish) -> int:
-    from holdfast.chat.loop import converse  # noqa: PLC0415 - a tenth of a second, for people only
-    from holdfast.chat.terminal import Terminal  # noqa: PLC0415 - as above
+async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
+    from holdfast.chat.loop import run_chat_loop  # noqa: PLC0415 - a tenth of a second, for people only
+    from holdfast.chat.terminal import TerminalScreen  # noqa: PLC0415 - as above
 
-    terminal = Terminal(settings.places.prompts, has_colour=has_colour(settings))
-    async with _begun(settings, terminal, wish) as chat:
-        with ended_by_signals(terminal.line.leave) as told:
-            await converse(chat, terminal, wish.prompt, greeting=lambda: _greet(chat, terminal))
+    terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color(settings))
+    async with _open_chat(settings, terminal, options) as chat:
+        with end_on_signals(terminal.input_line.close) as told:
+            await run_chat_loop(chat, terminal, options.prompt, greeting=lambda: _show_greeting(chat, terminal))
         if told:
-            await left_behind(chat)
+            await consolidate_on_exit(chat)
         if len(chat.session):
-            terminal.show(Notice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
+            terminal.show(ChatNotice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
     return 0
 
 
-async def _greet(chat: Chat, terminal: "Terminal") -> None:
+async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     """Say who answers, and what was said last."""
-    terminal.show(Notice(welcome(chat)))
+    terminal.show(ChatNotice(welcome_text(chat)))
     if len(chat.session):
-        asked, answer = await chat.recap()
-        terminal.said(asked)
-        terminal.show(Told(answer))
+        asked, answer = await chat.last_exchange()
+        terminal.show_prompt(asked)
+        terminal.show(CommandReply(answer))
 
 
-def _cancel_of_this_task() -> Callable[[], object]:
+def _current_task_cancel() -> Callable[[], object]:
     task = asyncio.current_task()
     return task.cancel if task is not None else lambda: None
 
 
 @contextmanager
-def ended_by_signals(end: Callable[[], object]) -> Generator[list[int]]:
+def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
     """Let a program that is told to end, or whose terminal goes away, end as if the person had left.
 
     Yields what it was told, as it comes.
@@ -119,23 +119,23 @@ def ended_by_signals(end: Callable[[], object]) -> Generator[list[int]]:
 
 
 @asynccontextmanager
-async def _begun(settings: Settings, screen: Screen, wish: Wish) -> AsyncGenerator[Chat]:
+async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -> AsyncGenerator[Chat]:
     """Yield a chat in the conversation that was wished for."""
     chat = Chat(settings, screen, folder=Path.cwd())
     try:
-        if wish.session or wish.is_resumed:
-            await chat.begin(wish.session, is_newest=wish.is_resumed)
+        if options.session or options.is_resumed:
+            await chat.open_conversation(options.session, is_newest=options.is_resumed)
         else:
-            is_newest = policy_from(settings).restore == RESUMES and not wish.is_once
-            await chat.begin(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
+            is_newest = policy_from(settings).restore == RESUMING_RESTORE and not options.is_once
+            await chat.open_conversation(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
         for told in (*map(str, settings.problems), *settings.notes):
-            screen.show(Notice(told, "warning"))
+            screen.show(ChatNotice(told, "warning"))
         yield chat
     finally:
         await chat.close()
 
 
-def welcome(chat: Chat) -> str:
+def welcome_text(chat: Chat) -> str:
     """Return the first line: who answers, in which conversation, and where to find help."""
     many = len(chat.session)
     where = f"{chat.session.id}, {many:,} messages so far" if many else "a new conversation"
@@ -147,6 +147,6 @@ def has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", ""}
 
 
-def has_colour(settings: Settings) -> bool:
+def has_color(settings: Settings) -> bool:
     """Return whether to use colours."""
     return settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))

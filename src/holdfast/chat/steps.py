@@ -9,7 +9,7 @@ from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.settings import ModelSettings
 
-CLOSING = (
+CLOSING_INSTRUCTION = (
     "You have used all {steps} steps of this turn, and no tool can be called any more. Answer now with what you have:"
     " what was done, what was found, and what is still open."
 )
@@ -33,7 +33,7 @@ class StepLimit(AbstractCapability[object]):
         return ModelSettings(tool_choice="none") if self._is_over(ctx) else ModelSettings()
 
     def _instructions(self, ctx: RunContext[object]) -> str | None:
-        return CLOSING.format(steps=self.max_steps) if self._is_over(ctx) else None
+        return CLOSING_INSTRUCTION.format(steps=self.max_steps) if self._is_over(ctx) else None
 
     def _is_over(self, ctx: RunContext[object]) -> bool:
         return ctx.usage.requests >= self.max_steps

@@ -6,15 +6,15 @@ import threading
 from collections.abc import AsyncIterator
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.every import carry_out
-from holdfast.chat.happenings import Outcome
+from holdfast.chat.commands.every import run_slash_command
+from holdfast.chat.happenings import TurnOutcome
 
 
-async def take(chat: Chat, line: str) -> Outcome:
+async def submit_line(chat: Chat, line: str) -> TurnOutcome:
     """Take one line: a command if its first word is a slash and a name, else a prompt."""
     if is_command(line):
-        return "done" if await carry_out(chat, line) else "failed"
-    return await chat.say(line)
+        return "done" if await run_slash_command(chat, line) else "failed"
+    return await chat.take_turn(line)
 
 
 def is_command(line: str) -> bool:
@@ -23,18 +23,18 @@ def is_command(line: str) -> bool:
     return first.startswith("/") and "/" not in first[1:]
 
 
-async def answer_lines(chat: Chat, prompt: str | None = None) -> Outcome:
+async def answer_stdin(chat: Chat, prompt: str | None = None) -> TurnOutcome:
     """Take a prompt, if there is one, and standard input line by line; return how the last turn ended."""
-    outcome: Outcome = await take(chat, prompt) if prompt else "done"
-    async for line in _lines():
+    outcome: TurnOutcome = await submit_line(chat, prompt) if prompt else "done"
+    async for line in _stdin_lines():
         if line.strip():
-            outcome = await take(chat, line)
+            outcome = await submit_line(chat, line)
         if chat.is_over or outcome == "interrupted":
             break
     return outcome
 
 
-async def _lines() -> AsyncIterator[str]:
+async def _stdin_lines() -> AsyncIterator[str]:
     """Yield the lines of standard input; the thread that waits for them holds nobody up."""
     loop = asyncio.get_running_loop()
     coming: asyncio.Queue[str | None] = asyncio.Queue()

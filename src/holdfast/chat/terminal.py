@@ -10,149 +10,153 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.chat.blocks import whole_blocks
+from holdfast.chat.blocks import split_finished_blocks
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.every import COMMANDS
+from holdfast.chat.commands.every import SLASH_COMMANDS
 from holdfast.chat.happenings import (
-    CallBegan,
-    CallEnded,
+    ChatEvent,
+    ChatNotice,
+    CommandReply,
+    CommandTable,
     Consent,
-    Happening,
-    Notice,
-    Table,
-    Thoughts,
-    Told,
-    Words,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
 )
-from holdfast.chat.line import MARK, Line
-from holdfast.chat.meter import meter
-from holdfast.chat.plain import one_line
+from holdfast.chat.line import PROMPT_MARK, InputLine
+from holdfast.chat.meter import render_status_line
+from holdfast.chat.plain import preview_line
 
 if TYPE_CHECKING:
-    from holdfast.chat.painting import Painter
+    from holdfast.chat.painting import MarkdownPrinter
 
-STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
-LIVE_LINES = 12
+NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
+MAX_LIVE_LINES = 12
 """How much of an unfinished block is shown, and of what was pasted."""
-CONSENTS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
-THINKING = "thinking …"
+CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
+THINKING_STATUS = "thinking …"
 
 
-class Terminal:
+class TerminalScreen:
     """A screen with a line to type on."""
 
-    def __init__(self, history: Path, *, has_colour: bool = True) -> None:
-        self.queued = 0
-        self.stop: Callable[[], bool] = lambda: False
+    def __init__(self, history: Path, *, has_color: bool = True) -> None:
+        self.queued_lines = 0
+        self.interrupt: Callable[[], bool] = lambda: False
         """Stops what runs, and says whether anything did."""
         self._chat: Chat | None = None
-        self._words = ""
+        self._unprinted_text = ""
         """What of the answer is not printed yet."""
         self._busy = ""
-        self._has_colour = has_colour
-        self.line = Line(
+        self._has_color = has_color
+        self.input_line = InputLine(
             history=history,
-            suggest=self._suggested,
-            above=self._unfinished,
+            completions=self._completions,
+            above=self._unfinished_lines,
             below=self._status,
-            stop=self._stopped,
-            has_colour=has_colour,
+            interrupt=self._interrupt,
+            has_color=has_color,
         )
 
     @cached_property
-    def _paint(self) -> "Painter":
-        from holdfast.chat.painting import Painter  # noqa: PLC0415 - a person can type before that is loaded
+    def _printer(self) -> "MarkdownPrinter":
+        from holdfast.chat.painting import MarkdownPrinter  # noqa: PLC0415 - a person can type before that is loaded
 
-        return Painter(has_colour=self._has_colour)
+        return MarkdownPrinter(has_color=self._has_color)
 
-    def _stopped(self) -> bool:
-        return self.stop()
+    def _interrupt(self) -> bool:
+        return self.interrupt()
 
-    def attach(self, chat: Chat) -> None:
+    def attach_chat(self, chat: Chat) -> None:
         """Show the state of a chat."""
         self._chat = chat
 
-    def said(self, text: str) -> None:
+    def show_prompt(self, text: str) -> None:
         """Show what the person said, where it stays."""
         lines = text.splitlines()
-        more = [f"… {len(lines) - LIVE_LINES:,} more lines"] if len(lines) > LIVE_LINES else []
-        self._paint.text(MARK + "\n  ".join([*lines[:LIVE_LINES], *more]), "bold")
+        more = [f"… {len(lines) - MAX_LIVE_LINES:,} more lines"] if len(lines) > MAX_LIVE_LINES else []
+        self._printer.print_text(PROMPT_MARK + "\n  ".join([*lines[:MAX_LIVE_LINES], *more]), "bold")
 
-    def show(self, happening: Happening) -> None:
+    def show(self, event: ChatEvent) -> None:
         """Show what happened."""
-        if isinstance(happening, Words):
+        if isinstance(event, TextDelta):
             self._busy = ""
-            self._words += happening.text
-            whole, self._words = whole_blocks(self._words)
+            self._unprinted_text += event.text
+            whole, self._unprinted_text = split_finished_blocks(self._unprinted_text)
             if whole.strip():
-                self._paint.markdown(whole)
-        elif isinstance(happening, Thoughts):
-            self._busy = THINKING
+                self._printer.print_markdown(whole)
+        elif isinstance(event, ThinkingDelta):
+            self._busy = THINKING_STATUS
         else:
             self._flush()
-            self._show(happening)
-        self.line.refresh()
+            self._show(event)
+        self.input_line.refresh()
 
-    def busy(self, what: str) -> None:
+    def show_busy(self, what: str) -> None:
         """Show what is being waited for."""
         self._busy = what
-        self.line.refresh()
+        self.input_line.refresh()
 
-    async def consent(self, question: str, *, has_always: bool = False) -> Consent:
+    async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         """Show all that is asked about, where it stays, and ask for a word."""
         self._flush()
-        self._paint.text(question, "bold yellow")
+        self._printer.print_text(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
-        answer = await self.line.ask("", answers)
-        return CONSENTS.get(answer or "no", "no")
+        answer = await self.input_line.ask("", answers)
+        return CONSENT_ANSWERS.get(answer or "no", "no")
 
-    async def edited(self, question: str, text: str) -> str | None:
+    async def edit_text(self, question: str, text: str) -> str | None:
         """Let the person edit a text on the line."""
-        self._paint.text(question, "bold yellow")
-        return await self.line.edit("", text)
+        self._printer.print_text(question, "bold yellow")
+        return await self.input_line.edit("", text)
 
-    def _show(self, happening: Happening) -> None:
-        match happening:
-            case CallBegan(tool=tool, arguments=arguments):
-                self._paint.text(f"⚙ {tool} {one_line(arguments)}", "cyan")
-            case CallEnded(result=result, is_error=is_error):
-                self._paint.text(f"  {'✗' if is_error else '✓'} {one_line(result)}", "red" if is_error else "dim")
-            case Notice(text, level):
-                self._paint.text(text, STYLES[level])
-            case Told(text):
-                self._paint.markdown(text)
-            case Table():
-                self._paint.table(happening)
+    def _show(self, event: ChatEvent) -> None:
+        match event:
+            case ToolCallStarted(tool=tool, arguments=arguments):
+                self._printer.print_text(f"⚙ {tool} {preview_line(arguments)}", "cyan")
+            case ToolCallFinished(result=result, is_error=is_error):
+                self._printer.print_text(
+                    f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim"
+                )
+            case ChatNotice(text, level):
+                self._printer.print_text(text, NOTICE_STYLES[level])
+            case CommandReply(text):
+                self._printer.print_markdown(text)
+            case CommandTable():
+                self._printer.print_table(event)
             case _:
                 return
 
     def _flush(self) -> None:
         """Print what is left of the answer."""
-        rest, self._words = self._words, ""
+        rest, self._unprinted_text = self._unprinted_text, ""
         if rest.strip():
-            self._paint.markdown(rest)
+            self._printer.print_markdown(rest)
 
-    def _unfinished(self) -> str:
+    def _unfinished_lines(self) -> str:
         """Return the end of the block that is being written, wrapped: what stands above the line is not."""
-        if not self._words:
+        if not self._unprinted_text:
             return ""
         width = max(1, shutil.get_terminal_size().columns - 1)
-        return "\n".join(self._paint.wrapped(self._words[-LIVE_LINES * width :], width)[-LIVE_LINES:])
+        return "\n".join(self._printer.wrap(self._unprinted_text[-MAX_LIVE_LINES * width :], width)[-MAX_LIVE_LINES:])
 
     def _status(self) -> str:
         if self._chat is None:
             return self._busy
         width = shutil.get_terminal_size().columns
-        return meter(self._chat.status, busy=self._busy, queued=self.queued, width=width)
+        return render_status_line(self._chat.status, busy=self._busy, queued=self.queued_lines, width=width)
 
-    def _suggested(self, text: str) -> Iterator[tuple[str, str]]:
+    def _completions(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield what may follow on a line that is a command."""
         if not text.startswith("/") or self._chat is None:
             return
         name, space, argument = text[1:].partition(" ")
         if not space:
-            yield from ((f"/{command.name}", command.summary) for command in COMMANDS if command.name.startswith(name))
+            yield from (
+                (f"/{command.name}", command.summary) for command in SLASH_COMMANDS if command.name.startswith(name)
+            )
             return
-        command = next((command for command in COMMANDS if command.name == name or name in command.aliases), None)
+        command = next((command for command in SLASH_COMMANDS if command.name == name or name in command.aliases), None)
         if command is not None and command.completes is not None:
             yield from ((word, "") for word in command.completes(self._chat) if word.startswith(argument))

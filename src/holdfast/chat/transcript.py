@@ -4,26 +4,26 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
-from holdfast.core.history.scope import labelled
+from holdfast.core.history.scope import label_trust
 from holdfast.wire.formats import format_named
 
-COMPACTED = "Conversation Compacted"
-RESULT_CHARS = 600
+COMPACTED_TITLE = "Conversation Compacted"
+MAX_RESULT_CHARS = 600
 
 
-def transcript(events: Iterable[log.Event]) -> str:
+def render_transcript(events: Iterable[log.Event]) -> str:
     """Return everything that was said, and what happened to the context."""
-    return "\n\n".join(line for event in events for line in _entry(event)) or "nothing was said yet"
+    return "\n\n".join(line for event in events for line in _render_event(event)) or "nothing was said yet"
 
 
-def _entry(event: log.Event) -> Iterator[str]:
+def _render_event(event: log.Event) -> Iterator[str]:
     match event:
         case log.MessageAppended():
             message = format_named(event.format).decode(event.native, 0)
-            yield from _said(labelled(message, event.scope, event.trust))
+            yield from _render_message(label_trust(message, event.scope, event.trust))
         case log.CompactionCompleted(success=True):
             before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
-            yield f"---\n\n*{COMPACTED}: {before:,} → {after:,} tokens*"
+            yield f"---\n\n*{COMPACTED_TITLE}: {before:,} → {after:,} tokens*"
         case log.ContextCleared():
             yield "---\n\n*Context cleared*"
         case log.Rewound(to=to):
@@ -36,12 +36,12 @@ def _entry(event: log.Event) -> Iterator[str]:
             return
 
 
-def _said(message: Message) -> Iterator[str]:
+def _render_message(message: Message) -> Iterator[str]:
     if message.text.strip():
         yield f"**{message.speaker}**\n\n{message.text}"
     for call in message.calls:
         yield f"*{call.name}* `{call.arguments}`"
     for result in message.results:
         text = result.text
-        cut = f"\n… {len(text) - RESULT_CHARS:,} more characters" if len(text) > RESULT_CHARS else ""
-        yield "\n".join(f"    {line}" for line in (text[:RESULT_CHARS] + cut).splitlines())
+        cut = f"\n… {len(text) - MAX_RESULT_CHARS:,} more characters" if len(text) > MAX_RESULT_CHARS else ""
+        yield "\n".join(f"    {line}" for line in (text[:MAX_RESULT_CHARS] + cut).splitlines())

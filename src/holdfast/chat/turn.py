@@ -17,55 +17,67 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RunUsage, UsageLimits
 
-from holdfast.chat.curtain import Curtain
-from holdfast.chat.happenings import CallBegan, CallEnded, Happening, Notice, Thoughts, TurnEnded, Words
+from holdfast.chat.curtain import ReferenceFilter
+from holdfast.chat.happenings import (
+    ChatEvent,
+    ChatNotice,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEnded,
+)
 
 SUCCESS = "success"
 
 
-async def happenings(agent: Agent[object, str], prompt: str | None, max_steps: int | None) -> AsyncGenerator[Happening]:
+async def turn_events(
+    agent: Agent[object, str], prompt: str | None, max_steps: int | None
+) -> AsyncGenerator[ChatEvent]:
     """Yield what happens while the agent answers; ends with the turn."""
     # One step to close with, and one for a model that calls a tool in it all the same.
     limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
-    curtain = Curtain()
+    curtain = ReferenceFilter()
     try:
         async with agent.run_stream_events(prompt, usage_limits=limits) as events:
             async for event in events:
-                happening = _ended(event.result.usage) if isinstance(event, AgentRunResultEvent) else _told(event)
-                if isinstance(happening, Words):
-                    happening = Words(shown) if (shown := curtain.passes(happening.text)) else None
-                elif happening is not None and (rest := curtain.rest()):
-                    yield Words(rest)
+                happening = (
+                    _turn_ended(event.result.usage) if isinstance(event, AgentRunResultEvent) else _to_chat_event(event)
+                )
+                if isinstance(happening, TextDelta):
+                    happening = TextDelta(shown) if (shown := curtain.feed(happening.text)) else None
+                elif happening is not None and (rest := curtain.flush()):
+                    yield TextDelta(rest)
                 if happening is not None:
                     yield happening
     except UsageLimitExceeded:
-        yield Notice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")
+        yield ChatNotice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")
         yield TurnEnded("failed")
 
 
-def _told(event: object) -> Happening | None:
+def _to_chat_event(event: object) -> ChatEvent | None:
     """Return what an event of the run says to the person, if anything."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-            return Words(text) if text else None
+            return TextDelta(text) if text else None
         case PartStartEvent(part=ThinkingPart(content=text)):
-            return Thoughts(text) if text else None
+            return ThinkingDelta(text) if text else None
         case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str() as text)):
-            return Thoughts(text) if text else None
+            return ThinkingDelta(text) if text else None
         case FunctionToolCallEvent(part=call):
-            return CallBegan(call.tool_call_id, call.tool_name, _shown(call.args))
+            return ToolCallStarted(call.tool_call_id, call.tool_name, _as_text(call.args))
         case FunctionToolResultEvent(part=result):
             is_error = result.outcome != SUCCESS
-            return CallEnded(result.tool_call_id, result.tool_name, _shown(result.content), is_error=is_error)
+            return ToolCallFinished(result.tool_call_id, result.tool_name, _as_text(result.content), is_error=is_error)
         case _:
             return None
 
 
-def _ended(usage: RunUsage) -> TurnEnded:
+def _turn_ended(usage: RunUsage) -> TurnEnded:
     return TurnEnded("done", usage.input_tokens, usage.cache_read_tokens, usage.output_tokens, usage.requests)
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -7,37 +7,37 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
-from holdfast.app.build import files_beside
-from holdfast.cli.configuring import settings_of
+from holdfast.app.build import session_files
+from holdfast.cli.configuring import settings_for
 from holdfast.cli.terminal import (
-    Progress,
-    age_of,
+    ProgressCounter,
     confirm,
-    plain,
+    escape_control_characters,
     print_json,
+    print_result,
     print_table,
-    rendered,
-    say,
-    spans_of,
+    render_for_terminal,
+    render_positions,
+    session_age,
     warn,
 )
 from holdfast.errors import SettingsError, StoreUnavailableError
-from holdfast.plural import many
-from holdfast.session.request import encoded
-from holdfast.session.retention import expired
+from holdfast.plural import pluralize
+from holdfast.session.request import encode_entry
+from holdfast.session.retention import expired_sessions
 from holdfast.session.scrub import scrub, scrub_files
 from holdfast.session.session import Session, now_ms
-from holdfast.session.transfer import Arrived, bring_in, outgoing, records_of, rescue
-from holdfast.session.verify import Rebuilt, requests_of
+from holdfast.session.transfer import ImportResult, export_records, import_recovered, import_session, records_from_file
+from holdfast.session.verify import RebuiltRequest, rebuilt_requests
 from holdfast.stores.base import SessionInfo, Store, StoredRecord
-from holdfast.stores.files import write_private
+from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines, load_file
-from holdfast.stores.listing import every_session, session_named
-from holdfast.stores.salvage import salvaged
+from holdfast.stores.listing import iter_sessions, resolve_session_id
+from holdfast.stores.salvage import recover_store
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.wire.formats import Format, format_named
+from holdfast.wire.formats import MessageFormat, format_named
 
-Command: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
+CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
 
 
 async def list_sessions(args: argparse.Namespace, store: Store) -> int:
@@ -52,36 +52,37 @@ async def list_sessions(args: argparse.Namespace, store: Store) -> int:
         warn("no sessions")
     else:
         print_table(
-            ("ID", "EVENTS", "AGE", "NAME"), [(info.id, f"{info.length:,}", age_of(info), info.name) for info in infos]
+            ("ID", "EVENTS", "AGE", "NAME"),
+            [(info.id, f"{info.length:,}", session_age(info), info.name) for info in infos],
         )
     return 0
 
 
-async def remove_session(args: argparse.Namespace, store: Store) -> int:
+async def delete_session(args: argparse.Namespace, store: Store) -> int:
     """Delete one session for good.
 
     holdfast sessions rm report-2024 --yes
     """
-    session = await session_named(store, args.id)
+    session = await resolve_session_id(store, args.id)
     confirm(args, f"delete session {session!r} with {await store.length(session):,} events?")
     await store.delete(session)
-    say(args, f"deleted {session}", {"deleted": [session]})
+    print_result(args, f"deleted {session}", {"deleted": [session]})
     return 0
 
 
-async def prune_sessions(args: argparse.Namespace, store: Store) -> int:
+async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
     """Delete the sessions that nothing was added to for a number of days.
 
     holdfast sessions prune --days 30 --dry-run
     """
-    old = await expired(store, days=args.days, now_ms=now_ms())
+    old = await expired_sessions(store, days=args.days, now_ms=now_ms())
     if not args.dry_run and old:
         confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
         for info in old:
             await store.delete(info.id)
     did = "would delete" if args.dry_run else "deleted"
-    listed = "".join(f"\n  {plain(info.id)}  {age_of(info)}" for info in old)
-    say(args, f"{did} {len(old):,} sessions{listed}", {did.replace(" ", "_"): [info.id for info in old]})
+    listed = "".join(f"\n  {escape_control_characters(info.id)}  {session_age(info)}" for info in old)
+    print_result(args, f"{did} {len(old):,} sessions{listed}", {did.replace(" ", "_"): [info.id for info in old]})
     return 0
 
 
@@ -90,16 +91,16 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast show report-2024 --at 3 --json
     """
-    session = await _opened(store, args.id)
-    wire = _wire(session)
+    session = await _open_session(store, args.id)
+    wire = _format_of(session)
     if args.at is None:
-        facts = session.history.facts
-        entries = await session.shown()
-        messages = [encoded(entry, wire) for entry in entries]
+        facts = session.history.session_state
+        entries = await session.visible_messages()
+        messages = [encode_entry(entry, wire) for entry in entries]
         speakers = [entry.message.speaker for entry in entries]
         system, tools = facts.system or None, list(facts.tools) or None
     else:
-        request = await _request(session, args.at)
+        request = await _rebuild_request(session, args.at)
         messages, system, tools = request.messages, request.system, request.tools
         speakers = [""] * len(messages)
     if args.json:
@@ -107,9 +108,9 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
         print_json(whole if args.at is None else {**whole, "request": args.at})
         return 0
     if isinstance(system, str):
-        print(f"--- system\n{plain(system)}\n")
+        print(f"--- system\n{escape_control_characters(system)}\n")
     for number, (native, speaker) in enumerate(zip(messages, speakers, strict=True)):
-        print(f"--- {rendered(wire.decode(native, number), number, speaker)}\n")
+        print(f"--- {render_for_terminal(wire.decode(native, number), number, speaker)}\n")
     return 0
 
 
@@ -118,13 +119,15 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast replay report-2024 --verify
     """
-    session = await _opened(store, args.id)
-    progress, requests = Progress("requests"), list[Rebuilt]()
-    for request in requests_of(await session.events()):
+    session = await _open_session(store, args.id)
+    progress, requests = ProgressCounter("requests"), list[RebuiltRequest]()
+    for request in rebuilt_requests(await session.events()):
         requests.append(request)
         progress(len(requests))
     progress.done()
-    rows = [{"request": one.number + 1, "messages": len(one.messages), "state": _state(one)} for one in requests]
+    rows = [
+        {"request": one.number + 1, "messages": len(one.messages), "state": _describe_state(one)} for one in requests
+    ]
     first = next((row["request"] for row in rows if row["state"] == "different"), None)
     if args.json:
         print_json({"session": session.id, "requests": rows, "firstDifference": first, "damage": session.damage})
@@ -135,7 +138,10 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
         print(f"{len(rows):,} requests: {states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed, "
               f"{states.count('different'):,} different")  # fmt: skip
         if first is not None:
-            print(f"request {first} is not what was sent; see: holdfast show {plain(session.id)} --at {first}")
+            print(
+                f"request {first} is not what was sent; "
+                f"see: holdfast show {escape_control_characters(session.id)} --at {first}"
+            )
     for problem in session.damage:
         warn(f"not taken in: {problem}")
     return int(args.verify and (first is not None or bool(session.damage)))
@@ -146,10 +152,10 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast export report-2024 -o report.jsonl
     """
-    session = await session_named(store, args.id)
-    info = (await _infos(store, session))[0]
-    progress, records, gone = Progress("records"), list[StoredRecord](), list[int]()
-    async for stored in outgoing(store, session, gone):
+    session = await resolve_session_id(store, args.id)
+    info = (await _session_infos(store, session))[0]
+    progress, records, gone = ProgressCounter("records"), list[StoredRecord](), list[int]()
+    async for stored in export_records(store, session, gone):
         records.append(stored)
         progress(len(records))
     progress.done()
@@ -159,8 +165,10 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     if args.output is None:
         sys.stdout.writelines(lines)
         return int(bool(gone))
-    write_private(args.output, lines)
-    say(args, f"wrote {len(records):,} records to {args.output}", {"records": len(records), "file": str(args.output)})
+    write_private_lines(args.output, lines)
+    print_result(
+        args, f"wrote {len(records):,} records to {args.output}", {"records": len(records), "file": str(args.output)}
+    )
     return int(bool(gone))
 
 
@@ -174,19 +182,22 @@ async def import_file(args: argparse.Namespace, store: Store) -> int:
     names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
     for taken in [one for one in names if await store.length(one)]:
         raise SettingsError("session", f"{taken!r} is already there; choose another name with --as")
-    progress, arrived = Progress("records"), list[Arrived]()
+    progress, arrived = ProgressCounter("records"), list[ImportResult]()
     for one, conversation in zip(names, found.conversations, strict=True):
-        records = records_of(conversation, now_ms())
-        arrived.append(await bring_in(store, one, records, name=conversation.name, progress=progress))
+        records = records_from_file(conversation, now_ms())
+        arrived.append(await import_session(store, one, records, name=conversation.name, progress=progress))
     progress.done()
     refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
     losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
     newer = [f"{one.session}: a newer Holdfast wrote it; it can only be read" for one in arrived if one.is_read_only]
     for problem in [*found.notes, *losses, *refused, *newer]:
         warn(problem)
-    said = [f"imported {plain(one.session)}: {one.messages:,} messages, {one.records:,} records" for one in arrived]
+    said = [
+        f"imported {escape_control_characters(one.session)}: {one.messages:,} messages, {one.records:,} records"
+        for one in arrived
+    ]
     facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
-    say(args, "\n".join(said), {**facts, "notes": found.notes})
+    print_result(args, "\n".join(said), {**facts, "notes": found.notes})
     return int(bool(losses or refused))
 
 
@@ -197,25 +208,27 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
     """
     del store
     output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
-    _refuse_existing(output)
-    progress = Progress("rows")
-    salvage = salvaged(args.file, progress)
+    _check_new_file(output)
+    progress = ProgressCounter("rows")
+    salvage = recover_store(args.file, progress)
     if not salvage.logs:
         progress.done()
         raise StoreUnavailableError(str(args.file), "nothing in it can be read; restore it from a copy")
     new = SqliteStore(output)
     try:
-        rescued = await rescue(salvage, new, progress)
+        rescued = await import_recovered(salvage, new, progress)
     finally:
         await new.close()
         progress.done()
-    lost = [f"{one.arrived.session}: records {spans_of(one.lost)} could not be read" for one in rescued if one.lost]
-    lost += [f"{one.arrived.session}: record {at}: {why}" for one in rescued for at, why in one.arrived.refused]
+    lost = [
+        f"{one.result.session}: records {render_positions(one.lost)} could not be read" for one in rescued if one.lost
+    ]
+    lost += [f"{one.result.session}: record {at}: {why}" for one in rescued for at, why in one.result.refused]
     for problem in lost:
         warn(problem)
-    kept = sum(one.arrived.records for one in rescued)
-    facts = {"file": str(output), "sessions": [{**asdict(one.arrived), "lost": one.lost} for one in rescued]}
-    say(args, f"saved {len(rescued):,} sessions with {kept:,} records to {output}", facts)
+    kept = sum(one.result.records for one in rescued)
+    facts = {"file": str(output), "sessions": [{**asdict(one.result), "lost": one.lost} for one in rescued]}
+    print_result(args, f"saved {len(rescued):,} sessions with {kept:,} records to {output}", facts)
     return int(bool(lost))
 
 
@@ -224,14 +237,14 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
 
     holdfast scrub report-2024 - < leaked.txt
     """
-    session = await session_named(store, args.id)
+    session = await resolve_session_id(store, args.id)
     secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
     done = await scrub(store, session, secret, time_ms=now_ms())
-    files = scrub_files(files_beside(settings_of(args, is_tolerant=True), session), secret)
+    files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"it also stands in session {other}; scrub that one too")
-    told = f"replaced {many(done.count, 'time')} in {many(len(done.positions), 'record')}"
-    say(
+    told = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
+    print_result(
         args,
         "\n".join([told, *(f"replaced in {path}" for path in files)]),
         {**asdict(done), "files": [*map(str, files)]},
@@ -239,26 +252,26 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     return int(done.count == 0 and not files)
 
 
-def _refuse_existing(path: Path) -> None:
+def _check_new_file(path: Path) -> None:
     if path.exists():
         raise StoreUnavailableError(str(path), "it is already there; choose another file with -o")
 
 
-async def _infos(store: Store, session: str) -> list[SessionInfo]:
-    return [info async for info in every_session(store, session) if info.id == session]
+async def _session_infos(store: Store, session: str) -> list[SessionInfo]:
+    return [info async for info in iter_sessions(store, session) if info.id == session]
 
 
-async def _opened(store: Store, prefix: str) -> Session:
-    return await Session.open(await session_named(store, prefix), store=store)
+async def _open_session(store: Store, prefix: str) -> Session:
+    return await Session.open(await resolve_session_id(store, prefix), store=store)
 
 
-def _wire(session: Session) -> Format:
-    return format_named(session.history.spoken)
+def _format_of(session: Session) -> MessageFormat:
+    return format_named(session.history.message_format)
 
 
-async def _request(session: Session, number: int) -> Rebuilt:
+async def _rebuild_request(session: Session, number: int) -> RebuiltRequest:
     count = 0
-    for request in requests_of(await session.events()):
+    for request in rebuilt_requests(await session.events()):
         count += 1
         if count == number:
             return request
@@ -266,5 +279,5 @@ async def _request(session: Session, number: int) -> Rebuilt:
     raise SettingsError("--at", f"session {session.id!r} has {has}")
 
 
-def _state(request: Rebuilt) -> str:
+def _describe_state(request: RebuiltRequest) -> str:
     return "same" if request.is_same else "scrubbed" if request.is_scrubbed else "different"

@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from holdfast.cli.saying import parser
-from holdfast.cli.terminal import prepare_output, warn
+from holdfast.cli.saying import build_parser
+from holdfast.cli.terminal import configure_output, warn
 from holdfast.errors import HoldfastError, StoreUnavailableError
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -21,9 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     said = sys.argv[1:] if argv is None else argv
     try:
-        args = parser(said).parse_args(said)
-        prepare_output(is_utf8=args.json or args.is_data)
-        code = asyncio.run(_run(args)) if args.command else _welcome(args)
+        args = build_parser(said).parse_args(said)
+        configure_output(is_utf8=args.json or args.is_data)
+        code = asyncio.run(_run_command(args)) if args.command else _print_welcome(args)
         sys.stdout.flush()
     except (HoldfastError, ImportError) as error:
         warn(str(error))
@@ -38,31 +38,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-async def _run(args: argparse.Namespace) -> int:
-    store = _store(args)
+async def _run_command(args: argparse.Namespace) -> int:
+    store = _open_store(args)
     try:
         return await args.command(args, store)
     finally:
         await store.close()
 
 
-def _welcome(args: argparse.Namespace) -> int:
+def _print_welcome(args: argparse.Namespace) -> int:
     """Say what this is to somebody who said nothing else."""
-    from holdfast.cli.configuring import settings_of  # noqa: PLC0415 - loaded when it is needed
-    from holdfast.cli.welcome import page  # noqa: PLC0415 - as above
+    from holdfast.cli.configuring import settings_for  # noqa: PLC0415 - loaded when it is needed
+    from holdfast.cli.welcome import render_welcome  # noqa: PLC0415 - as above
 
-    print(page(settings_of(args, is_tolerant=True)))
+    print(render_welcome(settings_for(args, is_tolerant=True)))
     return 0
 
 
-def _store(args: argparse.Namespace) -> Store:
+def _open_store(args: argparse.Namespace) -> Store:
     if not args.needs_store:
         return MemoryStore()
-    from holdfast.cli.configuring import settings_of  # noqa: PLC0415 - as above
+    from holdfast.cli.configuring import settings_for  # noqa: PLC0415 - as above
     from holdfast.stores.open import open_store  # noqa: PLC0415 - as above
     from holdfast.stores.sqlite import SqliteStore  # noqa: PLC0415 - as above
 
-    settings = settings_of(args)
+    settings = settings_for(args)
     store, source = open_store(settings.store), settings.source("store")
     if isinstance(store, SqliteStore) and not store.path.exists() and not args.makes_store:
         if source.kind != "default":

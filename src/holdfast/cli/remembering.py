@@ -5,96 +5,96 @@ import sys
 from dataclasses import asdict
 
 from holdfast.app.build import memory_from, rem_agent_from
-from holdfast.cli.configuring import settings_of
-from holdfast.cli.terminal import plain, print_json, print_table, warn
+from holdfast.cli.configuring import settings_for
+from holdfast.cli.terminal import escape_control_characters, print_json, print_table, warn
 from holdfast.errors import SettingsError
-from holdfast.session.memory.consolidation import Consolidation, RemAgent, told, told_of_nothing
-from holdfast.session.memory.daily import Found
-from holdfast.session.memory.looking import source_of
+from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent, describe_no_proposals, proposal_rows
+from holdfast.session.memory.daily import MemorySearchResult
+from holdfast.session.memory.looking import section_source
 from holdfast.stores.base import Store
 
-SEARCH = "search"
-SHOWN = 10
-NOTHING = "nothing was noted yet"
+SEARCH_SUBCOMMAND = "search"
+MAX_SHOWN_NOTES = 10
+NO_NOTES_TEXT = "nothing was noted yet"
 
 
-async def look_into_memory(args: argparse.Namespace, store: Store) -> int:
+async def show_memory(args: argparse.Namespace, store: Store) -> int:
     """List the days with notes, show one, or search all of them.
 
     holdfast memory search "red box" keys
     """
     del store
-    daily = memory_from(settings_of(args))
+    daily = memory_from(settings_for(args))
     if daily is None:
         raise SettingsError("memory", "is off; name a folder for it: holdfast config memory ~/.holdfast/memory")
     days = await daily.days()
-    if args.what[:1] == [SEARCH]:
+    if args.what[:1] == [SEARCH_SUBCOMMAND]:
         if not " ".join(args.what[1:]).strip():
             raise SettingsError("memory search", 'needs words to look for: holdfast memory search "red box" keys')
-        _show_found(args, await daily.search(" ".join(args.what[1:]), limit=SHOWN), has_notes=bool(days))
+        _show_found(args, await daily.search(" ".join(args.what[1:]), limit=MAX_SHOWN_NOTES), has_notes=bool(days))
         return 0
     if len(args.what) > 1:
         raise SettingsError("memory", "takes a day as YYYY-MM-DD, or `search` and words")
     if args.what:
-        text = await daily.day(args.what[0])
+        text = await daily.read_day(args.what[0])
         if args.json:
             print_json({"day": args.what[0], "text": text})
         elif text.strip():
-            print(plain(text).rstrip())
+            print(escape_control_characters(text).rstrip())
         else:
-            warn(f"nothing was noted on {args.what[0]}" if days else NOTHING)
+            warn(f"nothing was noted on {args.what[0]}" if days else NO_NOTES_TEXT)
         return 0
     if args.json:
         print_json(days)
     elif days:
         print_table(("DAY", "FILE"), [(day, str(daily.folder / f"{day}.md")) for day in days])
     else:
-        warn(NOTHING)
+        warn(NO_NOTES_TEXT)
     return 0
 
 
-def _show_found(args: argparse.Namespace, found: Found, *, has_notes: bool) -> None:
+def _show_found(args: argparse.Namespace, found: MemorySearchResult, *, has_notes: bool) -> None:
     if args.json:
         print_json([asdict(section) for section in found.sections])
     for section in () if args.json else found.sections:
-        print(f"--- {plain(source_of(section))}\n{plain(section.text)}\n")
+        print(f"--- {escape_control_characters(section_source(section))}\n{escape_control_characters(section.text)}\n")
     if not found.sections:
-        warn("nothing was found" if has_notes else NOTHING)
+        warn("nothing was found" if has_notes else NO_NOTES_TEXT)
     for problem in found.problems:
         warn(problem)
 
 
-async def consolidate(args: argparse.Namespace, store: Store) -> int:
+async def consolidate_sessions(args: argparse.Namespace, store: Store) -> int:
     """Propose what finished conversations leave for the context board of this repository and branch, and ask.
 
     holdfast consolidate --apply
     """
-    agent = rem_agent_from(settings_of(args), store)
+    agent = rem_agent_from(settings_for(args), store)
     if agent is None:
         raise SettingsError("boards", "are off; name a folder for them: holdfast config boards ~/.holdfast/boards")
     try:
-        done = await agent.run(is_all=args.now)
+        done = await agent.run(include_active=args.now)
     finally:
         await agent.close()
-    is_agreed = await _agreed(args, agent, done)
+    is_agreed = await _confirm_and_apply(args, agent, done)
     if args.json:
-        read = {session: reading.messages for session, reading in done.read.items()}
+        read = {session: reading.messages for session, reading in done.read_progress.items()}
         proposals = [proposal._asdict() for proposal in done.proposals]
         facts = {"board": str(agent.board.path), "proposals": proposals, "read": read, "applied": is_agreed}
-        print_json({**facts, "notes": done.notes, "left": done.left, "recent": done.recent})
+        print_json({**facts, "notes": done.notes, "left": done.remaining, "recent": done.still_active})
     return 0
 
 
-async def _agreed(args: argparse.Namespace, agent: RemAgent, done: Consolidation) -> bool:
+async def _confirm_and_apply(args: argparse.Namespace, agent: RemAgent, done: ConsolidationResult) -> bool:
     """Show what is proposed and apply it where somebody agrees; return whether that was so."""
     for note in done.notes:
         warn(note)
     if not done.proposals:
-        await agent.remember(done)
-        warn(told_of_nothing(done, "--now reads such ones"))
+        await agent.record_progress(done)
+        warn(describe_no_proposals(done, "--now reads such ones"))
         return False
     if not args.json:
-        print_table(("", "ENTRY", "FROM"), told(done.proposals))
+        print_table(("", "ENTRY", "FROM"), proposal_rows(done.proposals))
     if not args.apply and (args.json or not sys.stdin.isatty()):
         warn("nothing was changed; --apply does it")
         return False

@@ -9,12 +9,13 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from holdfast.app.places import places
+from holdfast.app.places import find_paths
 
 if TYPE_CHECKING:
-    from holdfast.cli.commands import Command
+    from holdfast.cli.commands import CommandFunction
 
-DESCRIPTION = """Talk to a model for as long as you like; look at what was kept, prove what was sent, move and clean it.
+PROGRAM_DESCRIPTION = """\
+Talk to a model for as long as you like; look at what was kept, prove what was sent, move and clean it.
 
   holdfast chat                            a conversation that can go on for ever
   holdfast doctor                          check model, store and settings
@@ -27,7 +28,7 @@ DESCRIPTION = """Talk to a model for as long as you like; look at what was kept,
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 
 
-class Commands(Protocol):
+class Subparsers(Protocol):
     """What commands are added to."""
 
     def add_parser(
@@ -42,24 +43,24 @@ class Commands(Protocol):
         ...
 
 
-Adding: TypeAlias = Callable[[Commands], None]
+AddCommands: TypeAlias = Callable[[Subparsers], None]
 
 
-def parser(said: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Return what reads a command line; of one that begins with a command, that alone."""
     whole = argparse.ArgumentParser(
-        prog="holdfast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     whole.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
-    whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    whole.add_argument("--version", action=_VersionAction, nargs=0, help="say which version this is")
     commands = whole.add_subparsers(metavar="COMMAND")
-    wanted = ADDING.get(said[0]) if said else None
-    for add in [wanted] if wanted else dict.fromkeys(ADDING.values()):
+    wanted = COMMAND_GROUPS.get(argv[0]) if argv else None
+    for add in [wanted] if wanted else dict.fromkeys(COMMAND_GROUPS.values()):
         add(commands)
     return whole
 
 
-class _Version(argparse.Action):
+class _VersionAction(argparse.Action):
     """Says which version this is; looked up only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
@@ -69,43 +70,43 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _add_chat(commands: Commands) -> None:
-    from holdfast.cli.chatting import add_arguments, chat  # noqa: PLC0415 - loaded when it is said
+def _add_chat(commands: Subparsers) -> None:
+    from holdfast.cli.chatting import add_chat_arguments, run_chat_command  # noqa: PLC0415 - loaded when it is said
 
-    chatting = _command(commands, "chat", chat)
+    chatting = _add_command(commands, "chat", run_chat_command)
     chatting.set_defaults(needs_store=False)
-    add_arguments(chatting)
+    add_chat_arguments(chatting)
 
 
-def _add_sessions(commands: Commands) -> None:
+def _add_sessions(commands: Subparsers) -> None:
     from holdfast.cli import commands as do  # noqa: PLC0415 - as above
 
-    sessions = _command(commands, "sessions", do.list_sessions)
+    sessions = _add_command(commands, "sessions", do.list_sessions)
     sessions.add_argument("--prefix", default="", help="only ids that begin so")
-    sessions.add_argument("--limit", type=_positive, default=50, metavar="N", help="at most so many (50)")
+    sessions.add_argument("--limit", type=_positive_number, default=50, metavar="N", help="at most so many (50)")
     inner = sessions.add_subparsers(metavar="[rm | prune]")
-    remove = _command(inner, "rm", do.remove_session, of_session=True)
-    prune = _command(inner, "prune", do.prune_sessions)
-    prune.add_argument("--days", type=_positive, required=True, metavar="N", help="how old")
+    remove = _add_command(inner, "rm", do.delete_session, of_session=True)
+    prune = _add_command(inner, "prune", do.delete_old_sessions)
+    prune.add_argument("--days", type=_positive_number, required=True, metavar="N", help="how old")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
     for asking in (remove, prune):
         asking.add_argument("--yes", action="store_true", help="do not ask")
-    show = _command(commands, "show", do.show_session, of_session=True)
-    show.add_argument("--at", type=_positive, metavar="N", help="the N-th request, counted from 1")
-    replay = _command(commands, "replay", do.replay_session, of_session=True)
+    show = _add_command(commands, "show", do.show_session, of_session=True)
+    show.add_argument("--at", type=_positive_number, metavar="N", help="the N-th request, counted from 1")
+    replay = _add_command(commands, "replay", do.replay_session, of_session=True)
     replay.add_argument("--verify", action="store_true", help="exit with 1 if a request is not what was sent")
-    removing = _command(commands, "scrub", do.scrub_session, of_session=True)
+    removing = _add_command(commands, "scrub", do.scrub_session, of_session=True)
     removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
 
 
-def _add_files(commands: Commands) -> None:
+def _add_files(commands: Subparsers) -> None:
     from holdfast.cli import commands as do  # noqa: PLC0415 - as above
 
-    export = _command(commands, "export", do.export_session, of_session=True)
+    export = _add_command(commands, "export", do.export_session, of_session=True)
     export.set_defaults(is_data=True)
-    coming = _command(commands, "import", do.import_file)
+    coming = _add_command(commands, "import", do.import_file)
     coming.add_argument("--as", dest="session", metavar="ID", help="the id it gets")
-    recover = _command(commands, "recover", do.recover_file)
+    recover = _add_command(commands, "recover", do.recover_file)
     for reading in (coming, recover):
         reading.set_defaults(makes_store=True)
         reading.add_argument("file", type=Path, metavar="FILE")
@@ -113,32 +114,32 @@ def _add_files(commands: Commands) -> None:
         writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
 
 
-def _add_memory(commands: Commands) -> None:
-    from holdfast.cli.remembering import consolidate, look_into_memory  # noqa: PLC0415 - as above
+def _add_memory(commands: Subparsers) -> None:
+    from holdfast.cli.remembering import consolidate_sessions, show_memory  # noqa: PLC0415 - as above
 
-    consolidating = _command(commands, "consolidate", consolidate)
+    consolidating = _add_command(commands, "consolidate", consolidate_sessions)
     consolidating.add_argument("--apply", action="store_true", help="do it, without asking")
     now = "read also what was changed less than ten minutes ago, and may go on"
     consolidating.add_argument("--now", action="store_true", help=now)
-    memory = _command(commands, "memory", look_into_memory)
+    memory = _add_command(commands, "memory", show_memory)
     memory.set_defaults(needs_store=False)
     memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
 
 
-def _add_settings(commands: Commands) -> None:
-    from holdfast.cli.configuring import configure, list_models  # noqa: PLC0415 - as above
-    from holdfast.cli.doctor import examine  # noqa: PLC0415 - as above
+def _add_settings(commands: Subparsers) -> None:
+    from holdfast.cli.configuring import config_command, list_models  # noqa: PLC0415 - as above
+    from holdfast.cli.doctor import run_doctor  # noqa: PLC0415 - as above
 
-    config = _command(commands, "config", configure)
+    config = _add_command(commands, "config", config_command)
     config.add_argument("key", nargs="?", metavar="KEY", help="the name of a setting")
     config.add_argument("value", nargs="?", metavar="VALUE", help="what it is to be; +WORD adds to a list")
     config.add_argument("--unset", action="store_true", help="forget it")
     scope = config.add_mutually_exclusive_group()
     scope.add_argument("--user", action="store_true", help="in your own settings, which is the default")
     scope.add_argument("--project", action="store_true", help="in the settings of this project")
-    models = _command(commands, "models", list_models)
+    models = _add_command(commands, "models", list_models)
     models.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only names that have this in them")
-    doctor = _command(commands, "doctor", examine)
+    doctor = _add_command(commands, "doctor", run_doctor)
     doctor.add_argument("--ask", action="store_true", help="ask the model for a word, too")
     for about in (config, models, doctor):
         about.set_defaults(needs_store=False)
@@ -146,17 +147,17 @@ def _add_settings(commands: Commands) -> None:
         about.add_argument("--model", metavar="NAME", help="as if this were the model")
 
 
-def _add_lab(commands: Commands) -> None:
-    from holdfast.cli.laboratory import add_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
+def _add_lab(commands: Subparsers) -> None:
+    from holdfast.cli.laboratory import add_run_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
 
     what = "Play recorded conversations again under any policy, or vary one; see lab run --help and lab tune --help."
     lab = commands.add_parser("lab", help=what, description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     inner = lab.add_subparsers(metavar="run | tune", required=True)
-    add_arguments(_command(inner, "run", lab_run))
-    add_tuning_arguments(_command(inner, "tune", lab_tune))
+    add_run_arguments(_add_command(inner, "run", lab_run))
+    add_tuning_arguments(_add_command(inner, "tune", lab_tune))
 
 
-ADDING: Mapping[str, Adding] = {
+COMMAND_GROUPS: Mapping[str, AddCommands] = {
     "chat": _add_chat,
     **dict.fromkeys(("sessions", "show", "replay", "scrub"), _add_sessions),
     **dict.fromkeys(("export", "import", "recover"), _add_files),
@@ -167,7 +168,9 @@ ADDING: Mapping[str, Adding] = {
 """Who adds which commands."""
 
 
-def _command(group: Commands, name: str, command: "Command", *, of_session: bool = False) -> argparse.ArgumentParser:
+def _add_command(
+    group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False
+) -> argparse.ArgumentParser:
     """Add a command whose help is the docstring of its function."""
     first, _, example = cleandoc(command.__doc__ or "").partition("\n\n")
     added = group.add_parser(
@@ -179,13 +182,13 @@ def _command(group: Commands, name: str, command: "Command", *, of_session: bool
     added.set_defaults(command=command)
     if of_session:
         added.add_argument("id", metavar="ID", help="the id of a session, or how it begins if only one does")
-    store = f"where sessions are kept ($HOLDFAST_STORE, or {places().store})"
+    store = f"where sessions are kept ($HOLDFAST_STORE, or {find_paths().store})"
     added.add_argument("--store", default=argparse.SUPPRESS, metavar="URL", help=store)
     added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
     return added
 
 
-def _positive(text: str) -> int:
+def _positive_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
     return int(text)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from holdfast.core.conversation.messages import Message
 from holdfast.errors import SettingsError
-from holdfast.redaction import redacted
+from holdfast.redaction import redact_text
 from holdfast.session.session import now_ms
 from holdfast.stores.base import SessionInfo
 
-AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
-class Progress:
+class ProgressCounter:
     """Counts on a terminal, once something takes longer than a second; elsewhere in lines, if at all."""
 
     def __init__(self, what: str, *, line_seconds: float = float("inf")) -> None:
@@ -47,7 +47,7 @@ class Progress:
 
 def warn(problem: str) -> None:
     """Say on standard error what is not as it should be."""
-    print(f"holdfast: {redacted(plain(problem))}", file=sys.stderr)
+    print(f"holdfast: {redact_text(escape_control_characters(problem))}", file=sys.stderr)
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
@@ -61,10 +61,10 @@ def confirm(args: argparse.Namespace, question: str) -> None:
         raise KeyboardInterrupt
 
 
-def say(args: argparse.Namespace, text: str, facts: Mapping[str, object]) -> None:
+def print_result(args: argparse.Namespace, text: str, result: Mapping[str, object]) -> None:
     """Say what was done: in words, or in facts for a program."""
     if args.json:
-        print_json(facts)
+        print_json(result)
     else:
         print(text)
 
@@ -76,36 +76,36 @@ def print_json(value: object) -> None:
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under titles, in columns."""
-    cells = [[plain(cell) for cell in row] for row in [titles, *rows]]
+    cells = [[escape_control_characters(cell) for cell in row] for row in [titles, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def rendered(message: Message, number: int, speaker: str = "") -> str:
+def render_for_terminal(message: Message, number: int, speaker: str = "") -> str:
     """Return a message as people read it; `speaker` is whose word it is, where that is not its role's."""
-    return plain("\n".join([f"{number} {speaker or message.role}", *_lines(message)]))
+    return escape_control_characters("\n".join([f"{number} {speaker or message.role}", *_message_lines(message)]))
 
 
-def _lines(message: Message) -> Iterator[str]:
+def _message_lines(message: Message) -> Iterator[str]:
     if message.text:
         yield message.text
     yield from (f"→ {call.name}({call.arguments})" for call in message.calls)
     yield from (f"← {result.text}" for result in message.results)
 
 
-def plain(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return a text that cannot steer a terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
-def age_of(info: SessionInfo) -> str:
+def session_age(info: SessionInfo) -> str:
     """Return how long ago something was last added to a session."""
     age = max(0, now_ms() - info.updated_ms)
-    return next((f"{age // unit} {name}" for unit, name in AGES if age >= unit), "now")
+    return next((f"{age // unit} {name}" for unit, name in AGE_UNITS if age >= unit), "now")
 
 
-def spans_of(positions: Sequence[int]) -> str:
+def render_positions(positions: Sequence[int]) -> str:
     """Return positions in few words."""
     starts = [at for number, at in enumerate(positions) if number == 0 or positions[number - 1] != at - 1]
     ends = [
@@ -114,7 +114,7 @@ def spans_of(positions: Sequence[int]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
 
 
-def prepare_output(*, is_utf8: bool) -> None:
+def configure_output(*, is_utf8: bool) -> None:
     """Let whatever was said be printed, whatever the terminal can show, and also where nobody listens."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

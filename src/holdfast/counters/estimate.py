@@ -23,7 +23,7 @@ _ASTRAL = re.compile(r"[\U00010000-\U0010ffff]")
 _OTHER = re.compile(r"[^\x00-\u07ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff]")
 
 
-class Estimate:
+class EstimatingCounter:
     """Counts by a formula."""
 
     name = "estimate"

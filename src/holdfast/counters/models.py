@@ -15,7 +15,7 @@ from holdfast.core.planning.situation import Budget
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelInfo:
     """What the table says of a model; prices are dollars for a million tokens."""
 
     name: str
@@ -35,7 +35,7 @@ def _rows() -> Mapping[str, list[float | None]]:
 
 
 @cache
-def _table() -> Mapping[str, list[float | None]]:
+def _rows_by_name() -> Mapping[str, list[float | None]]:
     """Return the rows by name, and those that only routers list by their bare name too."""
     rows = _rows()
     bare: dict[str, list[float | None]] = {}
@@ -52,16 +52,16 @@ def known_models() -> list[str]:
     return sorted(_rows())
 
 
-def model_named(name: str | None) -> Model | None:
+def find_model(name: str | None) -> ModelInfo | None:
     """Return what is known of a model; its provider, its date or a dot in its version do not matter."""
     if not name:
         return None
-    table = _table()
+    table = _rows_by_name()
     for candidate in _spellings(name.lower()):
         row = table.get(candidate)
         if row is not None:
             window, output, *prices = row
-            return Model(candidate, int(window or 0), None if output is None else int(output), *prices)
+            return ModelInfo(candidate, int(window or 0), None if output is None else int(output), *prices)
     return None
 
 
@@ -77,7 +77,7 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
-def prices_of(model: Model) -> Prices | None:
+def prices_of(model: ModelInfo) -> Prices | None:
     """Return what a model's tokens cost relative to one plain input token; None where the table does not say."""
     if not model.input_price or model.output_price is None:
         return None
@@ -93,7 +93,7 @@ def prices_of(model: Model) -> Prices | None:
 
 def dollars_of(usage: Usage, model: str) -> float | None:
     """Return what a call was billed at the table's prices; None where it does not know them."""
-    prices = prices_of(known) if (known := model_named(model)) else None
+    prices = prices_of(known) if (known := find_model(model)) else None
     if prices is None or prices.dollars is None:
         return None
     fresh, read, write = usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens
@@ -105,7 +105,7 @@ def budget_for(model: str | None, user: int | Budget | None = None, *, provider_
     """Return the budget for a model: the user's word, the provider's, the table's, or the default."""
     if user is not None:
         return Budget.resolve(user=user)
-    known = model_named(model)
+    known = find_model(model)
     return Budget.resolve(
         provider_window=provider_window,
         table_window=known.max_input_tokens if known else None,

@@ -15,60 +15,60 @@ if TYPE_CHECKING:
 
 CHUNK_CHARS = 1_000_000
 """Longer texts are counted in pieces, so that the ids of one piece are all that is held at a time."""
-SHORT_CHARS, SHORT_TEXTS = 48, 4_096
+CACHED_TEXT_CHARS, CACHED_TEXT_COUNT = 48, 4_096
 """Names of tools and the like come again and again: the counts of that many are remembered."""
 SAMPLE_CHARS = 50_000
-CLAUDE_FACTOR = 1.2
+CLAUDE_TOKEN_FACTOR = 1.2
 """Claude 4.5's tokens to o200k's, by what was billed for recorded sessions."""
 
 
-class Family(NamedTuple):
+class ModelFamily(NamedTuple):
     """How the tokens of a family of models are counted."""
 
     names: tuple[str, ...]
     """How a model's name begins, or a word of it begins, if it belongs here; the first match wins."""
     vocabulary: str
     factor: float = 1.0
-    is_own: bool = True
+    has_own_vocabulary: bool = True
 
 
-FAMILIES = (
-    Family(("claude",), "o200k_base", CLAUDE_FACTOR, is_own=False),
-    Family(("distill-llama",), "llama3"),
-    Family(("distill-qwen",), "qwen3"),
-    Family(("gpt-oss",), "gpt_oss"),
-    Family(("gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-4o", "codex", "o1", "o3", "o4"), "o200k_base"),
-    Family(("gpt-4", "gpt-3.5"), "cl100k_base"),
-    Family(("kimi-k2", "moonshot"), "kimi_k2"),
-    Family(("deepseek",), "deepseek_v3"),
-    Family(("qwen", "qwq"), "qwen3"),
-    Family(("gemma",), "gemma3"),
+MODEL_FAMILIES = (
+    ModelFamily(("claude",), "o200k_base", CLAUDE_TOKEN_FACTOR, has_own_vocabulary=False),
+    ModelFamily(("distill-llama",), "llama3"),
+    ModelFamily(("distill-qwen",), "qwen3"),
+    ModelFamily(("gpt-oss",), "gpt_oss"),
+    ModelFamily(("gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-4o", "codex", "o1", "o3", "o4"), "o200k_base"),
+    ModelFamily(("gpt-4", "gpt-3.5"), "cl100k_base"),
+    ModelFamily(("kimi-k2", "moonshot"), "kimi_k2"),
+    ModelFamily(("deepseek",), "deepseek_v3"),
+    ModelFamily(("qwen", "qwq"), "qwen3"),
+    ModelFamily(("gemma",), "gemma3"),
     # Gemini's vocabulary is believed to be Gemma's, but nobody has said so: an estimate.
-    Family(("gemini",), "gemma3", is_own=False),
-    Family(("llama-4", "llama4"), "llama3", is_own=False),
-    Family(("llama-2", "llama2", "codellama", "vicuna"), "llama2"),
-    Family(("llama",), "llama3"),
-    Family(("mistral", "mixtral", "codestral", "devstral", "ministral", "magistral", "pixtral"), "mistral_v3"),
-    Family(("glm",), "glm4"),
-    Family(("phi-4", "phi4"), "phi4"),
-    Family(("olmo",), "olmo2"),
+    ModelFamily(("gemini",), "gemma3", has_own_vocabulary=False),
+    ModelFamily(("llama-4", "llama4"), "llama3", has_own_vocabulary=False),
+    ModelFamily(("llama-2", "llama2", "codellama", "vicuna"), "llama2"),
+    ModelFamily(("llama",), "llama3"),
+    ModelFamily(("mistral", "mixtral", "codestral", "devstral", "ministral", "magistral", "pixtral"), "mistral_v3"),
+    ModelFamily(("glm",), "glm4"),
+    ModelFamily(("phi-4", "phi4"), "phi4"),
+    ModelFamily(("olmo",), "olmo2"),
 )
-UNKNOWN = Family((), "o200k_base", is_own=False)
+UNKNOWN_FAMILY = ModelFamily((), "o200k_base", has_own_vocabulary=False)
 
 
-class Vocabulary:
+class VocabularyCounter:
     """Counts with a bundled vocabulary."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: ModelFamily) -> None:
         self._encode = tokenizer(family.vocabulary).encode_ordinary
-        self._count_short = lru_cache(SHORT_TEXTS)(self._count)
+        self._count_short = lru_cache(CACHED_TEXT_COUNT)(self._count)
         self._factor = family.factor
-        self.provenance: Provenance = "counted" if family.is_own else "estimated"
+        self.provenance: Provenance = "counted" if family.has_own_vocabulary else "estimated"
         self.name = family.vocabulary + (f" × {family.factor}" if family.factor != 1 else "")
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has."""
-        return self._count_short(text) if len(text) <= SHORT_CHARS else self._count(text)
+        return self._count_short(text) if len(text) <= CACHED_TEXT_CHARS else self._count(text)
 
     def _count(self, text: str) -> int:
         starts = range(0, len(text), CHUNK_CHARS)
@@ -84,17 +84,20 @@ def tokenizer(vocabulary: str) -> "AnyTokenizer":
     return Tokenizer.from_pretrained(vocabulary)
 
 
-def family_of(model: str | None) -> Family:
+def model_family(model: str | None) -> ModelFamily:
     """Return how a model's tokens are counted; the provider in front of its name says nothing about that."""
     name = "-" + (model or "").lower().rsplit("/", 1)[-1].rsplit(":", 1)[-1]
     if ":" in (model or "") and "/" not in (model or ""):
         # Both `provider:model` and `model:tag` are common: whichever half names a family counts.
         name = "-" + (model or "").lower().replace(":", "-")
     words = name.replace(".", "-.").replace("_", "-").replace("-.", ".")
-    return next((family for family in FAMILIES if any(_names(words, start) for start in family.names)), UNKNOWN)
+    return next(
+        (family for family in MODEL_FAMILIES if any(_matches_name(words, start) for start in family.names)),
+        UNKNOWN_FAMILY,
+    )
 
 
-def _names(name: str, start: str) -> bool:
+def _matches_name(name: str, start: str) -> bool:
     return f"-{start}" in name or f".{start}" in name
 
 
@@ -102,8 +105,8 @@ def _names(name: str, start: str) -> bool:
 def counter_for(model: str | None) -> Counter:
     """Return the best counter there is for a model."""
     try:
-        return Vocabulary(family_of(model))
+        return VocabularyCounter(model_family(model))
     except (ImportError, ValueError, OSError):
-        from holdfast.counters.estimate import Estimate  # noqa: PLC0415 - needed once in a blue moon
+        from holdfast.counters.estimate import EstimatingCounter  # noqa: PLC0415 - needed once in a blue moon
 
-        return Estimate()
+        return EstimatingCounter()

@@ -15,13 +15,13 @@ from multiprocessing import get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
 from typing import Generic, Protocol, TypeVar, cast
 
-T = TypeVar("T")
-R = TypeVar("R")
-SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-DIED = "the process that was at it has ended"
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+WORKER_DIED = "the process that was at it has ended"
 
 
-class Pipe(Protocol):
+class PipeEnd(Protocol):
     """One end of a pipe."""
 
     def send(self, obj: object, /) -> None:
@@ -37,27 +37,31 @@ class Pipe(Protocol):
         ...
 
 
-class Cores(Generic[T, R]):
+class WorkerPool(Generic[ItemT, ResultT]):
     """Does one kind of work to many things at once."""
 
-    def __init__(self, work: Callable[[T], R], failed: Callable[[str], R], *, workers: int | None = None) -> None:
+    def __init__(
+        self, work: Callable[[ItemT], ResultT], failure_result: Callable[[str], ResultT], *, workers: int | None = None
+    ) -> None:
         """`work` is a function of a module; `failed` says what became of a piece of work that could not be done."""
         self._work = work
-        self._failed = failed
+        self._failure_result = failure_result
         self._workers = max(1, workers or os.cpu_count() or 1)
         self.signal = 0
         """What it was stopped by."""
 
-    async def run(self, pieces: Sequence[T], order: Sequence[int], heard: Callable[[int, R], object]) -> None:
+    async def run(
+        self, items: Sequence[ItemT], order: Sequence[int], on_result: Callable[[int, ResultT], object]
+    ) -> None:
         """Do everything in an order, and tell of each piece when it is done; return early when interrupted."""
         waiting = deque(order)
-        with self._terminable():
-            started = [_started() for _ in range(min(self._workers, len(order)))]
+        with self._stop_on_sigterm():
+            started = [_start_worker() for _ in range(min(self._workers, len(order)))]
             try:
-                serving = (self._serve(pipe, pieces, waiting, heard) for _, pipe in started)
+                serving = (self._feed_worker(pipe, items, waiting, on_result) for _, pipe in started)
                 await asyncio.gather(*serving)
                 for number in waiting:
-                    heard(number, self._failed(DIED))
+                    on_result(number, self._failure_result(WORKER_DIED))
             except asyncio.CancelledError:
                 self.signal = self.signal or signal.SIGINT
                 if (task := asyncio.current_task()) is not None:
@@ -68,25 +72,25 @@ class Cores(Generic[T, R]):
                     process.join()
                     pipe.close()
 
-    async def _serve(
+    async def _feed_worker(
         self,
-        pipe: Pipe,
-        pieces: Sequence[T],
+        pipe: PipeEnd,
+        items: Sequence[ItemT],
         waiting: deque[int],
-        heard: Callable[[int, R], object],
+        on_result: Callable[[int, ResultT], object],
     ) -> None:
         """Give one process something to do until nothing is left."""
         # Pieces are large: each process gets all of them once, and what goes through the pipe later is small.
-        is_alive = await asyncio.to_thread(_sent, pipe, (self._work, list(pieces)))
+        is_alive = await asyncio.to_thread(_send, pipe, (self._work, list(items)))
         while waiting and is_alive:
             number = waiting.popleft()
-            answer = await asyncio.to_thread(_asked, pipe, number)
+            answer = await asyncio.to_thread(_request_result, pipe, number)
             is_alive = answer is not None
-            result, problem = answer or (None, DIED)
-            heard(number, self._failed(problem) if problem else cast("R", result))
+            result, problem = answer or (None, WORKER_DIED)
+            on_result(number, self._failure_result(problem) if problem else cast("ResultT", result))
 
     @contextmanager
-    def _terminable(self) -> Generator[None]:
+    def _stop_on_sigterm(self) -> Generator[None]:
         """Let a request to terminate end the work as an interrupt does."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
@@ -104,15 +108,15 @@ class Cores(Generic[T, R]):
                 loop.remove_signal_handler(signal.SIGTERM)
 
 
-def _started() -> tuple[SpawnProcess, Pipe]:
+def _start_worker() -> tuple[SpawnProcess, PipeEnd]:
     """Return a process that waits for something to do, and the pipe to it."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     # It would end our deafness, were it started together with the first process.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
     try:
-        process = context.Process(target=_working, args=(theirs,), daemon=True)
+        process = context.Process(target=_worker_loop, args=(theirs,), daemon=True)
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -120,7 +124,7 @@ def _started() -> tuple[SpawnProcess, Pipe]:
     return process, ours
 
 
-def _working(pipe: Pipe) -> None:
+def _worker_loop(pipe: PipeEnd) -> None:
     """Do what is asked for, until nobody asks any more."""
     with suppress(EOFError, OSError):
         work, pieces = cast("tuple[Callable[[object], object], Sequence[object]]", pipe.recv())
@@ -133,7 +137,7 @@ def _working(pipe: Pipe) -> None:
             pipe.send(answer)
 
 
-def _sent(pipe: Pipe, what: object) -> bool:
+def _send(pipe: PipeEnd, what: object) -> bool:
     """Send something to a process, and return whether it is there to take it."""
     try:
         pipe.send(what)
@@ -142,7 +146,7 @@ def _sent(pipe: Pipe, what: object) -> bool:
     return True
 
 
-def _asked(pipe: Pipe, number: int) -> tuple[object, str] | None:
+def _request_result(pipe: PipeEnd, number: int) -> tuple[object, str] | None:
     """Have a piece of work done, and return what came of it; None where the process has ended."""
     try:
         pipe.send(number)

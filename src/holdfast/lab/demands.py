@@ -15,25 +15,25 @@ _PATTERN = (
     r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
     r"|(?P<number>\b\d{4,}\b)"
 )
-MIN_CHARS, MAX_CHARS = 4, 200
-RULE = re.compile(r"(?<!\bi )(?<!\bwe )\b(?:always|never|don['’]?t|do not|must)\b", re.IGNORECASE)
+MIN_IDENTIFIER_CHARS, MAX_IDENTIFIER_CHARS = 4, 200
+RULE_WORDS = re.compile(r"(?<!\bi )(?<!\bwe )\b(?:always|never|don['’]?t|do not|must)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n")
 MIN_RULE_CHARS, MAX_RULE_CHARS = 8, 300
 """A longer sentence is a text that somebody has pasted."""
 
 
-def demanded(text: str) -> Iterator[str]:
+def extract_identifiers(text: str) -> Iterator[str]:
     """Yield the identifiers of a text, in order and as often as they stand there."""
     for match in re.finditer(_PATTERN, text):
         found = match.group().rstrip(".-,")
-        if MIN_CHARS <= len(found) <= MAX_CHARS:
+        if MIN_IDENTIFIER_CHARS <= len(found) <= MAX_IDENTIFIER_CHARS:
             yield found
 
 
-def laid_down(text: str) -> Iterator[str]:
+def extract_rules(text: str) -> Iterator[str]:
     """Yield the sentences of a person's text that say what always, or never, is to be done; questions do not."""
     for piece in _SENTENCE_END.split(text):
         sentence = piece.strip()
         is_said = MIN_RULE_CHARS <= len(sentence) <= MAX_RULE_CHARS and not sentence.endswith("?")
-        if is_said and RULE.search(sentence):
+        if is_said and RULE_WORDS.search(sentence):
             yield sentence

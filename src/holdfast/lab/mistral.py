@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias, cast
 
 from holdfast.core.conversation.tokens import Counter, Provenance
 
-PACKAGE, FILE = "mistral_common", "tekken_240911.json"
-Oracle: TypeAlias = Callable[[Sequence[Mapping[str, object]]], bool]
+MISTRAL_PACKAGE, TEKKEN_FILE = "mistral_common", "tekken_240911.json"
+RequestOracle: TypeAlias = Callable[[Sequence[Mapping[str, object]]], bool]
 """Says whether a request would be taken."""
 
 
@@ -22,7 +22,7 @@ class _Validator(Protocol):
     def validate_request(self, request: object) -> object: ...
 
 
-class Tekken:
+class TekkenCounter:
     """Counts with Mistral's tekken vocabulary."""
 
     provenance: Provenance = "counted"
@@ -39,22 +39,22 @@ class Tekken:
 @cache
 def tekken_counter() -> Counter | None:
     """Return the counter; None where there is none."""
-    found = find_spec(PACKAGE)
-    path = Path(found.origin).parent / "data" / FILE if found and found.origin else None
+    found = find_spec(MISTRAL_PACKAGE)
+    path = Path(found.origin).parent / "data" / TEKKEN_FILE if found and found.origin else None
     if path is None or not path.is_file():
         return None
-    return Tekken(import_module(f"{PACKAGE}.tokens.tokenizers.tekken").Tekkenizer.from_file(path))
+    return TekkenCounter(import_module(f"{MISTRAL_PACKAGE}.tokens.tokenizers.tekken").Tekkenizer.from_file(path))
 
 
 @cache
-def mistral_oracle() -> Oracle | None:
+def mistral_oracle() -> RequestOracle | None:
     """Return what tells whether Mistral's own library takes a request; None where it is not installed."""
-    if find_spec(PACKAGE) is None:
+    if find_spec(MISTRAL_PACKAGE) is None:
         return None
-    refusal = cast("type[Exception]", import_module(f"{PACKAGE}.exceptions").MistralCommonException)
-    request = import_module(f"{PACKAGE}.protocol.instruct.request").ChatCompletionRequest
-    rules = import_module(f"{PACKAGE}.protocol.instruct.validator")
-    version = import_module(f"{PACKAGE}.tokens.tokenizers.base").TokenizerVersion.v11
+    refusal = cast("type[Exception]", import_module(f"{MISTRAL_PACKAGE}.exceptions").MistralCommonException)
+    request = import_module(f"{MISTRAL_PACKAGE}.protocol.instruct.request").ChatCompletionRequest
+    rules = import_module(f"{MISTRAL_PACKAGE}.protocol.instruct.validator")
+    version = import_module(f"{MISTRAL_PACKAGE}.tokens.tokenizers.base").TokenizerVersion.v11
     judge: _Validator = rules.get_validator(version, rules.ValidationMode.serving)
 
     def takes(messages: Sequence[Mapping[str, object]]) -> bool:

@@ -19,29 +19,29 @@ from holdfast.core.planning.cost import Prices
 from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import PendingToolCallsError
-from holdfast.lab.baselines import Asked, Prepared, Spent
-from holdfast.lab.demands import demanded
-from holdfast.models.base import Answer, Ask
-from holdfast.session.compactor import Compaction
+from holdfast.lab.baselines import ReplayRequest, ReplayResult, SummaryCost
+from holdfast.lab.demands import extract_identifiers
+from holdfast.models.base import ModelReply, SummaryPrompt
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
-from holdfast.session.verify import requests_of
+from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.wire.formats import format_named
 
-FORMAT, MODEL = "openai-chat", "gpt-5"
-PACE_SECONDS = 10.0
+LAB_FORMAT, LAB_MODEL = "openai-chat", "gpt-5"
+DEFAULT_TURN_SECONDS = 10.0
 """How long a turn takes where a recording does not say."""
-SUMMARY_PARTS, PART_NAMES = 24, 6
+MAX_SUMMARY_PARTS, MAX_NAMES_PER_PART = 24, 6
 """How many sentences a stand-in writes, and how many names go into each."""
-RECALL_TOKENS = 1_000
-START_MS = 1_700_000_000_000
+MAX_LAB_RECALL_TOKENS = 1_000
+CLOCK_START_MS = 1_700_000_000_000
 _PLACE = re.compile(r"#(\d+)")
 
 
 @dataclass(slots=True)
-class StandIn:
+class SimulatedSummarizer:
     """Writes summaries in place of a model."""
 
     name: str
@@ -49,50 +49,50 @@ class StandIn:
     seconds: float
     counter: Counter
     window: int | None = None
-    prefix_formats: frozenset[str] = frozenset({FORMAT})
-    shown: list[str] = field(default_factory=list[str])
+    prefix_formats: frozenset[str] = frozenset({LAB_FORMAT})
+    inputs: list[str] = field(default_factory=list[str])
     """All that each call could read."""
-    spent: list[Spent] = field(default_factory=list[Spent])
+    costs: list[SummaryCost] = field(default_factory=list[SummaryCost])
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return a summary made of the names that stand most often in what is to be summarised."""
         await self.clock.sleep(self.seconds)
-        held = sum(map(self._tokens, ask.prefix.messages)) if ask.prefix else 0
-        before = "\n".join(text_of(native) for native in ask.prefix.messages) if ask.prefix else ""
-        shown = f"{before}\n{ask.text}"
-        self.shown.append(shown)
-        text = _written(shown)
-        fresh, output = self.counter.count(ask.system) + self.counter.count(ask.text), self.counter.count(text)
-        self.spent.append(Spent(fresh, output, held))
+        held = sum(map(self._tokens, prompt.prefix.messages)) if prompt.prefix else 0
+        before = "\n".join(full_message_text(native) for native in prompt.prefix.messages) if prompt.prefix else ""
+        shown = f"{before}\n{prompt.text}"
+        self.inputs.append(shown)
+        text = _summarize(shown)
+        fresh, output = self.counter.count(prompt.system) + self.counter.count(prompt.text), self.counter.count(text)
+        self.costs.append(SummaryCost(fresh, output, held))
         usage = Usage(input_tokens=fresh, output_tokens=output, cache_read_tokens=held)
-        return Answer(text=text, model=self.name, usage=usage)
+        return ModelReply(text=text, model=self.name, usage=usage)
 
     def _tokens(self, native: Mapping[str, object]) -> int:
-        return sum(message_tokens(format_named(FORMAT).decode(native, 0), self.counter))
+        return sum(message_tokens(format_named(LAB_FORMAT).decode(native, 0), self.counter))
 
 
-class Played:
+class SimulatedSession:
     """One policy on one growing conversation."""
 
     def __init__(
         self,
         policy: Policy,
         *,
-        model: str = MODEL,
+        model: str = LAB_MODEL,
         prices: Prices | None = None,
         summary_seconds: float | None = None,
     ) -> None:
         """`summary_seconds` is how long a summary takes; None where there is nobody to write one."""
         self._policy = policy
         self._model = model
-        self._clock = SimulatedClock(START_MS)
-        self.writer = None
+        self._clock = SimulatedClock(CLOCK_START_MS)
+        self.summarizer = None
         if summary_seconds is not None:
-            self.writer = StandIn(model, self._clock, summary_seconds, counter_for(model))
-        self._how = Compaction(automatic=self.writer, prices=prices)
+            self.summarizer = SimulatedSummarizer(model, self._clock, summary_seconds, counter_for(model))
+        self._compaction = CompactionOptions(automatic=self.summarizer, prices=prices)
         self._session: Session | None = None
-        self._told = 0
-        self.busy_seconds: list[float] = []
+        self._reported_costs = 0
+        self.cpu_seconds: list[float] = []
         """What each request took of the processor."""
 
     async def __aenter__(self) -> Self:
@@ -101,7 +101,7 @@ class Played:
             store=MemoryStore(),
             policy=self._policy,
             model=self._model,
-            compaction=self._how,
+            compaction=self._compaction,
             clock=self._clock.time_ms,
         )
         return self
@@ -116,26 +116,26 @@ class Played:
             raise RuntimeError("use it with `async with`")
         return self._session
 
-    async def prepare(self, asked: Asked) -> Prepared:
+    async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
         """Return what is sent for the conversation so far."""
-        new = asked.messages[len(self.session) :]
+        new = replay_request.messages[len(self.session) :]
         if new:
             await self.session.record(new)
-        await self._clock.advance(asked.idle_seconds or PACE_SECONDS)
-        changes, began, busy = self.session.history.changes, self._clock.time_ms(), time.process_time()
-        request = await self._clock.run(self._request(asked))
-        self.busy_seconds.append(time.process_time() - busy)
-        spent = self.writer.spent[self._told :] if self.writer else []
-        self._told += len(spent)
-        return Prepared(
+        await self._clock.advance(replay_request.idle_seconds or DEFAULT_TURN_SECONDS)
+        changes, began, busy = self.session.history.change_count, self._clock.time_ms(), time.process_time()
+        request = await self._clock.run(self._request(replay_request))
+        self.cpu_seconds.append(time.process_time() - busy)
+        spent = self.summarizer.costs[self._reported_costs :] if self.summarizer else []
+        self._reported_costs += len(spent)
+        return ReplayResult(
             request.messages,
             spent,
             waited_seconds=(self._clock.time_ms() - began) / 1000,
-            is_folded=self.session.history.changes > changes,
+            is_compacted=self.session.history.change_count > changes,
         )
 
-    async def _request(self, asked: Asked) -> PreparedRequest:
-        budget = asked.budget - asked.sizes.static
+    async def _request(self, replay_request: ReplayRequest) -> PreparedRequest:
+        budget = replay_request.budget - replay_request.sizes.static
         try:
             return await self.session.prepare(budget, has_recall=True)
         except PendingToolCallsError:
@@ -143,57 +143,61 @@ class Played:
             await self.session.interrupt()
             return await self.session.prepare(budget, has_recall=True)
 
-    async def again(self, asked: Asked) -> bool:
+    async def is_reproducible(self, replay_request: ReplayRequest) -> bool:
         """Return whether a copy of the session, opened from the log, makes the same request."""
-        first = await self._clock.run(self._request(asked))
+        first = await self._clock.run(self._request(replay_request))
         other = await self.session.fork()
         try:
             return (
                 first.hash
-                == (await self._clock.run(other.prepare(asked.budget - asked.sizes.static, has_recall=True))).hash
+                == (
+                    await self._clock.run(
+                        other.prepare(replay_request.budget - replay_request.sizes.static, has_recall=True)
+                    )
+                ).hash
             )
         finally:
             await other.close()
 
     async def recall(self, query: str) -> str:
         """Return what one recall finds."""
-        return await self.session.recall_tool(max_tokens=RECALL_TOKENS).call({"query": query})
+        return await self.session.recall_tool(max_tokens=MAX_LAB_RECALL_TOKENS).call({"query": query})
 
-    async def lost(self, messages: list[dict[str, object]]) -> int:
+    async def count_lost_messages(self, messages: list[dict[str, object]]) -> int:
         """Return how many messages do not come back from the log byte for byte, read by somebody else."""
         async with Session.open("lab", store=self.session.store, policy=self._policy, model=self._model) as other:
-            found = await other.recall(0, len(messages))
+            found = await other.messages_at(0, len(messages))
         return sum(one != other for one, other in zip(found, messages, strict=False)) + abs(len(found) - len(messages))
 
-    async def differing(self) -> int:
+    async def count_differing_requests(self) -> int:
         """Return how many requests cannot be made again from the log."""
-        return sum(not request.is_same for request in requests_of(await self.session.events()))
+        return sum(not request.is_same for request in rebuilt_requests(await self.session.events()))
 
-    async def written(self) -> list[log.SummaryWritten]:
+    async def model_summaries(self) -> list[log.SummaryWritten]:
         """Return the summaries that a model has written, whether a fold used them or not."""
         return [
             event for event in await self.session.events() if isinstance(event, log.SummaryWritten) and event.by_model
         ]
 
 
-def _written(shown: str) -> str:
+def _summarize(text: str) -> str:
     """Return a sentence for each part of a text: which names it turns on, and where it stands."""
     lines, step = (
         ["What was done so far, part by part, by the names that it turned on:"],
-        len(shown) // SUMMARY_PARTS + 1,
+        len(text) // MAX_SUMMARY_PARTS + 1,
     )
     place = "0"
-    for start in range(0, len(shown), step):
-        part = shown[start : start + step]
+    for start in range(0, len(text), step):
+        part = text[start : start + step]
         place = found[1] if (found := _PLACE.search(part)) else place
-        names = [name for name, _ in Tally(demanded(part)).most_common(PART_NAMES)]
+        names = [name for name, _ in Tally(extract_identifiers(part)).most_common(MAX_NAMES_PER_PART)]
         if names:
             lines.append(f"- Done: the work went on with {', '.join(names)} [#{place}].")
     return "\n".join([*lines, "Next: go on from the newest message."])
 
 
-def text_of(native: Mapping[str, object]) -> str:
+def full_message_text(native: Mapping[str, object]) -> str:
     """Return all that a message says: its text, and the arguments and results of calls."""
-    message = format_named(FORMAT).decode(native, 0)
+    message = format_named(LAB_FORMAT).decode(native, 0)
     pieces = [message.text, *(result.text for result in message.results)]
     return "\n".join([*pieces, *(argument_text(call.arguments) for call in message.calls)])

@@ -9,21 +9,23 @@ from holdfast.core.planning.presets import PRESETS
 from holdfast.errors import SettingsError
 from holdfast.lab.baselines import BASELINES
 
-SUMMARY = "summary"
+SUMMARY_OPTION = "summary"
 """Behind a policy's name and a plus: a model writes summaries."""
 
 
-def check_name(name: str, setting: str) -> None:
+def check_policy_name(name: str, setting: str) -> None:
     """Raise `SettingsError` under the name of a setting where nothing can be played by a name."""
     if name not in BASELINES:
-        rules_of(name, setting)
+        find_policy(name, setting)
 
 
-def rules_of(name: str, setting: str = "--policy") -> tuple[Policy, bool]:
+def find_policy(name: str, setting: str = "--policy") -> tuple[Policy, bool]:
     """Return a policy by its name, and whether a model writes summaries; raises `SettingsError`."""
     stem, _, option = name.partition("+")
-    if option not in {"", SUMMARY}:
-        raise SettingsError(setting, f"{option!r} is not known; write {stem}+{SUMMARY} for one with a summariser")
+    if option not in {"", SUMMARY_OPTION}:
+        raise SettingsError(
+            setting, f"{option!r} is not known; write {stem}+{SUMMARY_OPTION} for one with a summariser"
+        )
     if stem in PRESETS:
         return PRESETS[stem], bool(option)
     if not stem.endswith(".toml"):

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import cast
 
 from holdfast.errors import MalformedInputError
-from holdfast.testing.chat import Json
+from holdfast.testing.chat import JsonMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Recording:
     """One conversation as it was recorded."""
 
     name: str
-    messages: list[Json]
+    messages: list[JsonMessage]
     times: list[float | None]
     """When each message was recorded, in seconds; None where that is not known."""
     usage: list[Mapping[str, int] | None]
@@ -56,9 +56,9 @@ def read_recording(record: object, name: str = "session") -> Recording:
     name = str(fields.get("id", name))
     if not isinstance(raw, list):
         raise MalformedInputError(f"session {name!r}", "must be an object with a list of messages")
-    native: list[Json] = []
+    native: list[JsonMessage] = []
     for index, message in enumerate(cast("list[object]", raw)):
-        said = cast("Json", message) if isinstance(message, dict) else {}
+        said = cast("JsonMessage", message) if isinstance(message, dict) else {}
         if not isinstance(said.get("role"), str):
             raise MalformedInputError(f"session {name!r}: messages[{index}]", "must be an object with a role")
         native.append(said)
@@ -71,12 +71,12 @@ def read_recording(record: object, name: str = "session") -> Recording:
     )
 
 
-def concatenated(recordings: Sequence[Recording]) -> Recording:
+def concatenate(recordings: Sequence[Recording]) -> Recording:
     """Return recordings as one long one; the system text of the first stands for all, call ids stay apart.
 
     Conversations that have nothing to do with each other share no facts, so their questions are left out.
     """
-    messages: list[Json] = []
+    messages: list[JsonMessage] = []
     for number, recording in enumerate(recordings):
         for message in recording.messages:
             if number and message["role"] == "system":
@@ -86,8 +86,8 @@ def concatenated(recordings: Sequence[Recording]) -> Recording:
     return Recording(f"{len(recordings)} sessions", messages, [*nothing], [*nothing], static=recordings[0].static)
 
 
-def _with_prefixed_ids(message: Json, prefix: str) -> Json:
-    changed: Json = json.loads(json.dumps(message))
+def _with_prefixed_ids(message: JsonMessage, prefix: str) -> JsonMessage:
+    changed: JsonMessage = json.loads(json.dumps(message))
     if isinstance(changed.get("tool_call_id"), str):
         changed["tool_call_id"] = f"{prefix}{changed['tool_call_id']}"
     calls = changed.get("tool_calls")
@@ -101,7 +101,7 @@ def _probes(value: object, names: Sequence[object]) -> list[Probe]:
     places = {name: index for index, name in enumerate(names) if isinstance(name, str)}
     found: list[Probe] = []
     for probe in cast("list[object]", value) if isinstance(value, list) else []:
-        fields = cast("Json", probe) if isinstance(probe, dict) else {}
+        fields = cast("JsonMessage", probe) if isinstance(probe, dict) else {}
         evidence, question = fields.get("evidence"), fields.get("question")
         named = cast("list[object]", evidence) if isinstance(evidence, list) else []
         if isinstance(question, str) and named and all(name in places for name in named):

@@ -12,55 +12,58 @@ from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.cost import Prices, request_cost
 from holdfast.counters.vocabularies import counter_for
-from holdfast.lab.baselines import Asked, Prepared, ReplayPolicy, Sizes, Spent
-from holdfast.lab.played import MODEL, text_of
+from holdfast.lab.baselines import MessageSizes, ReplayPolicy, ReplayRequest, ReplayResult, SummaryCost
+from holdfast.lab.played import LAB_MODEL, full_message_text
 from holdfast.lab.recordings import Recording
 from holdfast.wire.formats import format_named
 
-STATIC_TOKENS = 3_000
+DEFAULT_STATIC_TOKENS = 3_000
 """System text and tools that every request carries, where a recording does not say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReplayTurn:
     """One request that a policy would have made."""
 
-    sent: int
+    sent_tokens: int
     """Tokens, static part included."""
-    shared: int
+    shared_tokens: int
     """Tokens of the prefix it has in common with the request before."""
     is_extension: bool
     """Whether the request before is its prefix."""
-    output: int
+    output_tokens: int
     gap_seconds: float
     """Since the request before."""
-    summaries: Sequence[Spent] = ()
+    summaries: Sequence[SummaryCost] = ()
     waited_seconds: float = 0.0
-    is_folded: bool = False
+    is_compacted: bool = False
 
-    def held(self, prices: Prices) -> int:
+    def cached_tokens(self, prices: Prices) -> int:
         """Return the tokens a provider's cache would still hold."""
         is_cold = prices.ttl_seconds is not None and self.gap_seconds > prices.ttl_seconds
-        return 0 if is_cold else self.shared
+        return 0 if is_cold else self.shared_tokens
 
     def cost(self, prices: Prices) -> float:
         """Return what the request costs, in plain input tokens, with the summaries that were written for it."""
-        held = self.held(prices)
-        own = request_cost(prices, held=held, fresh=self.sent - held, output=self.output)
+        held = self.cached_tokens(prices)
+        own = request_cost(prices, cached=held, fresh=self.sent_tokens - held, output=self.output_tokens)
         # What a summary is made of is read once: it is not worth being written to a cache.
-        return own + sum(one.fresh + prices.read * one.held + prices.output * one.output for one in self.summaries)
+        return own + sum(
+            one.fresh_tokens + prices.read * one.cached_tokens + prices.output * one.output_tokens
+            for one in self.summaries
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedRequest:
     """One request, beside all that somebody may want to know of it."""
 
     index: int
     """Which message of the recording is the answer to it."""
     recording: Recording
-    asked: Asked
+    request: ReplayRequest
     messages: Sequence[Mapping[str, object]]
-    turn: Turn
+    turn: ReplayTurn
     text: str
     """All that the request says."""
 
@@ -68,7 +71,7 @@ class Seen:
 class Metric(Protocol):
     """Watches a replay, and says what it was like."""
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
         ...
 
@@ -78,72 +81,74 @@ class Metric(Protocol):
 
 
 @dataclass(slots=True)
-class Player:
+class Replayer:
     """Plays one recording under one policy at one budget."""
 
     recording: Recording
     policy: ReplayPolicy
     budget: int
-    static: int = STATIC_TOKENS
-    counter: Counter = field(default_factory=lambda: counter_for(MODEL))
-    turns: list[Turn] = field(default_factory=list[Turn])
+    static: int = DEFAULT_STATIC_TOKENS
+    counter: Counter = field(default_factory=lambda: counter_for(LAB_MODEL))
+    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
     _counted: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
     _kept: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
 
     async def play(self, metrics: Sequence[Metric] = ()) -> dict[str, float]:
         """Play to the end, and return what the metrics found."""
         recording, messages = self.recording, self.recording.messages
-        sizes = self.sizes()
+        sizes = self.message_sizes()
         before: Sequence[Mapping[str, object]] = ()
         asked_at = None
         for index in recording.turns:
             time = recording.times[index]
             gap = 0.0 if asked_at is None or time is None else max(0.0, time - asked_at)
-            asked = Asked(messages[:index], sizes, self.budget, gap)
+            asked = ReplayRequest(messages[:index], sizes, self.budget, gap)
             prepared = await self.policy.prepare(asked)
-            turn = self._turn(prepared, before, gap, sizes.transcript.tokens(index))
+            turn = self._measure_turn(prepared, before, gap, sizes.transcript.tokens(index))
             self.turns.append(turn)
             if metrics:
-                text = "\n".join(self._known(message)[1] for message in prepared.messages)
-                seen = Seen(index, recording, asked, prepared.messages, turn, text)
+                text = "\n".join(self._measure_message(message)[1] for message in prepared.messages)
+                seen = ObservedRequest(index, recording, asked, prepared.messages, turn, text)
                 for metric in metrics:
-                    await metric.see(seen)
+                    await metric.observe(seen)
             before, asked_at = prepared.messages, time
         found: dict[str, float] = {"turns": len(self.turns)}
         for metric in metrics:
             found |= await metric.figures()
         return found
 
-    def sizes(self) -> Sizes:
+    def message_sizes(self) -> MessageSizes:
         """Return what each message of the recording costs."""
         transcript = Transcript(self.recording.messages, format_named("openai-chat"), self.counter)
-        return Sizes(transcript, self.static)
+        return MessageSizes(transcript, self.static)
 
-    def _turn(self, prepared: Prepared, before: Sequence[Mapping[str, object]], gap: float, output: int) -> Turn:
-        tokens = [self._known(message)[0] for message in prepared.messages]
-        common = _common(before, prepared.messages)
-        return Turn(
-            sent=self.static + sum(tokens),
-            shared=(self.static if before else 0) + sum(tokens[:common]),
+    def _measure_turn(
+        self, prepared: ReplayResult, before: Sequence[Mapping[str, object]], gap: float, output: int
+    ) -> ReplayTurn:
+        tokens = [self._measure_message(message)[0] for message in prepared.messages]
+        common = _common_prefix_length(before, prepared.messages)
+        return ReplayTurn(
+            sent_tokens=self.static + sum(tokens),
+            shared_tokens=(self.static if before else 0) + sum(tokens[:common]),
             is_extension=common == len(before),
-            output=output,
+            output_tokens=output,
             gap_seconds=gap,
             summaries=tuple(prepared.summaries),
             waited_seconds=prepared.waited_seconds,
-            is_folded=prepared.is_folded,
+            is_compacted=prepared.is_compacted,
         )
 
-    def _known(self, message: Mapping[str, object]) -> tuple[int, str]:
+    def _measure_message(self, message: Mapping[str, object]) -> tuple[int, str]:
         """Return the tokens and the text of a message, reckoned once."""
         known = self._counted.get(id(message))
         if known is None:
             decoded = format_named("openai-chat").decode(message, 0)
-            known = self._counted[id(message)] = sum(message_tokens(decoded, self.counter)), text_of(message)
+            known = self._counted[id(message)] = sum(message_tokens(decoded, self.counter)), full_message_text(message)
             self._kept.append(message)
         return known
 
 
-def _common(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> int:
+def _common_prefix_length(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> int:
     count = 0
     for one, other in zip(before, after, strict=False):
         if one is not other and one != other:

@@ -7,12 +7,12 @@ from importlib.metadata import version
 from itertools import accumulate
 from platform import machine, python_version, system
 
-from holdfast.core.planning.cost import PRICES
+from holdfast.core.planning.cost import PROVIDER_PRICES
 from holdfast.lab import tables
-from holdfast.lab.plots import Series, bars, colours_of, lines
-from holdfast.lab.running import Entry
+from holdfast.lab.plots import PlotSeries, assign_colors, bar_plot, line_plot
+from holdfast.lab.running import PolicyResult
 
-STYLE = """
+REPORT_CSS = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#6b7280;--line:#d9dde3;--page:#fff}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9aa2ad;--line:#363b43;--page:#15181c}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:1200px;margin:2rem auto;
@@ -28,35 +28,35 @@ svg .limit{stroke:var(--soft);stroke-dasharray:5 4}
 pre{color:var(--soft);font-size:12px;white-space:pre-wrap}.ours td{font-weight:600}"""
 
 
-SMOOTHED = 20
+SMOOTHED_REQUESTS = 20
 """How many requests one point of a curve stands for that would jump otherwise."""
-MOST_DOTS = 0.1
+MAX_DOT_SHARE = 0.1
 """A window that slides changes its prefix every time: above this share of turns no dots are drawn."""
 
 
-def page(entries: Sequence[Entry], problems: Sequence[str] = ()) -> str:
+def render_report(results: Sequence[PolicyResult], problems: Sequence[str] = ()) -> str:
     """Return the report as HTML."""
     made = f"holdfast {version('holdfast')}, Python {python_version()}, {system()} {machine()}"
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-        f"<title>Holdfast: laboratory</title><style>{STYLE}</style>",
+        f"<title>Holdfast: laboratory</title><style>{REPORT_CSS}</style>",
         f"<h1>What each policy keeps, loses and costs</h1><p>{escape(made)}; {when}</p>",
-        _table(entries),
-        _list(tables.intervals([entry for entry in entries if entry.is_ours])),
-        _list(tables.bills(entries)),
-        _list([*problems, *(f"{one.session}, {one.policy}: {text}" for one in entries for text in one.problems)]),
-        *_plots(entries),
+        _table(results),
+        _list(tables.confidence_intervals([entry for entry in results if entry.is_ours])),
+        _list(tables.compare_bills(results)),
+        _list([*problems, *(f"{one.session}, {one.policy}: {text}" for one in results for text in one.problems)]),
+        *_plots(results),
     ]
     return "\n".join(part for part in parts if part) + "</html>\n"
 
 
-def _table(entries: Sequence[Entry]) -> str:
-    found = tables.table(entries, is_whole=True)
+def _table(results: Sequence[PolicyResult]) -> str:
+    found = tables.build_table(results, is_complete=True)
     head = "".join(f"<th>{escape(name)}</th>" for name in found.heading)
     body = "".join(
         f"<tr{' class=ours' if is_ours else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
-        for row, is_ours in zip(found.lines, found.ours, strict=True)
+        for row, is_ours in zip(found.rows, found.ours_flags, strict=True)
     )
     legend = escape("\n".join(found.legend))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -68,59 +68,67 @@ def _list(items: Iterator[str] | Sequence[str]) -> str:
     return f"<ul>{told}</ul>" if told else ""
 
 
-def _plots(entries: Sequence[Entry]) -> Iterator[str]:
-    colours = colours_of(entry.policy for entry in entries)
-    for session, budget in dict.fromkeys((entry.session, entry.budget) for entry in entries):
-        group = [entry for entry in entries if (entry.session, entry.budget) == (session, budget) and entry.turns]
+def _plots(results: Sequence[PolicyResult]) -> Iterator[str]:
+    colours = assign_colors(entry.policy for entry in results)
+    for session, budget in dict.fromkeys((entry.session, entry.budget) for entry in results):
+        group = [entry for entry in results if (entry.session, entry.budget) == (session, budget) and entry.turns]
         if group:
             yield f"<h2>{escape(session)}, {budget:,} tokens</h2>"
-            yield from _of_group(group, colours, budget)
+            yield from _group_plots(group, colours, budget)
 
 
-def _of_group(group: Sequence[Entry], colours: Mapping[str, str], budget: int) -> Iterator[str]:
+def _group_plots(group: Sequence[PolicyResult], colours: Mapping[str, str], budget: int) -> Iterator[str]:
     """Yield the plots of one recording at one budget."""
 
-    def series(drawn: Sequence[Entry], values: Callable[[Entry], Sequence[float]]) -> list[Series]:
-        return [Series(one.policy, values(one), colours[one.policy]) for one in drawn]
+    def series(drawn: Sequence[PolicyResult], values: Callable[[PolicyResult], Sequence[float]]) -> list[PlotSeries]:
+        return [PlotSeries(one.policy, values(one), colours[one.policy]) for one in drawn]
 
     marked = [
-        Series(one.policy, [turn.sent for turn in one.turns], colours[one.policy], _breaks(one, MOST_DOTS))
+        PlotSeries(
+            one.policy,
+            [turn.sent_tokens for turn in one.turns],
+            colours[one.policy],
+            _prefix_breaks(one, MAX_DOT_SHARE),
+        )
         for one in group
     ]
-    yield lines(_about_dots(group), marked, limit=(f"budget: {budget:,}", budget))
-    prices = PRICES["anthropic"]
-    yield lines(
+    yield line_plot(_dots_caption(group), marked, limit=(f"budget: {budget:,}", budget))
+    prices = PROVIDER_PRICES["anthropic"]
+    yield line_plot(
         "Cost so far, in plain input tokens at Anthropic's ratios",
         series(group, lambda one: list(accumulate(turn.cost(prices) for turn in one.turns))),
     )
-    yield lines(f"Share of what is sent that the cache holds, over {SMOOTHED} requests", series(group, _held))
+    yield line_plot(
+        f"Share of what is sent that the cache holds, over {SMOOTHED_REQUESTS} requests",
+        series(group, _cache_hit_shares),
+    )
     yield from _retention(group, colours)
-    waiting = [one for one in group if one.waiting]
+    waiting = [one for one in group if one.summary_turns]
     if waiting:
-        yield lines(
+        yield line_plot(
             "Seconds that each request waits, with a summary that takes its time",
-            series(waiting, lambda one: [turn.waited_seconds for turn in one.waiting]),
+            series(waiting, lambda one: [turn.waited_seconds for turn in one.summary_turns]),
             unit=" s",
         )
 
 
-def _about_dots(group: Sequence[Entry]) -> str:
+def _dots_caption(group: Sequence[PolicyResult]) -> str:
     """Return what the first plot shows, and whose dots it leaves out."""
     title = "Tokens sent, turn by turn; a dot is a turn whose prefix was folded or otherwise changed"
-    crowded = [one.policy for one in group if len(_breaks(one)) != len(_breaks(one, MOST_DOTS))]
+    crowded = [one.policy for one in group if len(_prefix_breaks(one)) != len(_prefix_breaks(one, MAX_DOT_SHARE))]
     return f"{title}; not drawn where that is more than one turn in ten: {', '.join(crowded)}" if crowded else title
 
 
-def _retention(group: Sequence[Entry], colours: Mapping[str, str]) -> Iterator[str]:
+def _retention(group: Sequence[PolicyResult], colours: Mapping[str, str]) -> Iterator[str]:
     ages = sorted(
         {int(name.rsplit(".", 1)[1]) for one in group for name in one.figures if name.startswith("M1.by_age.")}
     )
     if ages:
-        yield bars(
+        yield bar_plot(
             "Identifiers needed again that are in view, by how many messages ago they were seen",
             {
                 f"from {age}": [
-                    Series(one.policy, [one.figures[f"M1.by_age.{age}"]], colours[one.policy])
+                    PlotSeries(one.policy, [one.figures[f"M1.by_age.{age}"]], colours[one.policy])
                     for one in group
                     if f"M1.by_age.{age}" in one.figures
                 ]
@@ -129,16 +137,17 @@ def _retention(group: Sequence[Entry], colours: Mapping[str, str]) -> Iterator[s
         )
 
 
-def _held(entry: Entry) -> list[float]:
+def _cache_hit_shares(result: PolicyResult) -> list[float]:
     """Return the share of the last requests, up to each, that the cache holds."""
     shared, sent = (
-        [0, *accumulate(values)] for values in zip(*((turn.shared, turn.sent) for turn in entry.turns), strict=True)
+        [0, *accumulate(values)]
+        for values in zip(*((turn.shared_tokens, turn.sent_tokens) for turn in result.turns), strict=True)
     )
-    places = ((max(0, at - SMOOTHED), at) for at in range(1, len(entry.turns) + 1))
+    places = ((max(0, at - SMOOTHED_REQUESTS), at) for at in range(1, len(result.turns) + 1))
     return [(shared[stop] - shared[start]) / max(1, sent[stop] - sent[start]) for start, stop in places]
 
 
-def _breaks(entry: Entry, most: float = 1.0) -> list[int]:
+def _prefix_breaks(result: PolicyResult, most: float = 1.0) -> list[int]:
     """Return the turns with a new prefix; none where that is more than a share of them, and dots would say nothing."""
-    found = [index for index, turn in enumerate(entry.turns) if turn.is_folded or not turn.is_extension]
-    return found if len(found) <= most * len(entry.turns) else []
+    found = [index for index, turn in enumerate(result.turns) if turn.is_compacted or not turn.is_extension]
+    return found if len(found) <= most * len(result.turns) else []

@@ -10,29 +10,29 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from holdfast.core.conversation.json_values import written
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.messages import Message, Opaque
 from holdfast.core.history import events as log
 from holdfast.core.history.records import from_record
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
-from holdfast.lab.played import FORMAT, MODEL
+from holdfast.lab.played import LAB_FORMAT, LAB_MODEL
 from holdfast.lab.recordings import Recording, read_recording
 from holdfast.session.session import now_ms
-from holdfast.session.transfer import bring_in, outgoing, records_of
+from holdfast.session.transfer import export_records, import_session, records_from_file
 from holdfast.stores.base import Store
-from holdfast.stores.jsonl import Conversation, load_file
-from holdfast.stores.listing import session_named
+from holdfast.stores.jsonl import LoadedConversation, load_file
+from holdfast.stores.listing import resolve_session_id
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import Json, told
-from holdfast.wire.convert import carried_over, plain_system_text
+from holdfast.testing.chat import JsonMessage, system_message
+from holdfast.wire.convert import as_chat_messages, plain_system_text
 from holdfast.wire.formats import format_named
 
-ANTHROPIC, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
-NOT_THERE = "there is no such file, and no such session"
+ANTHROPIC_FORMAT, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
+SOURCE_MISSING = "there is no such file, and no such session"
 
 
-async def recordings_of(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
+async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
     """Return the recordings of files and sessions, each under a name of its own, and what could not be read."""
     found: list[Recording] = []
     problems: list[str] = []
@@ -40,24 +40,24 @@ async def recordings_of(sources: Sequence[str], store: Store) -> tuple[list[Reco
         path = Path(source)
         try:
             if path.is_file():  # noqa: ASYNC240 - files are read one after the other, before anything is played
-                read, wrong = _of_lines(path) or await _imported(path)
+                read, wrong = _read_lines(path) or await _import_file(path)
                 found += read
                 problems += wrong
             else:
-                found.append(_playable(await _of_session(store, await session_named(store, source))))
+                found.append(_check_playable(await _read_session(store, await resolve_session_id(store, source))))
         except (OSError, HoldfastError) as error:
-            problems.append(_about(source, error))
-    return _apart(found), problems
+            problems.append(_describe_error(source, error))
+    return _with_unique_names(found), problems
 
 
-def _about(source: str, error: Exception) -> str:
+def _describe_error(source: str, error: Exception) -> str:
     """Return what is wrong with a source, which is named once."""
     if isinstance(error, UnknownSessionError) and not error.candidates:
-        return f"{source}: {NOT_THERE}"
+        return f"{source}: {SOURCE_MISSING}"
     return str(error) if source in str(error) else f"{source}: {error}"
 
 
-def _apart(recordings: Sequence[Recording]) -> list[Recording]:
+def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
     """Return recordings of which no two have one name: rows of two would be taken for one."""
     seen: dict[str, int] = {}
     named: list[Recording] = []
@@ -67,7 +67,7 @@ def _apart(recordings: Sequence[Recording]) -> list[Recording]:
     return named
 
 
-def _of_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
+def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
     """Return the conversations of a file that holds one a line, and what could not be read; None for another file."""
     found: list[Recording] = []
     problems: list[str] = []
@@ -77,7 +77,7 @@ def _of_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
             try:
                 record: object = json.loads(line)
                 is_one |= _is_conversation(record)
-                found.append(_playable(_as_chat(read_recording(record, f"{path.stem}:{number}"))))
+                found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
     return (found, problems) if is_one else None
@@ -87,11 +87,11 @@ def _is_conversation(record: object) -> bool:
     return isinstance(record, dict) and "messages" in record
 
 
-def _playable(recording: Recording) -> Recording:
+def _check_playable(recording: Recording) -> Recording:
     """Return a recording that can be played, or raise what is wrong with it."""
     try:
         for index, native in enumerate(recording.messages):
-            format_named(FORMAT).decode(native, index)
+            format_named(LAB_FORMAT).decode(native, index)
     except MalformedInputError as error:
         raise MalformedInputError(f"session {recording.name!r}", str(error)) from error
     if not recording.turns:
@@ -99,21 +99,21 @@ def _playable(recording: Recording) -> Recording:
     return recording
 
 
-def _as_chat(recording: Recording) -> Recording:
+def _to_chat_format(recording: Recording) -> Recording:
     """Return a recording in OpenAI's chat format: one that was written for Anthropic looks alike until it calls."""
     try:
-        decoded = [format_named(FORMAT).decode(native, index) for index, native in enumerate(recording.messages)]
+        decoded = [format_named(LAB_FORMAT).decode(native, index) for index, native in enumerate(recording.messages)]
     except MalformedInputError:
         return recording
     if not any(map(_is_anthropic, decoded)):
         return recording
-    carried = carried_over(recording.messages, source=ANTHROPIC)
-    index = {place: number for number, place in enumerate(carried.places)}
+    carried = as_chat_messages(recording.messages, source=ANTHROPIC_FORMAT)
+    index = {place: number for number, place in enumerate(carried.source_indices)}
     return replace(
         recording,
         messages=[dict(native) for native in carried.messages],
-        times=[recording.times[place] for place in carried.places],
-        usage=[recording.usage[place] for place in carried.places],
+        times=[recording.times[place] for place in carried.source_indices],
+        usage=[recording.usage[place] for place in carried.source_indices],
         probes=tuple(
             replace(probe, evidence=tuple(index[at] for at in probe.evidence))
             for probe in recording.probes
@@ -127,14 +127,14 @@ def _is_anthropic(message: Message) -> bool:
     return any(isinstance(part, Opaque) and part.kind in ANTHROPIC_BLOCKS for part in message.parts)
 
 
-async def _imported(path: Path) -> tuple[list[Recording], list[str]]:
+async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
     loaded = load_file(path)
     problems = [f"{path}, line {loss.line}: {loss.reason}" for loss in loaded.losses]
     found: list[Recording] = []
     for number, conversation in enumerate(loaded.conversations, start=1):
         name = conversation.name or (path.stem if len(loaded.conversations) == 1 else f"{path.stem}:{number}")
         try:
-            found.append(await _brought_in(name, conversation))
+            found.append(await _import_conversation(name, conversation))
         except MalformedInputError as error:
             problems.append(f"{path}: {error}")
     if not loaded.conversations:
@@ -142,73 +142,73 @@ async def _imported(path: Path) -> tuple[list[Recording], list[str]]:
     return found, problems
 
 
-async def _brought_in(name: str, conversation: Conversation) -> Recording:
+async def _import_conversation(name: str, conversation: LoadedConversation) -> Recording:
     """Return what an import makes of a conversation; one that it could only take in with gaps is refused."""
     store = MemoryStore()
-    arrived = await bring_in(store, name, records_of(conversation, now_ms()))
+    arrived = await import_session(store, name, records_from_file(conversation, now_ms()))
     for line, reason in arrived.refused[:1]:
         raise MalformedInputError(f"line {line}", f"session {name!r}: {reason}")
-    return _playable(_as_chat(await _of_session(store, name)))
+    return _check_playable(_to_chat_format(await _read_session(store, name)))
 
 
 @dataclass(slots=True)
-class _Log:
+class _SessionLog:
     """What a log says that matters for playing it again."""
 
-    said: list[tuple[float, log.MessageAppended]] = field(default_factory=list[tuple[float, log.MessageAppended]])
+    messages: list[tuple[float, log.MessageAppended]] = field(default_factory=list[tuple[float, log.MessageAppended]])
     system: str = ""
     tools: Sequence[Mapping[str, object]] = ()
-    is_told: bool = False
+    has_request_extras: bool = False
     """Whether it says what went beside the messages."""
     counter: str = ""
     """What tokens were counted with when it was recorded."""
 
-    def take(self, time_ms: int, event: log.Event) -> None:
+    def apply(self, time_ms: int, event: log.Event) -> None:
         """Take in what happened to the main agent."""
         match event:
             case log.MessageAppended(scope=log.MAIN):
-                self.said.append((time_ms / 1000, event))
+                self.messages.append((time_ms / 1000, event))
             case log.SystemChanged(scope=log.MAIN, text=text):
-                self.system, self.is_told = text, True
+                self.system, self.has_request_extras = text, True
             case log.ToolsChanged(scope=log.MAIN, tools=tools):
-                self.tools, self.is_told = tools, True
+                self.tools, self.has_request_extras = tools, True
             case log.RequestPrepared(scope=log.MAIN, situation=situation):
-                self.counter, self.is_told = str(situation.get("counter")), True
+                self.counter, self.has_request_extras = str(situation.get("counter")), True
             case _:
                 pass
 
 
-async def _of_session(store: Store, session: str) -> Recording:
+async def _read_session(store: Store, session: str) -> Recording:
     """Return everything that was said in a session, whatever became of it later, and what went beside it."""
-    kept = _Log()
-    async for stored in outgoing(store, session):
-        kept.take(stored.time_ms, from_record(stored.record))
-    if not kept.said:
+    kept = _SessionLog()
+    async for stored in export_records(store, session):
+        kept.apply(stored.time_ms, from_record(stored.record))
+    if not kept.messages:
         raise MalformedInputError(f"session {session!r}", "nothing was said in it")
-    messages: list[Json] = [told(text)] if (text := _plain(kept.system)) else []
+    messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(kept.system)) else []
     times: list[float | None] = [None] * len(messages)
     usage: list[Mapping[str, int] | None] = [None] * len(messages)
     notes: dict[str, None] = {}
-    for wire, run in groupby(kept.said, key=lambda pair: pair[1].format):
+    for wire, run in groupby(kept.messages, key=lambda pair: pair[1].format):
         events = list(run)
-        natives, places, lost = _in_chat(wire, [event.native for _, event in events])
+        natives, places, lost = _convert_to_chat(wire, [event.native for _, event in events])
         notes |= dict.fromkeys(lost)
         messages += natives
         times += [events[place][0] for place in places]
-        usage += [_billed(events[place][1], native) for place, native in zip(places, natives, strict=True)]
+        usage += [_billed_usage(events[place][1], native) for place, native in zip(places, natives, strict=True)]
     own = read_recording({"id": session, "messages": messages})
-    beside = counter_for(MODEL).count(written([*map(dict, kept.tools)])) if kept.tools else 0
+    beside = counter_for(LAB_MODEL).count(dump_json([*map(dict, kept.tools)])) if kept.tools else 0
     return replace(
         own,
         times=[theirs if mine is None else mine for mine, theirs in zip(own.times, times, strict=True)],
         usage=[theirs if mine is None else mine for mine, theirs in zip(own.usage, usage, strict=True)],
-        static=beside if kept.is_told else None,
-        is_claude=not kept.is_told or kept.counter == counter_for("claude").name,
+        static=beside if kept.has_request_extras else None,
+        is_claude=not kept.has_request_extras or kept.counter == counter_for("claude").name,
         notes=tuple(notes),
     )
 
 
-def _plain(system: str) -> str:
+def _plain_system(system: str) -> str:
     """Return system text that was recorded as a provider writes it: as it is, or as blocks in JSON."""
     try:
         return plain_system_text(json.loads(system)) if system.startswith(("[", "{")) else system
@@ -216,15 +216,17 @@ def _plain(system: str) -> str:
         return system
 
 
-def _in_chat(wire: str, natives: Sequence[Mapping[str, object]]) -> tuple[list[Json], Sequence[int], Sequence[str]]:
+def _convert_to_chat(
+    format_name: str, natives: Sequence[Mapping[str, object]]
+) -> tuple[list[JsonMessage], Sequence[int], Sequence[str]]:
     """Return messages in OpenAI's chat format, where each stood, and what could not be carried over."""
-    if wire == FORMAT:
+    if format_name == LAB_FORMAT:
         return [dict(native) for native in natives], range(len(natives)), ()
-    carried = carried_over(natives, source=wire)
-    return [dict(native) for native in carried.messages], carried.places, carried.notes
+    carried = as_chat_messages(natives, source=format_name)
+    return [dict(native) for native in carried.messages], carried.source_indices, carried.notes
 
 
-def _billed(event: log.MessageAppended, native: Json) -> dict[str, int] | None:
+def _billed_usage(event: log.MessageAppended, native: JsonMessage) -> dict[str, int] | None:
     usage = event.usage
     if usage is None or native["role"] != "assistant":
         return None

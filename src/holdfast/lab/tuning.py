@@ -13,26 +13,30 @@ from typing import cast
 
 from holdfast.core.planning.cost import Prices
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.policy_file import changed_policy
-from holdfast.core.planning.rules.deep import FoldDeep
+from holdfast.core.planning.policy_file import with_policy_changes
+from holdfast.core.planning.rules.deep import DefaultCompaction
 from holdfast.errors import SettingsError
 from holdfast.lab.recordings import Recording
-from holdfast.lab.running import Entry, Job, Row
-from holdfast.lab.tables import VS, Table, pooled
+from holdfast.lab.running import JsonRow, PolicyResult, ReplayJob
+from holdfast.lab.tables import RATIO_SUFFIX, ReportTable, pool_results
 
-THRESHOLD = "threshold"
+COST_BASELINE = "threshold"
 """The baseline that costs are held against."""
-MOST_VERSIONS = 64
-FACTORS = (0.5, 1.0, 2.0)
+MAX_VERSIONS = 64
+VARIATION_FACTORS = (0.5, 1.0, 2.0)
 """What a number is tried at, where nobody says: of a share above a half, the rest to the whole is."""
-DEEP, WITH_SUMMARY, WITHOUT = ("tail_share", "summary_share"), "soft_share", "min_reuse"
+DEFAULT_VARIED_SETTINGS, SUMMARY_SETTING, NO_SUMMARY_SETTING = (
+    ("tail_share", "summary_share"),
+    "soft_share",
+    "min_reuse",
+)
 """What of the default's rule is varied where nobody says: what stays, and when it folds, with a summariser or not."""
-MOST_SETTINGS = 3
+MAX_VARIED_SETTINGS = 3
 """Of any other rule the first so many numbers are."""
-KEPT = ("M1.far", "M2.questions")
+KEPT_FIGURES = ("M1.far", "M2.questions")
 """What is kept is the mean of those of these that were measured; where none was, the share of the user's messages."""
-SHOWN = {"M1.far": "FAR", "M1.far_recall": "+RECALL", "M2.questions": "ASKED", "M5.hit_share": "HIT"}
-LEGEND = (
+SHOWN_FIGURES = {"M1.far": "FAR", "M1.far_recall": "+RECALL", "M2.questions": "ASKED", "M5.hit_share": "HIT"}
+TUNING_LEGEND = (
     "*           no other version here costs less and keeps as much, or keeps more and costs no more",
     "▸           the policy as it is",
     "×THRESHOLD  cost as a multiple of threshold compaction's on the same recordings, at the prices of {} (M6)",
@@ -41,12 +45,12 @@ LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class PolicyVersion:
     """A policy with other numbers."""
 
     settings: Mapping[str, object]
     policy: Policy
-    is_today: bool = False
+    is_current: bool = False
 
     @property
     def name(self) -> str:
@@ -55,10 +59,10 @@ class Version:
 
 
 @dataclass(slots=True)
-class Trade:
+class Tradeoff:
     """What a version costs and keeps."""
 
-    version: Version
+    version: PolicyVersion
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """Over all recordings."""
     cost: float | None = None
@@ -68,7 +72,7 @@ class Trade:
     """Whether none is better."""
 
 
-def variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False) -> dict[str, list[object]]:
+def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False) -> dict[str, list[object]]:
     """Return the values to try settings at, from such as `fold.tail_share=0.05,0.1`; ours where none is said."""
     wanted: dict[str, list[object]] = {}
     for one in text:
@@ -80,17 +84,19 @@ def variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False
         if not listed:
             raise SettingsError("--vary", f"{one!r} says no values; write such as fold.tail_share=0.05,0.1")
         wanted[name.strip()] = listed
-    return wanted or _few(policy, WITH_SUMMARY if has_summary else WITHOUT)
+    return wanted or _default_variations(policy, SUMMARY_SETTING if has_summary else NO_SUMMARY_SETTING)
 
 
-def _few(policy: Policy, line: str) -> dict[str, list[object]]:
+def _default_variations(policy: Policy, setting: str) -> dict[str, list[object]]:
     """Return values around what the numbers of a fold's rule are."""
     rule = policy.fold
     numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
     if rule is None or not numbers:
         raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
-    names = (*DEEP, line) if isinstance(rule, FoldDeep) else numbers[:MOST_SETTINGS]
-    return {f"fold.{name}": [_scaled(getattr(rule, name), factor) for factor in FACTORS] for name in names}
+    names = (
+        (*DEFAULT_VARIED_SETTINGS, setting) if isinstance(rule, DefaultCompaction) else numbers[:MAX_VARIED_SETTINGS]
+    )
+    return {f"fold.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names}
 
 
 def _is_number(value: object) -> bool:
@@ -104,46 +110,46 @@ def _scaled(value: float, factor: float) -> float:
     return round(1 - (1 - value) / factor if is_near_whole else value * factor, 6)
 
 
-def versions_of(policy: Policy, wanted: Mapping[str, Sequence[object]]) -> tuple[list[Version], str]:
+def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tuple[list[PolicyVersion], str]:
     """Return a policy as it is and with every combination of values, and why some cannot work; raises if none can."""
-    today = {name: _current(policy, name) for name in wanted}
+    today = {name: _current_value(policy, name) for name in varied}
     total = 1
-    for values in wanted.values():
+    for values in varied.values():
         total *= len(values)
-    if total > MOST_VERSIONS:
+    if total > MAX_VERSIONS:
         raise SettingsError(
-            "--vary", f"{total:,} combinations are more than {MOST_VERSIONS}; vary fewer settings or values"
+            "--vary", f"{total:,} combinations are more than {MAX_VERSIONS}; vary fewer settings or values"
         )
-    found, refused = [Version(today, policy, is_today=True)], list[str]()
-    for values in product(*wanted.values()):
-        settings = dict(zip(wanted, values, strict=True))
+    found, refused = [PolicyVersion(today, policy, is_current=True)], list[str]()
+    for values in product(*varied.values()):
+        settings = dict(zip(varied, values, strict=True))
         try:
-            changed = changed_policy(policy, _table(settings))
+            changed = with_policy_changes(policy, _nested_table(settings))
         except SettingsError as error:
             refused.append(str(error))
             continue
         if settings != today:
-            found.append(Version(settings, changed))
+            found.append(PolicyVersion(settings, changed))
     if len(refused) == total:
         raise SettingsError("--vary", refused[0])
     left_out = f"{len(refused)} of {total} combinations cannot work and were left out: {refused[0]}" if refused else ""
     return found, left_out
 
 
-def _current(policy: Policy, name: str) -> object:
+def _current_value(policy: Policy, name: str) -> object:
     """Return what a setting is, None for one of a rule that is not there; raises `SettingsError` for an unknown one."""
     place: object = policy
     for step in name.split("."):
         if place is not None and not hasattr(place, step):
             try:
-                changed_policy(policy, _table({name: 0}))
+                with_policy_changes(policy, _nested_table({name: 0}))
             except SettingsError as error:
                 raise SettingsError("--vary", str(error)) from error
         place = getattr(place, step, None)
     return place
 
 
-def _table(settings: Mapping[str, object]) -> dict[str, object]:
+def _nested_table(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings by their dotted names as the table that a policy file would have."""
     table: dict[str, object] = {}
     for name, value in settings.items():
@@ -154,22 +160,22 @@ def _table(settings: Mapping[str, object]) -> dict[str, object]:
     return table
 
 
-def tuning_jobs(
+def make_tuning_jobs(
     recordings: Sequence[Recording],
-    versions: Sequence[Version],
+    versions: Sequence[PolicyVersion],
     budget: int,
     prices: Prices,
     *,
     has_summary: bool,
     static: int,
     seconds: float,
-) -> list[Job]:
+) -> list[ReplayJob]:
     """Return all that is to be played: threshold compaction once, and each version."""
-    jobs: list[Job] = []
+    jobs: list[ReplayJob] = []
     for recording in recordings:
         beside = static if recording.static is None else recording.static
-        first = Job(
-            recording=recording, policy=THRESHOLD, budget=budget, static=beside, prices=(prices,), seconds=seconds
+        first = ReplayJob(
+            recording=recording, policy=COST_BASELINE, budget=budget, static=beside, prices=(prices,), seconds=seconds
         )
         jobs.append(first)
         for one in versions:
@@ -178,10 +184,12 @@ def tuning_jobs(
     return jobs
 
 
-def trades_of(versions: Sequence[Version], entries: Sequence[Entry], prices: Prices) -> list[Trade]:
+def measure_tradeoffs(
+    versions: Sequence[PolicyVersion], results: Sequence[PolicyResult], prices: Prices
+) -> list[Tradeoff]:
     """Return what each version costs and keeps over all recordings, the cheapest first."""
-    together = {entry.policy: entry for entry in entries} | {entry.policy: entry for entry in pooled(entries)}
-    trades = [_trade(version, together[version.name], prices) for version in versions]
+    together = {entry.policy: entry for entry in results} | {entry.policy: entry for entry in pool_results(results)}
+    trades = [_measure_tradeoff(version, together[version.name], prices) for version in versions]
     whole = [(one, one.cost, one.kept) for one in trades if one.cost is not None and one.kept is not None]
     for one, cost, kept in whole:
         one.is_pareto = not any(
@@ -189,19 +197,19 @@ def trades_of(versions: Sequence[Version], entries: Sequence[Entry], prices: Pri
             for _, other_cost, other_kept in whole
         )
     return sorted(
-        trades, key=lambda one: (one.cost is None, one.cost or 0.0, -(one.kept or 0.0), not one.version.is_today)
+        trades, key=lambda one: (one.cost is None, one.cost or 0.0, -(one.kept or 0.0), not one.version.is_current)
     )
 
 
-def _trade(version: Version, entry: Entry, prices: Prices) -> Trade:
-    if entry.missing or not entry.figures:
-        return Trade(version, entry.figures, is_partial=True)
-    shares = [entry.figures[name] for name in KEPT if name in entry.figures]
-    kept = mean(shares) if shares else entry.figures.get("M13.users")
-    return Trade(version, entry.figures, entry.figures.get(f"M6.{prices.name}{VS}"), kept)
+def _measure_tradeoff(version: PolicyVersion, result: PolicyResult, prices: Prices) -> Tradeoff:
+    if result.missing_replays or not result.figures:
+        return Tradeoff(version, result.figures, is_partial=True)
+    shares = [result.figures[name] for name in KEPT_FIGURES if name in result.figures]
+    kept = mean(shares) if shares else result.figures.get("M13.users")
+    return Tradeoff(version, result.figures, result.figures.get(f"M6.{prices.name}{RATIO_SUFFIX}"), kept)
 
 
-def trade_rows(trades: Sequence[Trade], budget: int) -> list[Row]:
+def tradeoff_rows(tradeoffs: Sequence[Tradeoff], budget: int) -> list[JsonRow]:
     """Return an object for each version."""
     return [
         {
@@ -210,25 +218,25 @@ def trade_rows(trades: Sequence[Trade], budget: int) -> list[Row]:
             "cost": one.cost,
             "kept": one.kept,
             "is_pareto": one.is_pareto,
-            "is_today": one.version.is_today,
+            "is_today": one.version.is_current,
             **one.figures,
             **({"is_partial": True} if one.is_partial else {}),
         }
-        for one in trades
+        for one in tradeoffs
     ]
 
 
-def trade_table(trades: Sequence[Trade], prices: Prices) -> Table:
+def tradeoff_table(tradeoffs: Sequence[Tradeoff], prices: Prices) -> ReportTable:
     """Return the table that people read, the cheapest first."""
-    names = list(trades[0].version.settings) if trades else []
-    shown = [name for name in SHOWN if any(name in one.figures for one in trades)]
+    names = list(tradeoffs[0].version.settings) if tradeoffs else []
+    shown = [name for name in SHOWN_FIGURES if any(name in one.figures for one in tradeoffs)]
     lines = [
-        [f"{'*' if one.is_pareto else ' '}{'▸' if one.version.is_today else ' '}{'…' if one.is_partial else ''}"]
+        [f"{'*' if one.is_pareto else ' '}{'▸' if one.version.is_current else ' '}{'…' if one.is_partial else ''}"]
         + [str(one.version.settings[name]) for name in names]
         + ["" if one.cost is None else f"{one.cost:.3f}", "" if one.kept is None else f"{one.kept:.3f}"]
         + [f"{one.figures[name]:.3f}" if name in one.figures else "" for name in shown]
-        for one in trades
+        for one in tradeoffs
     ]
-    heading = ["", *names, "×THRESHOLD", "KEPT", *(SHOWN[name] for name in shown)]
-    legend = [line.format(prices.name) for line in LEGEND]
-    return Table(heading, lines, legend, [one.version.is_today for one in trades], texts=(0,))
+    heading = ["", *names, "×THRESHOLD", "KEPT", *(SHOWN_FIGURES[name] for name in shown)]
+    legend = [line.format(prices.name) for line in TUNING_LEGEND]
+    return ReportTable(heading, lines, legend, [one.version.is_current for one in tradeoffs], text_columns=(0,))

@@ -11,13 +11,13 @@ from typing import Protocol, runtime_checkable
 
 from holdfast.core.history.events import MAIN, Usage
 
-COMPACTION = "conversation-compaction"
+COMPACTION_INTERACTION = "conversation-compaction"
 """What a call for a summary is called, so that it can be told from a person's turn."""
 INTERACTION_HEADER = "X-Interaction-Type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefix:
+class CachedPrefix:
     """The conversation's own last request: asked right behind it, the provider's prompt cache pays for most."""
 
     format: str
@@ -32,7 +32,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class SummaryPrompt:
     """What to write, and how."""
 
     system: str
@@ -40,13 +40,13 @@ class Ask:
     text: str
     """The data and the request, one user message."""
     max_output_tokens: int
-    interaction: str = COMPACTION
-    prefix: Prefix | None = None
-    """Used by writers that can, ignored by the others; see `reuses_prefix`."""
+    interaction: str = COMPACTION_INTERACTION
+    prefix: CachedPrefix | None = None
+    """Used by writers that can, ignored by the others; see `supports_prefix`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ModelReply:
     """What was written. An empty text is an answer too: who asked judges it."""
 
     text: str
@@ -58,7 +58,7 @@ class Answer:
     """What the provider calls it, where it says so: by that it can be asked about."""
 
 
-class Writer(Protocol):
+class Summarizer(Protocol):
     """Whoever writes."""
 
     @property
@@ -71,13 +71,13 @@ class Writer(Protocol):
         """The largest input in tokens, where it is known; the answer may count against it too."""
         ...
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return what the model wrote, or raise a `ModelError`; asks once."""
         ...
 
 
 @runtime_checkable
-class Closes(Protocol):
+class Closable(Protocol):
     """A writer that holds something open, such as a server of its own."""
 
     async def close(self) -> None:
@@ -85,7 +85,7 @@ class Closes(Protocol):
         ...
 
 
-def reuses_prefix(writer: Writer, format: str) -> bool:  # noqa: A002 - the word users say
+def supports_prefix(summarizer: Summarizer, format: str) -> bool:  # noqa: A002 - the word users say
     """Return whether a writer can ask behind a request of that format, so that the data need not go out again."""
-    formats: object = getattr(writer, "prefix_formats", ())
+    formats: object = getattr(summarizer, "prefix_formats", ())
     return isinstance(formats, frozenset | tuple) and format in formats

@@ -1,23 +1,23 @@
 """A writer by its name."""
 
 from holdfast.errors import SettingsError
-from holdfast.models.base import Writer
-from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.models.base import Summarizer
+from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
 
-def writer_for(model: str) -> Writer:
+def open_summarizer(model: str) -> Summarizer:
     """Return who writes: `embedded`, an endpoint's model as `http://…/v1#name`, or any name that pydantic-ai knows."""
     if model == EMBEDDED:
-        from holdfast.models.embedded.server import EmbeddedWriter  # noqa: PLC0415 - an extra that few need
+        from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an extra that few need
 
-        return EmbeddedWriter()
+        return EmbeddedSummarizer()
     if model.startswith(("http://", "https://")):
-        from holdfast.models.openai_compatible import ChatWriter  # noqa: PLC0415 - as above
+        from holdfast.models.openai_compatible import ChatSummarizer  # noqa: PLC0415 - as above
 
         url, _, name = model.partition("#")
         if not name:
             raise SettingsError("model", f"{model!r} does not say which model: append its name as #name")
-        return ChatWriter(url, name)
-    from holdfast.models.pydantic_ai import AgentWriter  # noqa: PLC0415 - as above
+        return ChatSummarizer(url, name)
+    from holdfast.models.pydantic_ai import PydanticAiSummarizer  # noqa: PLC0415 - as above
 
-    return AgentWriter(model)
+    return PydanticAiSummarizer(model)

@@ -11,30 +11,30 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from holdfast.core.conversation.json_values import written
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.models.base import INTERACTION_HEADER, Answer, Ask, Prefix
-from holdfast.models.refusals import refused, retry_after_of, translated
-from holdfast.models.streaming import OK, Reply, events_of
-from holdfast.redaction import REDACTED
+from holdfast.models.base import INTERACTION_HEADER, CachedPrefix, ModelReply, SummaryPrompt
+from holdfast.models.refusals import as_model_error, error_from_response, retry_after_seconds
+from holdfast.models.streaming import HTTP_OK, StreamedReply, server_sent_events
+from holdfast.redaction import REDACTED_MARK
 from holdfast.wire.reading import is_list, is_mapping
 
 if TYPE_CHECKING:
     import httpx
 
 OutputField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
-CHAT = "openai-chat"
-CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 120.0
-MIN_CHARS, CHARS_PER_TOKEN = 65_536, 32
+CHAT_FORMAT = "openai-chat"
+HTTP_CONNECT_SECONDS = 10.0
+MAX_SILENCE_SECONDS = 120.0
+MIN_STREAM_CHARS, STREAM_CHARS_PER_TOKEN = 65_536, 32
 """A model that writes more than this for each token it was allowed ignores the limit."""
-MAX_REFUSAL_BYTES = 65_536
+MAX_ERROR_BODY_BYTES = 65_536
 
 
-class ChatWriter:
+class ChatSummarizer:
     """Asks one model of one endpoint."""
 
-    prefix_formats = frozenset({CHAT})
+    prefix_formats = frozenset({CHAT_FORMAT})
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ChatWriter:
         output_field: OutputField = "max_tokens",
         options: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
-        idle_seconds: float = IDLE_SECONDS,
+        idle_seconds: float = MAX_SILENCE_SECONDS,
     ) -> None:
         """`base_url` ends before `/chat/completions`; `options` go into the request as they are.
 
@@ -61,7 +61,7 @@ class ChatWriter:
             raise SettingsError("model", f"{model} needs an HTTP client: pip install '.[http]' in Holdfast's folder")
         self.base_url = base_url.rstrip("/")
         self._model = model
-        self._key = _checked_key(api_key)
+        self._key = _check_key(api_key)
         self._window = window
         self._output_field: OutputField = output_field
         self._options = dict(options or {})
@@ -84,17 +84,17 @@ class ChatWriter:
         """The largest input in tokens, as it was given."""
         return self._window
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return what the model wrote."""
-        reply = Reply(self._model, max(MIN_CHARS, ask.max_output_tokens * CHARS_PER_TOKEN))
+        reply = StreamedReply(self._model, max(MIN_STREAM_CHARS, prompt.max_output_tokens * STREAM_CHARS_PER_TOKEN))
         try:
             async with (
                 await self._client() as client,
                 client.stream(
                     "POST",
                     f"{self.base_url}/chat/completions",
-                    content=written(self._body(ask)).encode("utf-8", "replace"),
-                    headers=self._headers_for(ask),
+                    content=dump_json(self._body(prompt)).encode("utf-8", "replace"),
+                    headers=self._headers_for(prompt),
                 ) as response,
             ):
                 await self._receive(response, reply)
@@ -102,8 +102,8 @@ class ChatWriter:
             raise
         except Exception as error:
             if not reply.finish:
-                raise translated(self._model, error) from error
-        return reply.answer()
+                raise as_model_error(self._model, error) from error
+        return reply.to_reply()
 
     async def _client(self) -> "httpx.AsyncClient":
         """Return a client for one call: calls are minutes apart, and may come from different loops."""
@@ -111,51 +111,51 @@ class ChatWriter:
             self._tls = await asyncio.to_thread(_tls_for, self.base_url)
         import httpx  # noqa: PLC0415 - an extra; loaded in a thread by now
 
-        timeout = httpx.Timeout(self._idle_seconds, connect=CONNECT_SECONDS)
+        timeout = httpx.Timeout(self._idle_seconds, connect=HTTP_CONNECT_SECONDS)
         # A proxy that is set for the network cannot reach what listens on this machine alone.
         return httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=not self._is_loopback)
 
-    async def _receive(self, response: "httpx.Response", reply: Reply) -> None:
-        if response.status_code != OK:
-            body = self._without_key(await _beginning_of(response))
-            wait = retry_after_of(response.headers)
-            raise refused(self._model, body, status=response.status_code, retry_after=wait)
+    async def _receive(self, response: "httpx.Response", reply: StreamedReply) -> None:
+        if response.status_code != HTTP_OK:
+            body = self._without_key(await _read_error_body(response))
+            wait = retry_after_seconds(response.headers)
+            raise error_from_response(self._model, body, status=response.status_code, retry_after=wait)
         if "json" in response.headers.get("content-type", ""):
             # A server that does not stream, or an error under a status that says otherwise.
             await response.aread()
-            reply.take_payload(response.json())
+            reply.add_payload(response.json())
             reply.is_done = True
             return
-        async for event in events_of(response.aiter_bytes()):
-            reply.take(event)
+        async for event in server_sent_events(response.aiter_bytes()):
+            reply.add_event(event)
             if reply.is_done or reply.is_overlong:
                 return
 
-    def _headers_for(self, ask: Ask) -> dict[str, str]:
+    def _headers_for(self, prompt: SummaryPrompt) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
             "User-Agent": "holdfast",
-            INTERACTION_HEADER: ask.interaction,
+            INTERACTION_HEADER: prompt.interaction,
             **self._headers,
         }
         return headers | {"Authorization": f"Bearer {self._key}"} if self._key else headers
 
-    def _body(self, ask: Ask) -> dict[str, object]:
-        prefix = ask.prefix if ask.prefix and ask.prefix.format == CHAT else None
+    def _body(self, prompt: SummaryPrompt) -> dict[str, object]:
+        prefix = prompt.prefix if prompt.prefix and prompt.prefix.format == CHAT_FORMAT else None
         beside: dict[str, object] = {"tools": prefix.tools, "tool_choice": "none"} if prefix and prefix.tools else {}
         return {
             **self._options,
             "model": self._model,
-            "messages": _behind(prefix, ask) if prefix else _plain(ask),
+            "messages": _messages_after_prefix(prefix, prompt) if prefix else _standalone_messages(prompt),
             **beside,
-            self._output_field: ask.max_output_tokens,
+            self._output_field: prompt.max_output_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self._key, REDACTED) if self._key else text
+        return text.replace(self._key, REDACTED_MARK) if self._key else text
 
 
 def _tls_for(url: str) -> ssl.SSLContext:
@@ -165,21 +165,21 @@ def _tls_for(url: str) -> ssl.SSLContext:
     return httpx.create_ssl_context() if url.startswith("https://") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _plain(ask: Ask) -> list[Mapping[str, object]]:
-    how: list[Mapping[str, object]] = [{"role": "system", "content": ask.system}] if ask.system else []
-    return [*how, {"role": "user", "content": ask.text}]
+def _standalone_messages(prompt: SummaryPrompt) -> list[Mapping[str, object]]:
+    how: list[Mapping[str, object]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    return [*how, {"role": "user", "content": prompt.text}]
 
 
-def _behind(prefix: Prefix, ask: Ask) -> list[Mapping[str, object]]:
+def _messages_after_prefix(prefix: CachedPrefix, prompt: SummaryPrompt) -> list[Mapping[str, object]]:
     """Return the conversation's own request with the ask behind it.
 
     How to write goes there too: any other place would change what the provider has cached.
     """
-    asked = "\n\n".join(text for text in (ask.system, ask.text) if text)
-    return [*_system_of(prefix.system), *prefix.messages, {"role": "user", "content": asked}]
+    asked = "\n\n".join(text for text in (prompt.system, prompt.text) if text)
+    return [*_system_messages(prefix.system), *prefix.messages, {"role": "user", "content": asked}]
 
 
-def _system_of(system: object) -> list[Mapping[str, object]]:
+def _system_messages(system: object) -> list[Mapping[str, object]]:
     """Return system text that travelled outside the messages as the messages it became."""
     if is_mapping(system):
         return [system]
@@ -188,17 +188,17 @@ def _system_of(system: object) -> list[Mapping[str, object]]:
     return [{"role": "system", "content": system}] if system else []
 
 
-async def _beginning_of(response: "httpx.Response") -> str:
+async def _read_error_body(response: "httpx.Response") -> str:
     """Return as much of a refusal as anybody reads."""
     body = b""
     async for chunk in response.aiter_bytes():
         body += chunk
-        if len(body) > MAX_REFUSAL_BYTES:
+        if len(body) > MAX_ERROR_BODY_BYTES:
             break
-    return body[:MAX_REFUSAL_BYTES].decode("utf-8", "replace")
+    return body[:MAX_ERROR_BODY_BYTES].decode("utf-8", "replace")
 
 
-def _checked_key(key: str | None) -> str | None:
+def _check_key(key: str | None) -> str | None:
     key = key.strip() if key else None
     if key and not (key.isascii() and key.isprintable() and " " not in key):
         raise SettingsError("api_key", "has a character that no key can have")

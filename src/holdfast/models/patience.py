@@ -18,33 +18,33 @@ from holdfast.errors import (
     ModelUnreachableError,
     SettingsError,
 )
-from holdfast.models.base import Answer, Ask, Writer
-from holdfast.models.refusals import translated
+from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
+from holdfast.models.refusals import as_model_error
 
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
-Noticed: TypeAlias = Callable[[HoldfastError, float], None]
+RetryListener: TypeAlias = Callable[[HoldfastError, float], None]
 """Hears of each failure that is tried again, and of the seconds until then."""
 
-TIMEOUT_SECONDS = 120.0
-ATTEMPTS = 3
+REPLY_TIMEOUT_SECONDS = 120.0
+MAX_ATTEMPTS = 3
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0
-PARTING_ROUNDS = 20
+CANCEL_ROUNDS = 20
 """How often the loop goes round for a call that was told to stop: enough to close a connection, no time at all."""
-_LEFT_BEHIND: set[asyncio.Future[Answer]] = set()
+_ABANDONED_CALLS: set[asyncio.Future[ModelReply]] = set()
 """Calls that went on all the same; held, or the loop would forget them in the middle of what they do."""
 
 
-async def patiently(
-    writer: Writer,
-    ask: Ask,
+async def with_retries(
+    summarizer: Summarizer,
+    prompt: SummaryPrompt,
     *,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-    attempts: int = ATTEMPTS,
+    timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
+    attempts: int = MAX_ATTEMPTS,
     max_wait_seconds: float = MAX_WAIT_SECONDS,
     sleep: Sleep = asyncio.sleep,
-    noticed: Noticed | None = None,
-) -> Answer:
+    on_retry: RetryListener | None = None,
+) -> ModelReply:
     """Return a writer's answer, asking at most `attempts` times and waiting `timeout_seconds` for each.
 
     Raises the last `ModelError`. A provider that wants more patience than `max_wait_seconds` is not waited
@@ -58,19 +58,19 @@ async def patiently(
     while True:
         attempt += 1
         try:
-            return await _within(timeout_seconds, writer, ask, sleep)
+            return await _call_with_timeout(timeout_seconds, summarizer, prompt, sleep)
         except HoldfastError as error:
-            wait = wait_after(error, attempt, max_wait_seconds)
+            wait = retry_delay(error, attempt, max_wait_seconds)
             if wait is None or attempt == attempts:
                 raise
-            if noticed:
-                noticed(error, wait)
+            if on_retry:
+                on_retry(error, wait)
         await sleep(wait)
 
 
-def wait_after(error: HoldfastError, attempt: int, max_wait_seconds: float = MAX_WAIT_SECONDS) -> float | None:
+def retry_delay(error: HoldfastError, attempt: int, max_wait_seconds: float = MAX_WAIT_SECONDS) -> float | None:
     """Return how long to wait before the next attempt, or None where there is to be none."""
-    if isinstance(error, ModelRefusedError) and not error.is_passing:
+    if isinstance(error, ModelRefusedError) and not error.is_transient:
         return None
     if not isinstance(error, ModelBusyError | ModelUnreachableError | ModelRefusedError):
         return None
@@ -80,9 +80,9 @@ def wait_after(error: HoldfastError, attempt: int, max_wait_seconds: float = MAX
     return max(asked, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), max_wait_seconds))
 
 
-async def _within(seconds: float, writer: Writer, ask: Ask, sleep: Sleep) -> Answer:
+async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: SummaryPrompt, sleep: Sleep) -> ModelReply:
     """Return the answer, or raise when the time is up; the clock is the caller's, so no test waits for it."""
-    call = asyncio.ensure_future(writer.write(ask))
+    call = asyncio.ensure_future(summarizer.write(prompt))
     timer = asyncio.ensure_future(sleep(seconds))
     try:
         await asyncio.wait({call, timer}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,29 +93,29 @@ async def _within(seconds: float, writer: Writer, ask: Ask, sleep: Sleep) -> Ans
     except HoldfastError:
         raise
     except Exception as error:
-        raise translated(writer.name, error) from error
+        raise as_model_error(summarizer.name, error) from error
     finally:
         timer.cancel()
         await asyncio.wait({timer})
-        await _part_from(call)
+        await _cancel_call(call)
     if is_given_up:
-        raise ModelRefusedError(writer.name, "the call was given up from within", remedy="ask again later")
-    raise ModelUnreachableError(writer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")
+        raise ModelRefusedError(summarizer.name, "the call was given up from within", remedy="ask again later")
+    raise ModelUnreachableError(summarizer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")
 
 
-async def _part_from(call: asyncio.Future[Answer]) -> None:
+async def _cancel_call(call: asyncio.Future[ModelReply]) -> None:
     """Tell a call to stop and see it off; one that goes on is not waited for, and its late answer is dropped."""
     call.cancel()
-    _LEFT_BEHIND.add(call)
-    call.add_done_callback(_forget)
-    for _ in range(PARTING_ROUNDS):
+    _ABANDONED_CALLS.add(call)
+    call.add_done_callback(_discard_call)
+    for _ in range(CANCEL_ROUNDS):
         if call.done():
             return
         await asyncio.sleep(0)
 
 
-def _forget(call: asyncio.Future[Answer]) -> None:
-    _LEFT_BEHIND.discard(call)
+def _discard_call(call: asyncio.Future[ModelReply]) -> None:
+    _ABANDONED_CALLS.discard(call)
     if not call.cancelled():
         # Looked at, so that the loop does not report an error that nobody is there for.
         call.exception()

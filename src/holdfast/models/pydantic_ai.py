@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelRefusedError, SettingsError
-from holdfast.models.base import INTERACTION_HEADER, Answer, Ask, Prefix
-from holdfast.models.refusals import translated
+from holdfast.models.base import INTERACTION_HEADER, CachedPrefix, ModelReply, SummaryPrompt
+from holdfast.models.refusals import as_model_error
 
 if TYPE_CHECKING:
     from pydantic_ai import ModelMessage, ModelRequest, ModelResponse, ModelSettings
     from pydantic_ai.models import Model, ModelRequestParameters
 
-FORMAT = "pydantic-ai"
-CUT_OFF = "length"
-FORGETS_BY_CHOICE = frozenset({"anthropic", "bedrock"})
+PREFIX_FORMAT = "pydantic-ai"
+CUT_OFF_FINISH_REASON = "length"
+TOOL_CHOICE_BREAKS_CACHE = frozenset({"anthropic", "bedrock"})
 """Providers whose cached messages count for nothing as soon as tools may be chosen otherwise than before."""
-NO_ANSWER = {
+FAILED_FINISH_REASONS = {
     "content_filter": "the provider's content filter stopped the answer",
     "error": "the provider failed in mid-answer",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AgentRequest:
     """One request as an agent makes it."""
 
     model: "Model"
@@ -40,14 +40,14 @@ class Call:
     parameters: "ModelRequestParameters"
 
 
-Recaller: TypeAlias = Callable[[Prefix], Call | None]
+RequestLookup: TypeAlias = Callable[[CachedPrefix], AgentRequest | None]
 """Returns a request that was prepared as the agent's own call; None where it does not know how it was made."""
 
 
-class AgentWriter:
+class PydanticAiSummarizer:
     """Asks one model through pydantic-ai."""
 
-    conversation: Recaller | None = None
+    request_lookup: RequestLookup | None = None
     """Who knows how the conversation's own requests are made: then a summary can be asked for behind the last one."""
 
     def __init__(self, model: "str | Model", *, window: int | None = None) -> None:
@@ -58,7 +58,7 @@ class AgentWriter:
             raise SettingsError(
                 "model", f"{model} needs pydantic-ai: pip install '.[pydantic-ai]' in Holdfast's folder"
             )
-        self._given = model
+        self._model_or_name = model
         self._model: Model | None = None if isinstance(model, str) else model
         self._name = model if isinstance(model, str) else model.model_id
         self._window = window
@@ -75,67 +75,67 @@ class AgentWriter:
     @property
     def window(self) -> int | None:
         """The largest input in tokens; None for a mere name, which the table of models knows better."""
-        if self._window is not None or isinstance(self._given, str):
+        if self._window is not None or isinstance(self._model_or_name, str):
             return self._window
-        return self._given.context_window
+        return self._model_or_name.context_window
 
     @property
     def prefix_formats(self) -> frozenset[str]:
         """The formats in which it can be asked behind a conversation."""
-        return frozenset({FORMAT} if self.conversation else ())
+        return frozenset({PREFIX_FORMAT} if self.request_lookup else ())
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return what the model wrote."""
         try:
-            call = self._behind(ask) or await self._apart(ask)
+            call = self._request_after_prefix(prompt) or await self._standalone_request(prompt)
             from pydantic_ai.direct import model_request  # noqa: PLC0415 - an extra, and a second to load
 
             response = await model_request(
                 call.model,
                 call.messages,
-                model_settings=_settings(call, ask),
+                model_settings=_settings(call, prompt),
                 model_request_parameters=call.parameters,
             )
         except HoldfastError:
             raise
         except Exception as error:
-            raise translated(self._name, error) from error
-        return self._answer(response)
+            raise as_model_error(self._name, error) from error
+        return self._to_reply(response)
 
-    async def _apart(self, ask: Ask) -> Call:
+    async def _standalone_request(self, prompt: SummaryPrompt) -> AgentRequest:
         """Return the call with nothing but what is asked."""
-        model = self._model = self._model or await asyncio.to_thread(_loaded, self._name)
+        model = self._model = self._model or await asyncio.to_thread(_load_model, self._name)
         from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415 - as above
 
-        request = replace(_request(ask, ask.text), instructions=ask.system or None)
-        return Call(model, [request], {}, ModelRequestParameters())
+        request = replace(_request(prompt, prompt.text), instructions=prompt.system or None)
+        return AgentRequest(model, [request], {}, ModelRequestParameters())
 
-    def _behind(self, ask: Ask) -> Call | None:
+    def _request_after_prefix(self, prompt: SummaryPrompt) -> AgentRequest | None:
         """Return the conversation's own last call with the question behind it; no loop runs, so no tool can."""
-        if ask.prefix is None or ask.prefix.format != FORMAT or self.conversation is None:
+        if prompt.prefix is None or prompt.prefix.format != PREFIX_FORMAT or self.request_lookup is None:
             return None
-        call = self.conversation(ask.prefix)
+        call = self.request_lookup(prompt.prefix)
         if call is None:
             raise ModelRefusedError(self._name, "it is not known how the conversation's last request was made")
         settings: ModelSettings = {**call.settings}
-        if call.parameters.function_tools and call.model.system not in FORGETS_BY_CHOICE:
+        if call.parameters.function_tools and call.model.system not in TOOL_CHOICE_BREAKS_CACHE:
             settings["tool_choice"] = "none"
-        asked = [*call.messages, _request(ask, f"{ask.system}\n\n{ask.text}")]
+        asked = [*call.messages, _request(prompt, f"{prompt.system}\n\n{prompt.text}")]
         return replace(call, messages=call.model.prepare_messages(asked, call.parameters), settings=settings)
 
-    def _answer(self, response: "ModelResponse") -> Answer:
-        if problem := NO_ANSWER.get(response.finish_reason or ""):
+    def _to_reply(self, response: "ModelResponse") -> ModelReply:
+        if problem := FAILED_FINISH_REASONS.get(response.finish_reason or ""):
             raise ModelRefusedError(self._name, problem)
-        return Answer(
+        return ModelReply(
             text=response.text or "",
             model=response.model_name or self._name,
-            usage=usage_of(response),
-            is_cut_off=response.finish_reason == CUT_OFF,
+            usage=usage_from_response(response),
+            is_cut_off=response.finish_reason == CUT_OFF_FINISH_REASON,
             request_id=response.provider_response_id,
         )
 
 
-def usage_of(response: "ModelResponse") -> Usage:
+def usage_from_response(response: "ModelResponse") -> Usage:
     """Return what a response was billed."""
     usage = response.usage
     return Usage(
@@ -147,24 +147,24 @@ def usage_of(response: "ModelResponse") -> Usage:
     )
 
 
-def _loaded(name: str) -> "Model":
+def _load_model(name: str) -> "Model":
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - an extra, and a second to load
 
     return infer_model(name)
 
 
-def _request(ask: Ask, text: str) -> "ModelRequest":
+def _request(prompt: SummaryPrompt, text: str) -> "ModelRequest":
     from pydantic_ai import ModelRequest, UserPromptPart  # noqa: PLC0415 - as above
 
-    return ModelRequest(parts=[UserPromptPart(text)], metadata={"interaction_type": ask.interaction})
+    return ModelRequest(parts=[UserPromptPart(text)], metadata={"interaction_type": prompt.interaction})
 
 
-def _settings(call: Call, ask: Ask) -> "ModelSettings":
+def _settings(call: AgentRequest, prompt: SummaryPrompt) -> "ModelSettings":
     """Return the settings of a call: those that a model does not support would make it warn."""
-    settings: ModelSettings = {**call.settings, "max_tokens": ask.max_output_tokens}
+    settings: ModelSettings = {**call.settings, "max_tokens": prompt.max_output_tokens}
     if "max_retries" not in call.model.unsupported_settings:
         # Patience is ours: a client that asks again by itself would make bounds and timeouts untrue.
         settings["max_retries"] = 0
     if "extra_headers" not in call.model.unsupported_settings:
-        settings["extra_headers"] = {**call.settings.get("extra_headers", {}), INTERACTION_HEADER: ask.interaction}
+        settings["extra_headers"] = {**call.settings.get("extra_headers", {}), INTERACTION_HEADER: prompt.interaction}
     return settings

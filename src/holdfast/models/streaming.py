@@ -11,29 +11,29 @@ from dataclasses import dataclass, field
 
 from holdfast.core.history.events import Usage
 from holdfast.errors import ModelRefusedError, ModelUnreachableError
-from holdfast.models.base import Answer
-from holdfast.models.refusals import refused
+from holdfast.models.base import ModelReply
+from holdfast.models.refusals import error_from_response
 from holdfast.wire.overflow import classify
 from holdfast.wire.reading import is_list, is_mapping
 
-DONE = "[DONE]"
-ERROR = "error"
-CUT_OFF = {"length", "max_tokens"}
-FILTERED = "content_filter"
+STREAM_DONE = "[DONE]"
+ERROR_EVENT = "error"
+CUT_OFF_FINISH_REASONS = {"length", "max_tokens"}
+CONTENT_FILTERED = "content_filter"
 MAX_EVENT_BYTES = 8_000_000
 """Nobody sends as much in one event; without a bound a broken server fills the memory."""
-OK = 200
+HTTP_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """One event of a stream."""
 
     kind: str
     text: str
 
 
-async def events_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
+async def server_sent_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
     """Yield the events of a stream; one that is not closed by a blank line when the stream ends counts too."""
     kind, lines = "", list[str]()
     async for line in _lines(chunks):
@@ -43,13 +43,13 @@ async def events_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
             lines.append(value)
         elif name == "event":
             kind = value
-        elif name == ERROR:
-            yield Event(ERROR, value)
+        elif name == ERROR_EVENT:
+            yield ServerSentEvent(ERROR_EVENT, value)
         elif not line and lines:
-            yield Event(kind, "\n".join(lines))
+            yield ServerSentEvent(kind, "\n".join(lines))
             kind, lines = "", []
     if lines:
-        yield Event(kind, "\n".join(lines))
+        yield ServerSentEvent(kind, "\n".join(lines))
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -65,10 +65,10 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 @dataclass(slots=True)
-class Reply:
+class StreamedReply:
     """An answer as it arrives."""
 
-    asked: str
+    requested_model: str
     """The name of the model that was asked."""
     max_chars: int
     texts: list[str] = field(default_factory=list[str])
@@ -85,55 +85,57 @@ class Reply:
         """Whether the model writes on and on, whatever it was told."""
         return self.chars > self.max_chars
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: ServerSentEvent) -> None:
         """Take in an event, or raise what it tells of."""
-        if event.text.strip() == DONE:
+        if event.text.strip() == STREAM_DONE:
             self.is_done = True
             return
         try:
             payload: object = json.loads(event.text)
         except (ValueError, RecursionError):
-            if event.kind == ERROR:
-                raise refused(self.asked, {"error": {"message": event.text}}, status=OK) from None
+            if event.kind == ERROR_EVENT:
+                raise error_from_response(
+                    self.requested_model, {"error": {"message": event.text}}, status=HTTP_OK
+                ) from None
             raise ModelUnreachableError(
-                self.asked, f"the stream was cut inside an event: {event.text[:80]!r}"
+                self.requested_model, f"the stream was cut inside an event: {event.text[:80]!r}"
             ) from None
-        if event.kind == ERROR and not (is_mapping(payload) and "error" in payload):
+        if event.kind == ERROR_EVENT and not (is_mapping(payload) and "error" in payload):
             payload = {"error": payload}
-        self.take_payload(payload)
+        self.add_payload(payload)
 
-    def take_payload(self, payload: object) -> None:
+    def add_payload(self, payload: object) -> None:
         """Take in a piece of the answer, or the whole of it from a server that does not stream."""
-        if not is_mapping(payload) or classify(payload, status=OK):
-            raise refused(self.asked, payload, status=OK)
+        if not is_mapping(payload) or classify(payload, status=HTTP_OK):
+            raise error_from_response(self.requested_model, payload, status=HTTP_OK)
         self.model = str(payload.get("model") or self.model)
         self.request_id = str(payload.get("id") or "") or self.request_id
-        self.usage = usage_of(payload.get("usage")) or self.usage
+        self.usage = usage_from_chat(payload.get("usage")) or self.usage
         choices = payload.get("choices")
         first: object = choices[0] if is_list(choices) and choices else None
         if is_mapping(first):
-            self._take_choice(first)
+            self._add_choice(first)
 
-    def answer(self) -> Answer:
+    def to_reply(self) -> ModelReply:
         """Return the whole answer, or raise where it is not whole."""
         if not self.has_begun:
             raise ModelRefusedError(
-                self.asked,
+                self.requested_model,
                 "the stream ended without an event",
-                status=OK,
+                status=HTTP_OK,
                 remedy="send less, as some servers answer so when a request is too long, or choose another model",
             )
         if not (self.finish or self.is_done or self.is_overlong):
-            raise ModelUnreachableError(self.asked, f"the stream was cut after {self.chars:,} characters")
-        return Answer(
+            raise ModelUnreachableError(self.requested_model, f"the stream was cut after {self.chars:,} characters")
+        return ModelReply(
             text="".join(self.texts),
-            model=self.model or self.asked,
+            model=self.model or self.requested_model,
             usage=self.usage,
-            is_cut_off=self.finish in CUT_OFF or self.is_overlong,
+            is_cut_off=self.finish in CUT_OFF_FINISH_REASONS or self.is_overlong,
             request_id=self.request_id,
         )
 
-    def _take_choice(self, choice: Mapping[str, object]) -> None:
+    def _add_choice(self, choice: Mapping[str, object]) -> None:
         self.has_begun = True
         piece: object = choice.get("delta") or choice.get("message")
         if is_mapping(piece):
@@ -141,14 +143,18 @@ class Reply:
             self.texts.append(text)
             self.chars += len(text)
             if declined := piece.get("refusal"):
-                raise ModelRefusedError(self.asked, f"the model declined: {str(declined)[:200]}", status=OK)
+                raise ModelRefusedError(
+                    self.requested_model, f"the model declined: {str(declined)[:200]}", status=HTTP_OK
+                )
         finish = choice.get("finish_reason")
-        if finish == FILTERED:
-            raise ModelRefusedError(self.asked, "the provider's content filter stopped the answer", status=OK)
+        if finish == CONTENT_FILTERED:
+            raise ModelRefusedError(
+                self.requested_model, "the provider's content filter stopped the answer", status=HTTP_OK
+            )
         self.finish = str(finish) if finish else self.finish
 
 
-def usage_of(value: object) -> Usage | None:
+def usage_from_chat(value: object) -> Usage | None:
     """Return what was billed; providers count what they read from the cache into the prompt, we apart."""
     if not is_mapping(value):
         return None

@@ -6,18 +6,18 @@ from typing import cast
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
-from holdfast.core.history.records import SCHEMA, from_record, to_record
+from holdfast.core.history.records import RECORD_SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError
-from holdfast.stores.base import Record, Store
+from holdfast.stores.base import JsonRecord, Store
 from holdfast.wire.formats import FORMATS, format_named
 
 MIN_BLOB_BYTES = 16_384
 """A message larger than this is kept apart."""
-LOST = "[this message could not be read]"
+LOST_MESSAGE_TEXT = "[this message could not be read]"
 """What stands in the place of a message whose content is gone."""
 
 
-async def packed_record(store: Store, record: Record, blobs: list[str]) -> Record:
+async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
     """Return a record as it is kept: a large message becomes a blob, whose hash is added to `blobs`."""
     data = record.get("data")
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
@@ -31,9 +31,9 @@ async def packed_record(store: Store, record: Record, blobs: list[str]) -> Recor
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
 
 
-async def whole_record(store: Store, record: Record) -> Record:
+async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
     """Return a record with the message inside that is kept apart."""
-    digest = blob_of(record)
+    digest = blob_digest(record)
     if digest is None:
         return record
     content = await store.get_blob(digest)
@@ -45,7 +45,7 @@ async def whole_record(store: Store, record: Record) -> Record:
     return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
 
 
-def blob_of(record: Record) -> str | None:
+def blob_digest(record: JsonRecord) -> str | None:
     """Return the hash of the message that a record keeps apart."""
     data = record.get("data")
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "blob" not in data:
@@ -53,9 +53,9 @@ def blob_of(record: Record) -> str | None:
     return str(cast("dict[str, object]", data)["blob"])
 
 
-def said_in(record: Record) -> tuple[str, Mapping[str, object]]:
+def message_in_record(record: JsonRecord) -> tuple[str, Mapping[str, object]]:
     """Return the format and the message of a record that tells of one."""
-    event = from_record(record) if record.get("schema") != SCHEMA else None
+    event = from_record(record) if record.get("schema") != RECORD_SCHEMA else None
     data = event or record.get("data")
     if isinstance(event, log.MessageAppended):
         return event.format, event.native
@@ -67,19 +67,19 @@ def said_in(record: Record) -> tuple[str, Mapping[str, object]]:
     raise MalformedInputError("record", "tells of no message")
 
 
-def lost_message(record: Record) -> Record:
+def lost_message_record(record: JsonRecord) -> JsonRecord:
     """Return what stands in the place of a message that could not be read: reference, and nobody's word."""
     data = record.get("data")
     values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
     spoken = str(values.get("format"))
     wire = spoken if spoken in FORMATS else "openai-chat"
-    native = format_named(wire).encode(user(LOST, trust="memory"))
+    native = format_named(wire).encode(user(LOST_MESSAGE_TEXT, trust="memory"))
     scope = values.get("scope")
     spoken_in = scope if isinstance(scope, str) else log.MAIN
     return to_record(log.MessageAppended(format=wire, native=native, scope=spoken_in, trust="memory"))
 
 
-def is_known_message(record: Record) -> bool:
+def is_message_record(record: JsonRecord) -> bool:
     """Return whether a record tells of a message in a way that this program knows."""
-    schema = record.get("schema", SCHEMA)
-    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= SCHEMA
+    schema = record.get("schema", RECORD_SCHEMA)
+    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= RECORD_SCHEMA

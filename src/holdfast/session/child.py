@@ -14,31 +14,39 @@ from typing import Protocol, TypeAlias, TypeVar
 from holdfast.core.conversation.messages import assistant
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.history.delegated import Delegation
-from holdfast.core.history.findings import Finding, findings_in
+from holdfast.core.history.delegated import DelegationRecord
+from holdfast.core.history.findings import DelegateFinding, parse_findings
 from holdfast.core.history.history import History
-from holdfast.core.history.recall.asking import DEFAULT_TOKENS
-from holdfast.core.history.scope import MainSees
-from holdfast.core.history.sees import EVERYTHING, NOTHING, Sees
+from holdfast.core.history.recall.asking import DEFAULT_RECALL_TOKENS
+from holdfast.core.history.scope import MainVisibility
+from holdfast.core.history.sees import SEES_EVERYTHING, SEES_NOTHING, Visibility
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import DelegationOverError, HoldfastError
-from holdfast.session.delegating import Errand, errand_of, opening_of
-from holdfast.session.given import words
-from holdfast.session.owners import LIVE
-from holdfast.session.recall import Recall, Recalled
+from holdfast.errors import DelegationEndedError, HoldfastError
+from holdfast.session.delegating import DelegationSpec, delegate_prompt, delegation_spec
+from holdfast.session.given import check_text
+from holdfast.session.owners import HELD_HERE
+from holdfast.session.recall import RecallAnswer, RecallQuery
 from holdfast.session.request import PreparedRequest
 from holdfast.session.tools import ModelTool
 from holdfast.wire.formats import format_named
 
-__all__ = ["EVERYTHING", "NOTHING", "Answer", "Child", "Delegating", "Delegation", "Sees"]
+__all__ = [
+    "SEES_EVERYTHING",
+    "SEES_NOTHING",
+    "Delegate",
+    "DelegateAnswer",
+    "DelegateContext",
+    "DelegationRecord",
+    "Visibility",
+]
 
 T = TypeVar("T")
-Doing: TypeAlias = Coroutine[object, object, T]
-MOST_ERROR_CHARS = 500
+AsyncResult: TypeAlias = Coroutine[object, object, T]
+MAX_FAILURE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DelegateAnswer:
     """What a delegate said in the end, and what that rests on."""
 
     text: str
@@ -46,7 +54,7 @@ class Answer:
     """`#12` for a message, or whatever else the delegate named: a path, an address."""
     agent: str
     scope: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[DelegateFinding, ...] = ()
     """What it found, claim by claim, where it said so; the sources of each were checked."""
 
     def __str__(self) -> str:
@@ -56,7 +64,7 @@ class Answer:
         return "\n\n".join([self.text, *told])
 
 
-class Speaker(Protocol):
+class SessionLike(Protocol):
     """A session as its delegates use it."""
 
     @property
@@ -73,7 +81,7 @@ class Speaker(Protocol):
         duration_ms: int | None = ...,
         scope: str = ...,
         agent: str | None = ...,
-    ) -> Doing[range]:
+    ) -> AsyncResult[range]:
         """Record what was said."""
         ...
 
@@ -86,17 +94,22 @@ class Speaker(Protocol):
         tools: Sequence[Mapping[str, object]] | None = ...,
         scope: str = ...,
         has_recall: bool | None = ...,
-    ) -> Doing[PreparedRequest]:
+    ) -> AsyncResult[PreparedRequest]:
         """Return the next request."""
         ...
 
-    def retry(self, error: object, *, status: int | None = ..., scope: str = ...) -> Doing[PreparedRequest]:
+    def retry(self, error: object, *, status: int | None = ..., scope: str = ...) -> AsyncResult[PreparedRequest]:
         """Return the last request made smaller."""
         ...
 
     def compact(
-        self, *, focus: str = ..., trigger: log.Trigger = ..., budget: int | Budget | None = ..., scope: str = ...
-    ) -> Doing[log.CompactionCompleted]:
+        self,
+        *,
+        focus: str = ...,
+        trigger: log.CompactionTrigger = ...,
+        budget: int | Budget | None = ...,
+        scope: str = ...,
+    ) -> AsyncResult[log.CompactionCompleted]:
         """Fold what the policy would fold, now."""
         ...
 
@@ -104,7 +117,7 @@ class Speaker(Protocol):
         """Return the tool by which a model asks for a compaction itself."""
         ...
 
-    def recall_for(self, asking: Recall | str, *, scope: str = ...) -> Doing[Recalled]:
+    def recall(self, query: RecallQuery | str, *, scope: str = ...) -> AsyncResult[RecallAnswer]:
         """Return what is asked for of everything that an agent may see."""
         ...
 
@@ -112,66 +125,68 @@ class Speaker(Protocol):
         """Return the tool by which a model itself recalls."""
         ...
 
-    def shown(self, scope: str = ...) -> Doing[list[Entry]]:
+    def visible_messages(self, scope: str = ...) -> AsyncResult[list[Entry]]:
         """Return what stands of the conversation for an agent."""
         ...
 
-    def begin_delegation(self, errand: Errand) -> Doing[log.DelegationStarted]:
+    def begin_delegation(self, spec: DelegationSpec) -> AsyncResult[log.DelegationStarted]:
         """Record that an agent is sent out."""
         ...
 
-    def end_delegation(self, ended: log.DelegationFinished) -> Doing[None]:
+    def end_delegation(self, finished: log.DelegationFinished) -> AsyncResult[None]:
         """Record that a delegate has answered, or will not."""
         ...
 
-    def check_sources(self, scope: str, sources: Sequence[str]) -> Doing[tuple[str, ...]]:
+    def check_sources(self, scope: str, sources: Sequence[str]) -> AsyncResult[tuple[str, ...]]:
         """Return sources, each of which the delegate can have seen."""
         ...
 
-    def check_findings(self, scope: str, findings: Sequence[Finding]) -> Doing[tuple[Finding, ...]]:
+    def check_findings(
+        self, scope: str, findings: Sequence[DelegateFinding]
+    ) -> AsyncResult[tuple[DelegateFinding, ...]]:
         """Return findings, with the sources apart that the delegate cannot have had."""
         ...
 
 
-class Child:
+class Delegate:
     """A delegate at work: a session's face, in its own scope."""
 
-    def __init__(self, session: Speaker, begun: log.DelegationStarted) -> None:
+    def __init__(self, session: SessionLike, started: log.DelegationStarted) -> None:
         self._session = session
-        self._begun = begun
-        self._ended: log.DelegationFinished | None = None
-        self.result: Answer | None = None
+        self._started = started
+        self._finished: log.DelegationFinished | None = None
+        self.result: DelegateAnswer | None = None
         """What it has answered, as soon as it has."""
 
     @property
     def scope(self) -> str:
         """Its name in the log."""
-        return self._begun.scope
+        return self._started.scope
 
     @property
     def agent(self) -> str:
         """Who it is."""
-        return self._begun.agent
+        return self._started.agent
 
     @property
     def parent(self) -> str:
         """The scope of the one who sent it."""
-        return self._begun.parent
+        return self._started.parent
 
     @property
     def task(self) -> str:
         """What it is to do."""
-        return self._begun.task
+        return self._started.task
 
     @property
-    def opening(self) -> str:
+    def opening_prompt(self) -> str:
         """What it is told first: what it has to know of the rest, then its task."""
-        return opening_of(self._begun)
+        return delegate_prompt(self._started)
 
     @property
     def state(self) -> str:
         """Whether it is running, or how it ended."""
-        return self._ended.state if self._ended else "running"
+        return self._finished.state if self._finished else "running"
 
     async def record(
         self,
@@ -182,8 +197,8 @@ class Child:
         duration_ms: int | None = None,
     ) -> range:
         """Record what was said in its scope, and return the positions."""
-        self._check()
-        spoken = format or self._session.history.spoken
+        self._check_running()
+        spoken = format or self._session.history.message_format
         return await self._session.record(
             messages, format=spoken, usage=usage, duration_ms=duration_ms, scope=self.scope, agent=self.agent
         )
@@ -198,112 +213,114 @@ class Child:
         has_recall: bool | None = None,
     ) -> PreparedRequest:
         """Return its next request: what it may see, within its budget, and recorded."""
-        self._check()
+        self._check_running()
         return await self._session.prepare(
             budget, model=model, system=system, tools=tools, scope=self.scope, has_recall=has_recall
         )
 
     async def retry(self, error: object, *, status: int | None = None) -> PreparedRequest:
         """Return its last request made smaller, after the provider refused it as too long."""
-        self._check()
+        self._check_running()
         return await self._session.retry(error, status=status, scope=self.scope)
 
-    async def compact(self, *, focus: str = "", trigger: log.Trigger = "manual") -> log.CompactionCompleted:
+    async def compact(self, *, focus: str = "", trigger: log.CompactionTrigger = "manual") -> log.CompactionCompleted:
         """Fold what the policy would fold of what it sees, now."""
-        self._check()
+        self._check_running()
         return await self._session.compact(focus=focus, trigger=trigger, scope=self.scope)
 
     def compact_tool(self) -> ModelTool:
         """Return the tool by which its model asks for a compaction itself."""
         return self._session.compact_tool(scope=self.scope)
 
-    async def recall_for(self, asking: Recall | str) -> Recalled:
+    async def recall(self, query: RecallQuery | str) -> RecallAnswer:
         """Return what is asked for of everything that it may see, and nothing else."""
-        return await self._session.recall_for(asking, scope=self.scope)
+        return await self._session.recall(query, scope=self.scope)
 
-    def recall_tool(self, *, max_tokens: int = DEFAULT_TOKENS) -> ModelTool:
+    def recall_tool(self, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> ModelTool:
         """Return the tool by which its model recalls."""
         return self._session.recall_tool(scope=self.scope, max_tokens=max_tokens)
 
-    async def shown(self) -> list[Entry]:
+    async def visible_messages(self) -> list[Entry]:
         """Return what stands of the conversation for it."""
-        return await self._session.shown(self.scope)
+        return await self._session.visible_messages(self.scope)
 
     def delegate(
         self,
         agent: str,
         *,
         task: str = "",
-        sees: Sees = EVERYTHING,
-        main_sees: MainSees | None = None,
+        sees: Visibility = SEES_EVERYTHING,
+        main_sees: MainVisibility | None = None,
         timeout_seconds: float | None = None,
-        tells: bool = True,
-    ) -> "Delegating":
+        adds_task_message: bool = True,
+    ) -> "DelegateContext":
         """Send out another agent, which sees at most what this one does."""
-        self._check()
-        errand = errand_of(agent, task, sees, main_sees, timeout_seconds, parent=self.scope, tells=tells)
-        return Delegating(self._session, errand)
+        self._check_running()
+        errand = delegation_spec(
+            agent, task, sees, main_sees, timeout_seconds, parent=self.scope, adds_task_message=adds_task_message
+        )
+        return DelegateContext(self._session, errand)
 
     async def answer(
-        self, text: str, *, sources: Sequence[str] = (), findings: Sequence[Finding] | None = None
-    ) -> Answer:
+        self, text: str, *, sources: Sequence[str] = (), findings: Sequence[DelegateFinding] | None = None
+    ) -> DelegateAnswer:
         """End with an answer and what it rests on; both are recorded, and nothing more can be said here.
 
         Findings are read off the text where it holds some as JSON and none are given.
         """
-        self._check()
-        said = words("answer", text)
-        claims = findings_in(said) if findings is None else findings
+        self._check_running()
+        said = check_text("answer", text)
+        claims = parse_findings(said) if findings is None else findings
         found = await self._session.check_findings(self.scope, claims)
         of_all = dict.fromkeys(source for finding in found for source in finding.sources)
         named = await self._session.check_sources(self.scope, sources or tuple(of_all))
-        if not self._has_said(said):
-            wire = format_named(self._session.history.spoken)
+        if not self._is_last_message(said):
+            wire = format_named(self._session.history.message_format)
             await self.record([wire.encode(assistant(said))], format=wire.name)
-        told = tuple(finding.told() for finding in found)
+        told = tuple(finding.to_json() for finding in found)
         await self.end(log.DelegationFinished(scope=self.scope, answer=said, sources=named, findings=told))
-        self.result = Answer(said, named, self.agent, self.scope, found)
+        self.result = DelegateAnswer(said, named, self.agent, self.scope, found)
         return self.result
 
-    async def end(self, ended: log.DelegationFinished) -> None:
+    async def end(self, finished: log.DelegationFinished) -> None:
         """Record how it ended; what comes second changes nothing."""
-        if self._ended is None:
-            LIVE.discard(self._begun.owner)
-            await self._session.end_delegation(ended)
-            self._ended = ended
+        if self._finished is None:
+            HELD_HERE.discard(self._started.owner)
+            await self._session.end_delegation(finished)
+            self._finished = finished
 
-    def _has_said(self, text: str) -> bool:
+    def _is_last_message(self, text: str) -> bool:
         """Return whether the last thing it said is this."""
         history = self._session.history
-        own = (at for at in range(len(history) - 1, -1, -1) if history.said_in[at] == self.scope)
+        own = (at for at in range(len(history) - 1, -1, -1) if history.message_scopes[at] == self.scope)
         last = next(own, None)
         return last is not None and history.entries[last].message.text == text
 
-    def _check(self) -> None:
-        if self._ended is not None:
-            raise DelegationOverError(self.scope, self._ended.state)
+    def _check_running(self) -> None:
+        if self._finished is not None:
+            raise DelegationEndedError(self.scope, self._finished.state)
 
 
-class Delegating:
+class DelegateContext:
     """A delegate about to be sent out: `async with session.delegate(…) as child`."""
 
-    def __init__(self, session: Speaker, errand: Errand) -> None:
+    def __init__(self, session: SessionLike, spec: DelegationSpec) -> None:
         self._session = session
-        self._errand = errand
+        self._spec = spec
         self._timeout: asyncio.Timeout | None = None
-        self._child: Child | None = None
+        self._delegate: Delegate | None = None
 
-    async def __aenter__(self) -> Child:
-        begun = await self._session.begin_delegation(self._errand)
-        self._child = Child(self._session, begun)
-        self._timeout = asyncio.timeout(self._errand.timeout_seconds)
+    async def __aenter__(self) -> Delegate:
+        begun = await self._session.begin_delegation(self._spec)
+        self._delegate = Delegate(self._session, begun)
+        self._timeout = asyncio.timeout(self._spec.timeout_seconds)
         await self._timeout.__aenter__()
-        return self._child
+        return self._delegate
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        child, timeout = self._child, self._timeout
+        child, timeout = self._delegate, self._timeout
         if child is None or timeout is None:  # pragma: no cover - nobody leaves what he has not entered
             return
         out_of_time: TimeoutError | None = None
@@ -312,7 +329,9 @@ class Delegating:
         except TimeoutError as expired:
             out_of_time = expired
         try:
-            await _to_its_end(child.end(self._ending(child.scope, error, is_late=out_of_time is not None)))
+            await _run_to_completion(
+                child.end(self._finished_event(child.scope, error, is_late=out_of_time is not None))
+            )
         except HoldfastError as problem:
             raised = out_of_time or error
             if raised is None:
@@ -322,7 +341,7 @@ class Delegating:
             raise out_of_time
 
     @staticmethod
-    def _ending(scope: str, error: BaseException | None, *, is_late: bool) -> log.DelegationFinished:
+    def _finished_event(scope: str, error: BaseException | None, *, is_late: bool) -> log.DelegationFinished:
         """Return the event that tells how it ended without an answer."""
         ended = log.DelegationFinished(scope=scope, state="silent", error="it has not answered")
         if is_late:
@@ -330,13 +349,13 @@ class Delegating:
         if isinstance(error, asyncio.CancelledError):
             return replace(ended, state="cancelled", error="it was stopped")
         if error is not None:
-            return replace(ended, state="failed", error=f"{type(error).__name__}: {error}"[:MOST_ERROR_CHARS])
+            return replace(ended, state="failed", error=f"{type(error).__name__}: {error}"[:MAX_FAILURE_CHARS])
         return ended
 
 
-async def _to_its_end(doing: Doing[None]) -> None:
+async def _run_to_completion(work: AsyncResult[None]) -> None:
     """Do what must not be left half done, however often this task is told to stop meanwhile."""
-    task = asyncio.ensure_future(doing)
+    task = asyncio.ensure_future(work)
     stopped: asyncio.CancelledError | None = None
     while not task.done():
         try:

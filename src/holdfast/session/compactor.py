@@ -11,70 +11,77 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from holdfast.core.conversation.json_values import cleaned_text
+from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
-from holdfast.core.planning.completion import completed, given_up, started, step_of, summary_of, written
+from holdfast.core.planning.completion import (
+    compaction_abandoned_event,
+    compaction_completed_event,
+    compaction_started_event,
+    step_from_event,
+    summary_from_event,
+    summary_written_event,
+)
 from holdfast.core.planning.cost import Prices
-from holdfast.core.planning.forecast import SummaryBy
-from holdfast.core.planning.plan import outlook_of
+from holdfast.core.planning.forecast import SummaryAuthor
+from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import FoldSpan, Summary
-from holdfast.core.planning.summary.material import Hide
-from holdfast.counters.models import model_named, prices_of
+from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.core.planning.summary.material import RedactText
+from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import (
     CompactionFailedError,
+    ConcurrentWriteError,
     HoldfastError,
     ModelAccessError,
-    OvertakenError,
     SessionClosedError,
     SettingsError,
     StoreError,
 )
-from holdfast.models.base import Closes, Writer, reuses_prefix
-from holdfast.models.open import writer_for
-from holdfast.redaction import redacted
-from holdfast.session.companions import Companions, With
-from holdfast.session.keeping import Keeper
+from holdfast.models.base import Closable, Summarizer, supports_prefix
+from holdfast.models.open import open_summarizer
+from holdfast.redaction import redact_text
+from holdfast.session.companions import CompactionObservers, ObserverRunner
+from holdfast.session.keeping import SessionLog
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.remembering import Remembering
-from holdfast.session.owners import LIVE, is_gone, new_owner
-from holdfast.session.prefix import Sent
-from holdfast.session.summarizer import Job, Patience, job_of, summarised
+from holdfast.session.memory.remembering import MemoryWriter
+from holdfast.session.owners import HELD_HERE, has_owner_exited, new_owner_id
+from holdfast.session.prefix import SentRequest
+from holdfast.session.summarizer import RetryLimits, SummaryJob, summarize, summary_job
 
 LEASE_MS = 600_000
 """After this long a compaction that has not ended is taken for abandoned."""
 POLL_SECONDS = 0.2
 """How often one looks whether another process is done."""
-ASKED_FOR = frozenset({"manual", "agent_request"})
-GRACE_SECONDS = 5.0
+REQUESTED_TRIGGERS = frozenset({"manual", "agent_request"})
+CANCEL_GRACE_SECONDS = 5.0
 """How long one waits for a writer that was told to stop."""
-COMPACTING = "Compacting conversation history"
+COMPACTING_TEXT = "Compacting conversation history"
 
-Approval: TypeAlias = Callable[["Draft"], Awaitable[bool | str]]
+Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
 """Says whether a summary may count; a text takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class SummaryDraft:
     """A summary before it counts."""
 
-    step: FoldSpan
+    step: CompactSpan
     summary: Summary
     """With the facts that were put back into it, and those that it leaves out."""
     replaced_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction(With):
+class CompactionOptions(CompactionObservers):
     """Who writes summaries, and what goes with them."""
 
-    automatic: str | Writer | None = None
+    automatic: str | Summarizer | None = None
     """Writes summaries that nobody asked for: a cheaper model will do."""
-    manual: str | Writer | None = None
+    manual: str | Summarizer | None = None
     """Writes those that somebody asked for."""
-    patience: Patience = field(default_factory=Patience)
+    retry_limits: RetryLimits = field(default_factory=RetryLimits)
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
     """Hears what is being waited for, and an empty text when that is over."""
@@ -97,189 +104,211 @@ class Compaction(With):
 class Compactor:
     """Begins, watches and ends the compactions of one session."""
 
-    def __init__(self, keeper: Keeper, policy: Policy, how: Compaction) -> None:
-        self._keeper = keeper
+    def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
+        self._log = session_log
         self._policy = policy
-        self.how = how
+        self.options = options
         self._task: asyncio.Task[None] | None = None
-        self.companions = Companions(keeper, how, self._remembering)
+        self.observers = ObserverRunner(session_log, options, self._memory_writer)
         self._running_owner = ""
-        self._made: dict[str, Writer] = {}
+        self._opened_summarizers: dict[str, Summarizer] = {}
         """The writers that were named and not given: they are ours to close."""
-        self._begun_in: int | None = None
+        self._started_in_prompt: int | None = None
         """The prompt in whose turn a summary was last begun."""
-        self.problem: HoldfastError | None = None
+        self.last_error: HoldfastError | None = None
         """Why the last one came to nothing."""
 
-    def follow(self, policy: Policy, how: Compaction | None = None) -> None:
+    def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
         """Go by another policy from now on, and in another way where one is given."""
         self._policy = policy
-        if how is not None:
-            self.how = how
-            self.companions.follow(how)
+        if options is not None:
+            self.options = options
+            self.observers.set_observers(options)
 
-    def _remembering(self, daily: DailyMemory) -> Remembering:
+    def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
         """Return what writes down what leaves this session."""
-        return Remembering(self._keeper, daily, can_write=lambda: self.can_write, writer=lambda: self.writer("manual"))
+        return MemoryWriter(
+            self._log,
+            daily,
+            has_summarizer=lambda: self.has_summarizer,
+            get_summarizer=lambda: self.summarizer_for("manual"),
+        )
 
     @property
-    def can_write(self) -> bool:
+    def has_summarizer(self) -> bool:
         """Whether there is anybody to write summaries."""
-        return self.how.manual is not None or self.how.automatic is not None
+        return self.options.manual is not None or self.options.automatic is not None
 
     @property
     def is_running(self) -> bool:
         """Whether a summary is being written, here or elsewhere."""
-        facts = self._keeper.history.facts
-        return facts.running is not None and facts.written is None
+        facts = self._log.history.session_state
+        return facts.running_compaction is not None and facts.ready_summary is None
 
-    def may_begin(self, situation: Situation) -> bool:
+    def may_start(self, situation: Situation) -> bool:
         """Return whether a summary may be begun: one at a time, and one a turn."""
-        shown = self._keeper.history.projection(situation.counter, situation.scope)
-        return self._keeper.history.facts.running is None and (_turn(shown) is None or _turn(shown) != self._begun_in)
+        shown = self._log.history.projection(situation.counter, situation.scope)
+        return self._log.history.session_state.running_compaction is None and (
+            _answered_prompt(shown) is None or _answered_prompt(shown) != self._started_in_prompt
+        )
 
     # All of what follows up to `wait` is called by who holds the session's turn.
 
-    async def tidy(self) -> None:
+    async def end_stale_run(self) -> None:
         """End what has been abandoned, and what was overtaken by another change of context."""
-        history = self._keeper.history
-        run, done = history.facts.running, history.facts.written
+        history = self._log.history
+        run, done = history.session_state.running_compaction, history.session_state.ready_summary
         if run is None:
             return
-        if done is not None and run.basis != history.changes:
+        if done is not None and run.basis != history.change_count:
             why = "the context has changed meanwhile; the summary is kept for the next fold"
-            await self._give_up(run, why)
+            await self._record_given_up(run, why)
         elif done is None and self._is_abandoned(run):
-            await self._give_up(run, "whoever began it did not finish it")
+            await self._record_given_up(run, "whoever began it did not finish it")
 
-    async def set_aside(self, *, other_than: str | None = None) -> None:
+    async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
         """Make room for another compaction: a summary that waits to be put in place is kept for the next fold."""
-        facts = self._keeper.history.facts
-        if facts.running is not None and facts.written is not None and facts.running.scope != other_than:
-            await self._give_up(facts.running, "another one takes its place; the summary is kept for the next fold")
+        facts = self._log.history.session_state
+        if (
+            facts.running_compaction is not None
+            and facts.ready_summary is not None
+            and facts.running_compaction.scope != except_scope
+        ):
+            await self._record_given_up(
+                facts.running_compaction, "another one takes its place; the summary is kept for the next fold"
+            )
 
-    async def begin(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> None:
+    async def start(
+        self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
+    ) -> None:
         """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
-        outlook = outlook_of(self._keeper.history, self._policy, situation)
-        job, writer = self.job(step, situation, focus, sent=sent), self.writer(step.trigger)
-        owner = new_owner()
-        event = replace(started(step, outlook, focus), owner=owner)
-        LIVE.add(owner)
+        outlook = plan_input_of(self._log.history, self._policy, situation)
+        job, writer = (
+            self.make_job(step, situation, focus, last_request=last_request),
+            self.summarizer_for(step.trigger),
+        )
+        owner = new_owner_id()
+        event = replace(compaction_started_event(step, outlook, focus), owner=owner)
+        HELD_HERE.add(owner)
         try:
-            await self._keeper.change(event)
+            await self._log.append(event)
         except BaseException:
-            LIVE.discard(owner)
+            HELD_HERE.discard(owner)
             raise
-        self._begun_in = _turn(outlook.shown)
-        self.problem = None
+        self._started_in_prompt = _answered_prompt(outlook.projection)
+        self.last_error = None
         self._running_owner = owner
         self._task = asyncio.create_task(self._run(job, event, writer))
 
-    def job(self, step: FoldSpan, situation: Situation, focus: str = "", *, sent: Sent | None = None) -> Job:
+    def make_job(
+        self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
+    ) -> SummaryJob:
         """Return all that a summary of a span is made of, as it stands now."""
-        outlook = outlook_of(self._keeper.history, self._policy, situation)
-        return job_of(step, outlook, self._policy, focus, redacts=self.how.redact, sent=sent)
+        outlook = plan_input_of(self._log.history, self._policy, situation)
+        return summary_job(step, outlook, self._policy, focus, redacts=self.options.redact, last_request=last_request)
 
     @property
-    def hide(self) -> Hide:
+    def redact(self) -> RedactText:
         """What takes out of a text what a summariser may not see."""
-        return redacted if self.how.redact else str
+        return redact_text if self.options.redact else str
 
-    async def draft(self, job: Job) -> Summary:
+    async def draft_summary(self, job: SummaryJob) -> Summary:
         """Return a summary that was written and judged, and that nobody but who asked knows of."""
-        writer, seconds = self.writer(job.step.trigger), self.how.patience.deadline_seconds
-        self._tell(COMPACTING)
+        writer, seconds = self.summarizer_for(job.step.trigger), self.options.retry_limits.deadline_seconds
+        self._report_progress(COMPACTING_TEXT)
         try:
-            return await self._summarised(job, writer)
+            return await self._summarize(job, writer)
         except TimeoutError:
             raise CompactionFailedError(f"it took longer than {seconds:g} s") from None
         finally:
-            self._tell("")
+            self._report_progress("")
 
-    async def _summarised(self, job: Job, writer: Writer) -> Summary:
-        with self.companions.call(writer.name) as call:
-            async with asyncio.timeout(self.how.patience.deadline_seconds):
-                summary = await summarised(job, writer, self.how.patience)
-            call.answered(summary.usage, model=summary.by_model)
+    async def _summarize(self, job: SummaryJob, summarizer: Summarizer) -> Summary:
+        with self.observers.summary_call_span(summarizer.name) as call:
+            async with asyncio.timeout(self.options.retry_limits.deadline_seconds):
+                summary = await summarize(job, summarizer, self.options.retry_limits)
+            call.record_reply(summary.usage, model=summary.by_model)
         return summary
 
     @property
-    def own_writers(self) -> list[Writer]:
+    def owned_summarizers(self) -> list[Summarizer]:
         """The writers that were named and not given; what is wrong with a name is said when it is needed."""
-        for name in (self.how.automatic, self.how.manual):
+        for name in (self.options.automatic, self.options.manual):
             if isinstance(name, str):
                 with suppress(SettingsError):
-                    self._own(name)
-        return list(self._made.values())
+                    self._open_summarizer(name)
+        return list(self._opened_summarizers.values())
 
-    def writer(self, trigger: log.Trigger) -> Writer:
+    def summarizer_for(self, trigger: log.CompactionTrigger) -> Summarizer:
         """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
-        named = self._named(trigger)
+        named = self._configured_summarizer(trigger)
         if named is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
-        return self._own(named) if isinstance(named, str) else named
+        return self._open_summarizer(named) if isinstance(named, str) else named
 
-    def _named(self, trigger: log.Trigger) -> str | Writer | None:
-        cheap, primary, author = self.how.automatic, self.how.manual, self._policy.author
-        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in ASKED_FOR)
+    def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
+        cheap, primary, author = self.options.automatic, self.options.manual, self._policy.author
+        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
         return (primary or cheap) if is_primary else (cheap or primary)
 
-    def summary_by(self, model: str | None, format: str | None) -> SummaryBy | None:  # noqa: A002 - as users say
+    def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
         """Return who would write the next summary for a model's conversation in a format; None where nobody would."""
-        named = self._named("threshold")
+        named = self._configured_summarizer("threshold")
         if named is None:
             return None
         name = named if isinstance(named, str) else named.name
-        prices = prices_of(known) if (known := model_named(name)) else None
+        prices = prices_of(known) if (known := find_model(name)) else None
         if name != model:
-            return SummaryBy(prices)
-        can_ask_behind = not isinstance(named, str) and reuses_prefix(named, format or "")
-        return SummaryBy(self.how.prices or prices, is_behind=can_ask_behind and self._policy.reuses_prefix)
+            return SummaryAuthor(prices)
+        can_ask_behind = not isinstance(named, str) and supports_prefix(named, format or "")
+        return SummaryAuthor(self.options.prices or prices, reuses_prefix=can_ask_behind and self._policy.reuses_prefix)
 
-    def _own(self, name: str) -> Writer:
+    def _open_summarizer(self, name: str) -> Summarizer:
         """Return a named writer: made once and kept, as one may have a server of its own to start."""
-        if name not in self._made:
-            self._made[name] = writer_for(name)
-        return self._made[name]
+        if name not in self._opened_summarizers:
+            self._opened_summarizers[name] = open_summarizer(name)
+        return self._opened_summarizers[name]
 
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
         """Put the summary that was written in place; None where there is none, or it does not fit any more."""
-        await self.tidy()
-        facts, rule = self._keeper.history.facts, self._policy.fold
-        run, done = facts.running, facts.written
+        await self.end_stale_run()
+        facts, rule = self._log.history.session_state, self._policy.fold
+        run, done = facts.running_compaction, facts.ready_summary
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
-        step, summary = step_of(run), summary_of(done)
-        event = await self._keeper.decided(
-            lambda: completed(step, rule, outlook_of(self._keeper.history, self._policy, situation), summary)
+        step, summary = step_from_event(run), summary_from_event(done)
+        event = await self._log.load_and_retry(
+            lambda: compaction_completed_event(
+                step, rule, plan_input_of(self._log.history, self._policy, situation), summary
+            )
         )
-        event = await self.companions.checkpointed(event)
-        await self.record(event)
+        event = await self.observers.add_checkpoint(event)
+        await self.record_completed(event)
         return event
 
-    async def record(self, event: log.CompactionCompleted) -> None:
+    async def record_completed(self, event: log.CompactionCompleted) -> None:
         """Record how a compaction ended, and let it be known."""
-        await self._keeper.change(event)
-        self.companions.after(event)
-        await self.companions.align()
+        await self._log.append(event)
+        self.observers.announce_completed(event)
+        await self.observers.update_checkpoints()
 
     async def wait(self) -> None:
         """Wait until the summary that is being written is there or came to nothing; not by who holds the turn."""
-        self._tell(COMPACTING)
+        self._report_progress(COMPACTING_TEXT)
         try:
             if self._task is not None and not self._task.done():
                 await asyncio.wait({self._task})
                 return
             while True:
-                async with self._keeper.turn:
-                    await self._keeper.take_in()
-                    with suppress(OvertakenError):
-                        await self.tidy()
+                async with self._log.lock:
+                    await self._log.refresh()
+                    with suppress(ConcurrentWriteError):
+                        await self.end_stale_run()
                     if not self.is_running:
                         return
                 await asyncio.sleep(POLL_SECONDS)
         finally:
-            self._tell("")
+            self._report_progress("")
 
     async def cancel(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""
@@ -287,106 +316,110 @@ class Compactor:
         if task is None or task.done():
             return False
         task.cancel()
-        await asyncio.wait({task}, timeout=GRACE_SECONDS)
+        await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
         # One that never got to run, or that does not let itself be stopped, cannot say that it is over.
-        LIVE.discard(self._running_owner)
-        with suppress(OvertakenError, StoreError):
-            async with self._keeper.turn:
-                await self.tidy()
+        HELD_HERE.discard(self._running_owner)
+        with suppress(ConcurrentWriteError, StoreError):
+            async with self._log.lock:
+                await self.end_stale_run()
         return True
 
-    async def _run(self, job: Job, event: log.CompactionStarted, writer: Writer) -> None:
+    async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
         """Write a summary and record it, or why there is none."""
         try:
-            await self._end(event, await self._written(job, event, writer))
+            await self._record_outcome(event, await self._summary_event(job, event, summarizer))
         except asyncio.CancelledError:
-            await self._end(event, given_up(event, "it was cancelled", is_cancelled=True))
+            await self._record_outcome(event, compaction_abandoned_event(event, "it was cancelled", is_cancelled=True))
         except TimeoutError:
-            seconds = self.how.patience.deadline_seconds
-            self.problem = CompactionFailedError(f"it took longer than {seconds:g} s")
-            await self._end(event, given_up(event, str(self.problem)))
+            seconds = self.options.retry_limits.deadline_seconds
+            self.last_error = CompactionFailedError(f"it took longer than {seconds:g} s")
+            await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
         except HoldfastError as error:
-            self.problem = error
-            await self._end(event, given_up(event, str(error)))
+            self.last_error = error
+            await self._record_outcome(event, compaction_abandoned_event(event, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever a caller's own code raises, the session goes on
-            self.problem = CompactionFailedError(f"{type(error).__name__}: {error}")
-            await self._end(event, given_up(event, str(self.problem)))
+            self.last_error = CompactionFailedError(f"{type(error).__name__}: {error}")
+            await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
         finally:
-            LIVE.discard(event.owner)
+            HELD_HERE.discard(event.owner)
 
-    async def _written(
-        self, job: Job, event: log.CompactionStarted, writer: Writer
+    async def _summary_event(
+        self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer
     ) -> log.SummaryWritten | log.CompactionCompleted:
         """Return the event that a summary was written, or that it was not approved."""
-        with self.companions.watch(event):
-            await self.companions.before(event)
-            summary = await self._summarised(job, writer)
-        if self.how.approve is not None:
-            approved = await self._approved(Draft(job.step, summary, job.replaced_tokens))
+        with self.observers.compaction_span(event):
+            await self.observers.run_pre_compact_hooks(event)
+            summary = await self._summarize(job, summarizer)
+        if self.options.approve is not None:
+            approved = await self._ask_approval(SummaryDraft(job.step, summary, job.replaced_tokens))
             if approved is None:
-                return given_up(event, "it was not approved", is_cancelled=True)
+                return compaction_abandoned_event(event, "it was not approved", is_cancelled=True)
             summary = approved
-        return written(event, summary)
+        return summary_written_event(event, summary)
 
-    async def _approved(self, draft: Draft) -> Summary | None:
+    async def _ask_approval(self, draft: SummaryDraft) -> Summary | None:
         """Return a summary as somebody approved it; only a yes and a text are approval."""
         verdict: object = None
-        if self.how.approve is not None:
+        if self.options.approve is not None:
             with suppress(Exception):
-                verdict = await self.how.approve(draft)
+                verdict = await self.options.approve(draft)
         if isinstance(verdict, str) and verdict.strip():
             # Nobody has judged what was edited.
-            return replace(draft.summary, text=cleaned_text(verdict), score=None, put_back=(), left_out=())
+            return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
         return draft.summary if verdict is True else None
 
-    async def _end(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:
+    async def _record_outcome(
+        self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
+    ) -> None:
         """Record how it went, if it is still ours to say."""
         with suppress(StoreError, SessionClosedError):
             while True:
-                with suppress(OvertakenError):
-                    await self._told(run, event)
+                with suppress(ConcurrentWriteError):
+                    await self._record_if_current(started, event)
                     return
 
-    async def _told(self, run: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted) -> None:
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            now = self._keeper.history.facts.running
-            if now is None or now.owner != run.owner:
+    async def _record_if_current(
+        self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
+    ) -> None:
+        async with self._log.lock:
+            await self._log.refresh()
+            now = self._log.history.session_state.running_compaction
+            if now is None or now.owner != started.owner:
                 return
             if isinstance(event, log.CompactionCompleted):
-                await self.record(event)
+                await self.record_completed(event)
             else:
-                await self._keeper.change(event)
-                self.companions.remember()
+                await self._log.append(event)
+                self.observers.start_memory_update()
 
     async def close(self) -> None:
         """Give up what is running, and wait for what goes with it."""
         await self.cancel()
-        await self.companions.close()
-        for writer in self._made.values():
-            if isinstance(writer, Closes):
+        await self.observers.close()
+        for writer in self._opened_summarizers.values():
+            if isinstance(writer, Closable):
                 await writer.close()
-        self._made.clear()
+        self._opened_summarizers.clear()
 
-    async def _give_up(self, run: log.CompactionStarted, why: str) -> None:
-        await self.record(given_up(run, why, is_cancelled=True))
+    async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
+        await self.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
 
-    def _is_abandoned(self, run: log.CompactionStarted) -> bool:
+    def _is_abandoned(self, started: log.CompactionStarted) -> bool:
         """Return whether nobody is at it any more: the process is gone, or too much time has passed."""
-        if run.owner in LIVE:
+        if started.owner in HELD_HERE:
             return False
-        if is_gone(run.owner):
+        if has_owner_exited(started.owner):
             return True
-        began = self._keeper.began_ms
+        began = self._log.compaction_started_ms
         # One that begins in the future was begun before the clock was set back.
-        return began is None or abs(self._keeper.clock() - began) > LEASE_MS
+        return began is None or abs(self._log.clock() - began) > LEASE_MS
 
-    def _tell(self, what: str) -> None:
-        if self.how.progress is not None:
+    def _report_progress(self, text: str) -> None:
+        if self.options.progress is not None:
             with suppress(Exception):
-                self.how.progress(what)
+                self.options.progress(text)
 
 
-def _turn(shown: Projection) -> int | None:
+def _answered_prompt(projection: Projection) -> int | None:
     """Return the position of the prompt that is being answered."""
-    return None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
+    return None if projection.newest_prompt is None else projection.entries[projection.newest_prompt].position

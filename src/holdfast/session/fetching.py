@@ -4,23 +4,23 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from holdfast.errors import NotInMemoryError, OvertakenError
+from holdfast.errors import ConcurrentWriteError, NotInMemoryError
 
 
-class Fetches(Protocol):
+class LoadsMessages(Protocol):
     """Who can read messages of the past into memory."""
 
-    async def fetch(self, positions: Sequence[int]) -> None:
+    async def load_messages(self, positions: Sequence[int]) -> None:
         """Read messages of the past into memory."""
         ...
 
 
 P = ParamSpec("P")
-S = TypeVar("S", bound=Fetches)
+S = TypeVar("S", bound=LoadsMessages)
 T = TypeVar("T")
 
 
-def fetching(
+def retry_when_not_loaded(
     method: Callable[Concatenate[S, P], Coroutine[object, object, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[object, object, T]]:
     """Let a method that misses messages of the past begin again when they have been read.
@@ -34,8 +34,8 @@ def fetching(
             try:
                 return await method(self, *args, **kwargs)
             except NotInMemoryError as missing:
-                await self.fetch(missing.positions)
-            except OvertakenError:
+                await self.load_messages(missing.positions)
+            except ConcurrentWriteError:
                 continue
 
     return again

@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.history import events as log
-from holdfast.core.planning.change import brought_back
-from holdfast.core.planning.completion import measured
+from holdfast.core.planning.change import with_messages_restored
+from holdfast.core.planning.completion import with_measured_effect
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import CompactionError, MalformedInputError, ModelError, NothingToCompactError
-from holdfast.models.base import Writer
-from holdfast.session.circumstances import Wanted
+from holdfast.models.base import Summarizer
+from holdfast.session.circumstances import RequestOptions
 from holdfast.session.compactor import Compactor
-from holdfast.session.fetching import fetching
-from holdfast.session.given import count, scope_named, words
-from holdfast.session.keeping import Keeper
+from holdfast.session.fetching import retry_when_not_loaded
+from holdfast.session.given import check_count, check_scope, check_text
+from holdfast.session.keeping import SessionLog
 from holdfast.session.manual import ManualCompaction
-from holdfast.session.preparer import Preparer
-from holdfast.session.pressure import relieved, switched
+from holdfast.session.preparer import RequestBuilder
+from holdfast.session.pressure import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.recall import Recalling
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 
@@ -24,16 +24,16 @@ from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT
 class Folder(Recalling):
     """Compacts, previews, takes apart and accounts for."""
 
-    def __init__(self, keeper: Keeper, compactor: Compactor, preparer: Preparer, policy: Policy) -> None:
-        super().__init__(keeper, compactor, preparer)
-        self._manual = ManualCompaction(keeper, compactor, preparer, policy)
+    def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder, policy: Policy) -> None:
+        super().__init__(session_log, compactor, builder)
+        self._manual = ManualCompaction(session_log, compactor, builder, policy)
 
-    @fetching
+    @retry_when_not_loaded
     async def compact(
         self,
         *,
         focus: str = "",
-        trigger: log.Trigger = "manual",
+        trigger: log.CompactionTrigger = "manual",
         budget: int | Budget | None = None,
         scope: str = log.MAIN,
     ) -> log.CompactionCompleted:
@@ -41,12 +41,12 @@ class Folder(Recalling):
 
         Waits for the summary, and raises by name why there is none; then nothing has changed.
         """
-        wanted = Wanted(budget=budget, model=self.model, scope=await self._keeper.scope(scope_named(scope)))
-        return await self._manual.compact(wanted, trigger, words("focus", focus))
+        wanted = RequestOptions(budget=budget, model=self.model, scope=await self._log.check_scope(check_scope(scope)))
+        return await self._manual.compact(wanted, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str = log.MAIN) -> ModelTool:
         """Return the tool by which a model asks for a compaction itself, in the middle of its work."""
-        named = scope_named(scope)
+        named = check_scope(scope)
 
         async def call(arguments: Mapping[str, object]) -> str:
             focus = arguments.get("focus")
@@ -61,12 +61,12 @@ class Folder(Recalling):
 
         return ModelTool(COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, call)
 
-    @fetching
+    @retry_when_not_loaded
     async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
         """Take the last compaction back and make it anew from the original, with other words about what matters."""
-        if not self.history.version.of(log.MAIN).folds:
+        if not self.history.version.state_of(log.MAIN).compactions:
             raise NothingToCompactError(len(self.history))
-        if not self.history.is_last_change_a_fold:
+        if not self.history.is_last_change_a_compaction:
             raise MalformedInputError("recompact", "the last change of context is no compaction; undo that first")
         await self.undo()
         try:
@@ -75,15 +75,17 @@ class Folder(Recalling):
             await self.redo()
             raise
 
-    @fetching
-    async def bring_back(self, positions: Sequence[int]) -> None:
+    @retry_when_not_loaded
+    async def restore_messages(self, positions: Sequence[int]) -> None:
         """Show chosen messages of the last compaction again, whole, behind its summary."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            event = brought_back(self.history.context(), positions)
-            await self._keeper.change(measured(event, self._preparer.outlook(Wanted(model=self.model))))
+        async with self._log.lock:
+            await self._log.refresh()
+            event = with_messages_restored(self.history.context(), positions)
+            await self._log.append(
+                with_measured_effect(event, self._builder.plan_input(RequestOptions(model=self.model)))
+            )
 
-    @fetching
+    @retry_when_not_loaded
     async def preview(
         self, *, draft: bool = False, focus: str = "", budget: int | Budget | None = None
     ) -> log.CompactionCompleted:
@@ -91,29 +93,33 @@ class Folder(Recalling):
 
         By rule, which is free; with `draft=True` the model is asked for the summary that would count, which is not.
         """
-        wanted, focus = Wanted(budget=budget, model=self.model), words("focus", focus)
+        wanted, focus = RequestOptions(budget=budget, model=self.model), check_text("focus", focus)
         if draft:
             return await self._manual.draft(wanted, focus)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
+        async with self._log.lock:
+            await self._log.refresh()
             return self._manual.preview(wanted)
 
-    @fetching
+    @retry_when_not_loaded
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
         """Let another model answer from now on; what is too long for it is compacted first, and that is returned."""
-        done = await switched(self._keeper, self._manual, self._preparer, Wanted(model=model, budget=budget))
+        done = await switch_model_and_fit(
+            self._log, self._manual, self._builder, RequestOptions(model=model, budget=budget)
+        )
         self.model = model
         return done
 
-    @fetching
-    async def relieve(self, limit_bytes: int) -> log.CompactionCompleted | None:
+    @retry_when_not_loaded
+    async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still holds more memory than that after cleaning up; returns what was done."""
-        return await relieved(self._manual, Wanted(model=self.model), count("limit_bytes", limit_bytes))
+        return await compact_above_memory_limit(
+            self._manual, RequestOptions(model=self.model), check_count("limit_bytes", limit_bytes)
+        )
 
     @property
-    def writers(self) -> list[Writer]:
+    def summarizers(self) -> list[Summarizer]:
         """Those who write summaries for this session alone: the ones that were named and not given."""
-        return self._compactor.own_writers
+        return self._compactor.owned_summarizers
 
     async def cancel_compaction(self) -> bool:
         """Give up the summary that is being written here, and say whether there was one."""

@@ -21,18 +21,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeAlias
 
-from holdfast.core.history.events import Breakdown, Trigger
+from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
 from holdfast.errors import SettingsError
-from holdfast.redaction import redacted
+from holdfast.redaction import redact_text
 
-MAX_LINE_CHARS = 300
-MAX_KEPT_BYTES = 4_096
+MAX_REPORT_CHARS = 300
+MAX_STDERR_BYTES = 4_096
 """Of what a command prints to its standard error, the end is kept for the report: that is where reasons stand."""
-READ_BYTES, MAX_LAST_READS = 65_536, 16
+STDERR_READ_BYTES, MAX_FINAL_READS = 65_536, 16
 """More than a pipe holds is not read when the program has ended: a child of it may never stop."""
-GRACE_SECONDS = 2.0
+KILL_GRACE_SECONDS = 2.0
 """For what was cancelled or killed to be gone."""
-_LEFT_BEHIND: set[asyncio.Task[str | None]] = set()
+_UNFINISHED_HOOKS: set[asyncio.Task[str | None]] = set()
 """The loop itself holds on to no task."""
 
 
@@ -42,10 +42,10 @@ class HookCall:
 
     name: Literal["preCompact", "postCompact"]
     session: str
-    trigger: Trigger
+    trigger: CompactionTrigger
     focus: str = ""
     """What the person wants the summary to look at."""
-    tokens: Breakdown = field(default_factory=Breakdown)
+    tokens: TokenBreakdown = field(default_factory=TokenBreakdown)
     success: bool | None = None
     """From here on: what came of it, for `postCompact` only."""
     summary: str = ""
@@ -54,7 +54,7 @@ class HookCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class HookCommand:
     """A program that is started without a shell and reads one JSON object from its standard input."""
 
     argv: tuple[str, ...]
@@ -69,9 +69,9 @@ class Command:
             raise SettingsError("command", problem)
 
 
-Called: TypeAlias = Callable[[HookCall], Awaitable[None] | None]
-Hook: TypeAlias = Called | Command
-_Returned: TypeAlias = tuple[Awaitable[None] | None, str | None]
+HookFunction: TypeAlias = Callable[[HookCall], Awaitable[None] | None]
+Hook: TypeAlias = HookFunction | HookCommand
+_HookReturn: TypeAlias = tuple[Awaitable[None] | None, str | None]
 """What a callable returned, and what went wrong."""
 
 
@@ -89,11 +89,11 @@ class Hooks:
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
             raise SettingsError("timeout_seconds", f"must be a number above 0, not {limit!r}")
         for hook in (*self.pre_compact, *self.post_compact):
-            if not isinstance(hook, Command) and not callable(hook):
+            if not isinstance(hook, HookCommand) and not callable(hook):
                 raise SettingsError("hooks", f"a hook is a callable or a Command, not {hook!r}")
 
 
-def payload_of(call: HookCall) -> dict[str, object]:
+def hook_payload(call: HookCall) -> dict[str, object]:
     """Return what a command reads: the names that users of such hooks know."""
     told: dict[str, object] = {
         "hookEventName": call.name,
@@ -121,66 +121,66 @@ async def run_hooks(hooks: Hooks, call: HookCall) -> list[str]:
     told = hooks.pre_compact if call.name == "preCompact" else hooks.post_compact
     problems: list[str] = []
     for hook in told:
-        problem = await _problem_of(hook, call, hooks.timeout_seconds)
+        problem = await _run_hook(hook, call, hooks.timeout_seconds)
         if problem is not None:
-            problems.append(_line(f"{call.name} hook {_name_of(hook)} {problem}"))
+            problems.append(_report_line(f"{call.name} hook {_hook_name(hook)} {problem}"))
     return problems
 
 
-async def _problem_of(hook: Hook, call: HookCall, timeout_seconds: float) -> str | None:
+async def _run_hook(hook: Hook, call: HookCall, timeout_seconds: float) -> str | None:
     """Run one hook, and return what was wrong with it.
 
     It is a task of its own, so that one that does not let itself be cancelled can be left behind.
     """
-    task = asyncio.create_task(_outcome(hook, call))
+    task = asyncio.create_task(_invoke(hook, call))
     try:
         await asyncio.wait({task}, timeout=timeout_seconds)
     finally:
         is_late = not task.done()
         if is_late:
-            _LEFT_BEHIND.add(task)
-            task.add_done_callback(_LEFT_BEHIND.discard)
+            _UNFINISHED_HOOKS.add(task)
+            task.add_done_callback(_UNFINISHED_HOOKS.discard)
             task.cancel()
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)
+            await asyncio.wait({task}, timeout=KILL_GRACE_SECONDS)
     if is_late:
-        return f"did not finish within {timeout_seconds:g} s and was {_fate_of(hook, task)}"
+        return f"did not finish within {timeout_seconds:g} s and was {_describe_stop(hook, task)}"
     return "was cancelled" if task.cancelled() else task.result()
 
 
-def _fate_of(hook: Hook, task: asyncio.Task[str | None]) -> str:
-    if isinstance(hook, Command):
+def _describe_stop(hook: Hook, task: asyncio.Task[str | None]) -> str:
+    if isinstance(hook, HookCommand):
         return "killed"
     return "cancelled" if _is_async(hook) and task.done() else "left behind"
 
 
-async def _outcome(hook: Hook, call: HookCall) -> str | None:
+async def _invoke(hook: Hook, call: HookCall) -> str | None:
     """Return what is wrong with what a hook did, or None."""
     try:
-        if isinstance(hook, Command):
-            return await _command_outcome(hook, call)
-        returned, problem = (hook(call), None) if _is_async(hook) else await _in_thread(hook, call)
+        if isinstance(hook, HookCommand):
+            return await _run_command(hook, call)
+        returned, problem = (hook(call), None) if _is_async(hook) else await _call_in_thread(hook, call)
         if inspect.isawaitable(returned):
             await returned
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a hook does, the session goes on
-        return _raised(error)
+        return _describe_error(error)
     return problem
 
 
 # Callables.
 
 
-def _is_async(hook: Called) -> bool:
+def _is_async(hook: HookFunction) -> bool:
     called: object = getattr(type(hook), "__call__", None)  # noqa: B004 - what is called, not whether
     return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(called)
 
 
-async def _in_thread(hook: Called, call: HookCall) -> _Returned:
+async def _call_in_thread(hook: HookFunction, call: HookCall) -> _HookReturn:
     """Return what a callable returns or raises, from a thread that the end of the program does not wait for."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_Returned] = loop.create_future()
+    answer: asyncio.Future[_HookReturn] = loop.create_future()
     context = contextvars.copy_context()
 
-    def give(returned: _Returned) -> None:
+    def give(returned: _HookReturn) -> None:
         if not answer.done():
             answer.set_result(returned)
         elif inspect.iscoroutine(returned[0]):
@@ -190,7 +190,7 @@ async def _in_thread(hook: Called, call: HookCall) -> _Returned:
         try:
             returned = context.run(hook, call), None
         except BaseException as error:  # noqa: BLE001 - otherwise the thread prints it, and nobody is told
-            returned = None, _raised(error)
+            returned = None, _describe_error(error)
         with suppress(RuntimeError):  # the loop is closed, and nobody asks any more
             loop.call_soon_threadsafe(give, returned)
 
@@ -198,7 +198,7 @@ async def _in_thread(hook: Called, call: HookCall) -> _Returned:
     return await answer
 
 
-def _raised(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     try:
         words = str(error)
     except Exception:  # noqa: BLE001 - even that is a hook's own code
@@ -209,18 +209,18 @@ def _raised(error: BaseException) -> str:
 # Commands.
 
 
-async def _command_outcome(command: Command, call: HookCall) -> str | None:
+async def _run_command(command: HookCommand, call: HookCall) -> str | None:
     """Run a program to its end; a cancellation kills it with all that it has started."""
-    with tempfile.TemporaryFile() as told, _Heard() as heard:
+    with tempfile.TemporaryFile() as told, _StderrTail() as heard:
         # A file and not a pipe: a program that does not read it, or leaves it to a child, keeps nobody waiting.
-        told.write(json.dumps(payload_of(call)).encode())
+        told.write(json.dumps(hook_payload(call)).encode())
         told.seek(0)
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 *command.argv,
                 stdin=told,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL if sys.platform == "win32" else heard.writing_end,
+                stderr=asyncio.subprocess.DEVNULL if sys.platform == "win32" else heard.write_end,
                 cwd=command.cwd,
                 start_new_session=True,
             )
@@ -228,18 +228,18 @@ async def _command_outcome(command: Command, call: HookCall) -> str | None:
         process = None
         try:
             process = await asyncio.shield(starting)
-            heard.listen()
+            heard.start_reading()
             code = await process.wait()
         except asyncio.CancelledError:
             with suppress(OSError):
-                await _killed(process or await starting)
+                await _kill(process or await starting)
             raise
         except OSError as error:
             return f"could not be started: {error.strerror or error}"
-        return None if code == 0 else f"{_ending(code)}{heard.reason()}"
+        return None if code == 0 else f"{_describe_exit(code)}{heard.last_line()}"
 
 
-async def _killed(process: asyncio.subprocess.Process) -> None:
+async def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             if sys.platform == "win32":
@@ -247,10 +247,10 @@ async def _killed(process: asyncio.subprocess.Process) -> None:
             else:
                 os.killpg(process.pid, signal.SIGKILL)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+            await asyncio.wait_for(process.wait(), KILL_GRACE_SECONDS)
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code > 0:
         return f"exited with {code}"
     with suppress(ValueError):
@@ -258,7 +258,7 @@ def _ending(code: int) -> str:
     return f"was killed by signal {-code}"
 
 
-class _Heard:
+class _StderrTail:
     """The end of what a program says on its standard error.
 
     It is read as it comes, so that no amount of it fills memory or a disk or makes the program wait, and it is not
@@ -266,72 +266,72 @@ class _Heard:
     """
 
     def __init__(self) -> None:
-        self._end = b""
+        self._tail = b""
         self._is_cut = False
-        self._reading_end, self.writing_end = os.pipe()
-        self._is_listening = False
+        self._read_end, self.write_end = os.pipe()
+        self._is_reading = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
-        os.close(self._reading_end)
-        if self.writing_end >= 0:
-            os.close(self.writing_end)
+        self._stop_reading()
+        os.close(self._read_end)
+        if self.write_end >= 0:
+            os.close(self.write_end)
 
-    def listen(self) -> None:
+    def start_reading(self) -> None:
         """Begin to read; the program has its own end of the pipe by now."""
-        os.close(self.writing_end)
-        self.writing_end = -1
+        os.close(self.write_end)
+        self.write_end = -1
         if sys.platform != "win32":
-            os.set_blocking(self._reading_end, False)
-            asyncio.get_running_loop().add_reader(self._reading_end, self._take)
-            self._is_listening = True
+            os.set_blocking(self._read_end, False)
+            asyncio.get_running_loop().add_reader(self._read_end, self._read_chunk)
+            self._is_reading = True
 
-    def reason(self) -> str:
+    def last_line(self) -> str:
         """Return the last line, with what leads up to it in a report."""
-        for _ in range(MAX_LAST_READS):
-            if not self._is_listening or not self._take():
+        for _ in range(MAX_FINAL_READS):
+            if not self._is_reading or not self._read_chunk():
                 break
-        text = self._end.decode(errors="replace")
+        text = self._tail.decode(errors="replace")
         if self._is_cut:
             # What may be half a key is not known for one any more.
             text = text.partition(" ")[2] if "\n" not in text.strip() else text.partition("\n")[2]
         lines = [line for line in text.splitlines() if line.strip()]
         return f": {lines[-1]}" if lines else ""
 
-    def _take(self) -> bool:
+    def _read_chunk(self) -> bool:
         """Read some of it, and say whether there was any."""
         try:
-            chunk = os.read(self._reading_end, READ_BYTES)
+            chunk = os.read(self._read_end, STDERR_READ_BYTES)
         except BlockingIOError:
             return False
         if not chunk:
-            self._leave()
+            self._stop_reading()
             return False
-        kept = self._end + chunk
-        self._is_cut = self._is_cut or len(kept) > MAX_KEPT_BYTES
-        self._end = kept[-MAX_KEPT_BYTES:]
+        kept = self._tail + chunk
+        self._is_cut = self._is_cut or len(kept) > MAX_STDERR_BYTES
+        self._tail = kept[-MAX_STDERR_BYTES:]
         return True
 
-    def _leave(self) -> None:
-        if self._is_listening:
-            asyncio.get_running_loop().remove_reader(self._reading_end)
-            self._is_listening = False
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            asyncio.get_running_loop().remove_reader(self._read_end)
+            self._is_reading = False
 
 
 # Reports.
 
 
-def _name_of(hook: Hook) -> str:
-    if isinstance(hook, Command):
+def _hook_name(hook: Hook) -> str:
+    if isinstance(hook, HookCommand):
         return repr(hook.argv[0])
     return repr(str(getattr(hook, "__qualname__", type(hook).__name__)))
 
 
-def _line(text: str) -> str:
+def _report_line(text: str) -> str:
     """Return a text as one line that can be shown to anybody."""
     plain = "".join(char if char.isprintable() else " " for char in text)
-    line = redacted(" ".join(plain.split()))
-    return line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 1]}…"
+    line = redact_text(" ".join(plain.split()))
+    return line if len(line) <= MAX_REPORT_CHARS else f"{line[: MAX_REPORT_CHARS - 1]}…"

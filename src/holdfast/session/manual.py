@@ -9,57 +9,59 @@ from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import completed
-from holdfast.core.planning.losses import losses
-from holdfast.core.planning.plan import outlook_of
+from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.losses import lost_facts
+from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.reference import digest_of
-from holdfast.core.planning.rules.everything import FoldEverything
+from holdfast.core.planning.reference import digest_text
+from holdfast.core.planning.rules.everything import InkeepCompaction
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import FoldSpan, Summary, fold_of_all, short_of_open_work
+from holdfast.core.planning.steps import CompactSpan, Summary, compact_all_step, without_open_exchange
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionFailedError,
     CompactionRunningError,
+    ConcurrentWriteError,
     HoldfastError,
     ModelAccessError,
     ModelUnreachableError,
     NoContextError,
     NothingToCompactError,
-    OvertakenError,
 )
-from holdfast.session.circumstances import Wanted
+from holdfast.session.circumstances import RequestOptions
 from holdfast.session.compactor import Compactor
-from holdfast.session.keeping import Keeper
-from holdfast.session.preparer import Preparer
+from holdfast.session.keeping import SessionLog
+from holdfast.session.preparer import RequestBuilder
 
 
 class ManualCompaction:
     """Compacts a session on somebody's word."""
 
-    def __init__(self, keeper: Keeper, compactor: Compactor, preparer: Preparer, policy: Policy) -> None:
-        self._keeper = keeper
+    def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder, policy: Policy) -> None:
+        self._log = session_log
         self._compactor = compactor
-        self._preparer = preparer
+        self._builder = builder
         self._policy = policy
 
-    def follow(self, policy: Policy) -> None:
+    def set_policy(self, policy: Policy) -> None:
         """Go by another policy from now on."""
         self._policy = policy
 
-    async def compact(self, wanted: Wanted, trigger: log.Trigger, focus: str = "") -> log.CompactionCompleted:
+    async def compact(
+        self, options: RequestOptions, trigger: log.CompactionTrigger, focus: str = ""
+    ) -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
-        wanted = self._preparer.as_last(wanted)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            await self._compactor.tidy()
-            await self._compactor.set_aside()
-            if self._keeper.history.facts.running is not None:
-                raise CompactionRunningError(self._keeper.session)
-            step, situation = self._planned(wanted, trigger)
-            if step.by != "summary" or not situation.has_summariser:
-                return await self._by_rule(step, situation)
-            await self._compactor.begin(step, situation, focus, sent=self._preparer.last(wanted.scope))
+        options = self._builder.with_last_budget(options)
+        async with self._log.lock:
+            await self._log.refresh()
+            await self._compactor.end_stale_run()
+            await self._compactor.shelve_ready_summary()
+            if self._log.history.session_state.running_compaction is not None:
+                raise CompactionRunningError(self._log.session)
+            step, situation = self._plan(options, trigger)
+            if step.by != "summary" or not situation.has_summarizer:
+                return await self._compact_by_rule(step, situation)
+            await self._compactor.start(step, situation, focus, last_request=self._builder.last_request(options.scope))
         try:
             await self._compactor.wait()
         except asyncio.CancelledError:
@@ -67,116 +69,124 @@ class ManualCompaction:
             raise
         event = None
         while event is None:
-            with suppress(OvertakenError):
-                event = await self._committed(step, wanted)
+            with suppress(ConcurrentWriteError):
+                event = await self._commit(step, options)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
 
-    async def _committed(self, step: FoldSpan, wanted: Wanted) -> log.CompactionCompleted:
+    async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
         """Return the fold of what was waited for; a request that came in between may have made it already."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            event = await self._compactor.commit(self._preparer.situation(wanted))
+        async with self._log.lock:
+            await self._log.refresh()
+            event = await self._compactor.commit(self._builder.situation(options))
             if event is not None:
                 return event
-            folds = self._keeper.history.version.of(wanted.scope).folds
+            folds = self._log.history.version.state_of(options.scope).compactions
             made = [fold for fold in folds if (fold.start, fold.stop) == (step.start, step.stop) and fold.by_model]
-            return made[-1] if made else await self._without_summary(step, wanted)
+            return made[-1] if made else await self._compact_without_summary(step, options)
 
-    def preview(self, wanted: Wanted) -> log.CompactionCompleted:
+    def preview(self, options: RequestOptions) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""
-        self._refuse_short()
-        situation = replace(self._preparer.situation(self._preparer.as_last(wanted)), has_summariser=False)
-        return self._compared(self._folded(self._step(situation), situation), situation)
+        self._check_length()
+        situation = replace(self._builder.situation(self._builder.with_last_budget(options)), has_summariser=False)
+        return self._with_losses(self._completed_event(self._plan_step(situation), situation), situation)
 
-    async def draft(self, wanted: Wanted, focus: str = "") -> log.CompactionCompleted:
+    async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
-        wanted = self._preparer.as_last(wanted)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            step, situation = self._planned(wanted, "manual")
-            if step.by != "summary" or not situation.has_summariser:
-                return self._compared(self._folded(step, situation), situation)
-            job = self._compactor.job(step, situation, focus, sent=self._preparer.last(wanted.scope))
-            basis = self._keeper.history.changes
-        summary = await self._compactor.draft(job)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            if self._keeper.history.changes != basis:
+        options = self._builder.with_last_budget(options)
+        async with self._log.lock:
+            await self._log.refresh()
+            step, situation = self._plan(options, "manual")
+            if step.by != "summary" or not situation.has_summarizer:
+                return self._with_losses(self._completed_event(step, situation), situation)
+            job = self._compactor.make_job(
+                step, situation, focus, last_request=self._builder.last_request(options.scope)
+            )
+            basis = self._log.history.change_count
+        summary = await self._compactor.draft_summary(job)
+        async with self._log.lock:
+            await self._log.refresh()
+            if self._log.history.change_count != basis:
                 raise CompactionFailedError("the context has changed meanwhile")
-            return await self._keeper.decided(lambda: self._drafted(step, self._preparer.situation(wanted), summary))
+            return await self._log.load_and_retry(
+                lambda: self._drafted_event(step, self._builder.situation(options), summary)
+            )
 
-    def _step(self, situation: Situation) -> FoldSpan:
-        rule, history = self._policy.fold, self._keeper.history
-        step = rule.manual(outlook_of(history, self._policy, situation)) if rule else None
+    def _plan_step(self, situation: Situation) -> CompactSpan:
+        rule, history = self._policy.fold, self._log.history
+        step = rule.manual_step(plan_input_of(history, self._policy, situation)) if rule else None
         if step is None:
             raise NothingToCompactError(len(history))
         return step
 
-    def _asked_by_agent(self, situation: Situation) -> FoldSpan:
+    def _plan_agent_step(self, situation: Situation) -> CompactSpan:
         """Return a fold for an agent in the middle of its work: its prompt stays, and the call by which it asks."""
-        outlook, rule = outlook_of(self._keeper.history, self._policy, situation), self._policy.fold
-        if isinstance(rule, FoldEverything):
-            step = rule.asked_by_agent(outlook)
+        outlook, rule = plan_input_of(self._log.history, self._policy, situation), self._policy.fold
+        if isinstance(rule, InkeepCompaction):
+            step = rule.agent_requested_step(outlook)
         else:
-            step = (rule.manual(outlook) if rule else None) or fold_of_all(outlook)
-            step = short_of_open_work(step, outlook) if step else None
+            step = (rule.manual_step(outlook) if rule else None) or compact_all_step(outlook)
+            step = without_open_exchange(step, outlook) if step else None
         if step is None:
-            raise NothingToCompactError(len(self._keeper.history))
+            raise NothingToCompactError(len(self._log.history))
         return step
 
-    def _folded(self, step: FoldSpan, situation: Situation, summary: Summary | None = None) -> log.CompactionCompleted:
+    def _completed_event(
+        self, step: CompactSpan, situation: Situation, summary: Summary | None = None
+    ) -> log.CompactionCompleted:
         """Return the fold of a span, by rule where nobody has written a summary."""
         rule = self._policy.fold
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
-        outlook = outlook_of(self._keeper.history, self._policy, situation)
+        outlook = plan_input_of(self._log.history, self._policy, situation)
         if summary is None and step.by == "summary":
             # Where a rule asks for a summary and nobody can write one, a digest is the summary.
-            summary = Summary(digest_of(outlook, step))
-        return completed(step, rule, outlook, summary)
+            summary = Summary(digest_text(outlook, step))
+        return compaction_completed_event(step, rule, outlook, summary)
 
-    def _drafted(self, step: FoldSpan, situation: Situation, summary: Summary) -> log.CompactionCompleted:
-        return self._compared(self._folded(step, situation, summary), situation)
+    def _drafted_event(self, step: CompactSpan, situation: Situation, summary: Summary) -> log.CompactionCompleted:
+        return self._with_losses(self._completed_event(step, situation, summary), situation)
 
-    def _compared(self, fold: log.CompactionCompleted, situation: Situation) -> log.CompactionCompleted:
+    def _with_losses(self, event: log.CompactionCompleted, situation: Situation) -> log.CompactionCompleted:
         """Return a fold that lists what it would lose sight of; one that was judged does so already."""
-        if not fold.success or fold.score is not None:
-            return fold
-        outlook = outlook_of(self._keeper.history, self._policy, situation)
-        return replace(fold, left_out=losses(fold, outlook, self._compactor.hide))
+        if not event.success or event.score is not None:
+            return event
+        outlook = plan_input_of(self._log.history, self._policy, situation)
+        return replace(event, left_out=lost_facts(event, outlook, self._compactor.redact))
 
-    def _refuse_short(self) -> None:
-        if (said := len(self._keeper.history)) < self._policy.manual_min_messages:
+    def _check_length(self) -> None:
+        if (said := len(self._log.history)) < self._policy.manual_min_messages:
             raise NothingToCompactError(said)
 
-    def _planned(self, wanted: Wanted, trigger: log.Trigger) -> tuple[FoldSpan, Situation]:
+    def _plan(self, options: RequestOptions, trigger: log.CompactionTrigger) -> tuple[CompactSpan, Situation]:
         """Return what is to be folded, or refuse by name."""
-        self._refuse_short()
-        if self._policy.needs_context and self._keeper.asked_ms is None:
-            raise NoContextError(self._keeper.session)
-        situation = replace(self._preparer.situation(wanted), has_summariser=self._compactor.can_write)
-        step = self._asked_by_agent(situation) if trigger == "agent_request" else self._step(situation)
-        if self._policy.needs_context and not situation.has_summariser:
+        self._check_length()
+        if self._policy.needs_context and self._log.last_request_ms is None:
+            raise NoContextError(self._log.session)
+        situation = replace(self._builder.situation(options), has_summariser=self._compactor.has_summarizer)
+        step = self._plan_agent_step(situation) if trigger == "agent_request" else self._plan_step(situation)
+        if self._policy.needs_context and not situation.has_summarizer:
             remedy = "open the session with summariser=…"
             raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
         return replace(step, trigger=trigger), situation
 
-    async def _by_rule(self, step: FoldSpan, situation: Situation, reason: str = "") -> log.CompactionCompleted:
-        event = replace(self._folded(step, situation), reason=reason)
-        event = await self._compactor.companions.checkpointed(event)
-        await self._compactor.record(event)
+    async def _compact_by_rule(
+        self, step: CompactSpan, situation: Situation, reason: str = ""
+    ) -> log.CompactionCompleted:
+        event = replace(self._completed_event(step, situation), reason=reason)
+        event = await self._compactor.observers.add_checkpoint(event)
+        await self._compactor.record_completed(event)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
 
-    async def _without_summary(self, step: FoldSpan, wanted: Wanted) -> log.CompactionCompleted:
+    async def _compact_without_summary(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
         """Fold by rule where the policy can do that and the model was there; else say why nothing was done."""
-        problem: HoldfastError | None = self._compactor.problem
+        problem: HoldfastError | None = self._compactor.last_error
         if problem is None:
             raise CompactionCancelledError
         if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
             raise problem
         reason = f"a digest, because {problem}"
-        return await self._by_rule(replace(step, by="digest"), self._preparer.situation(wanted), reason)
+        return await self._compact_by_rule(replace(step, by="digest"), self._builder.situation(options), reason)

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 
 from holdfast.errors import MalformedInputError
 
-LAST_MS = 253_402_300_799_000
+MAX_TIME_MS = 253_402_300_799_000
 """The last moment of the year 9999: no calendar here goes further."""
 
 
-def time_told(time_ms: int) -> str:
+def format_time_utc(time_ms: int) -> str:
     """Return a time as people read it, in UTC."""
-    return f"{_moment(time_ms):%Y-%m-%d %H:%M}"
+    return f"{_clamped_datetime(time_ms):%Y-%m-%d %H:%M}"
 
 
-def time_asked(where: str, text: str, *, is_end: bool = False) -> int:
+def parse_time(where: str, text: str, *, is_end: bool = False) -> int:
     """Return the moment that an ISO date or time means; the end of it, where a date is one."""
     given = text.strip()
     try:
@@ -34,13 +34,13 @@ def time_asked(where: str, text: str, *, is_end: bool = False) -> int:
 
 def local_time(time_ms: int) -> datetime:
     """Return a moment in the time zone of this machine."""
-    return _moment(time_ms).astimezone()
+    return _clamped_datetime(time_ms).astimezone()
 
 
-def day_of(time_ms: int) -> str:
+def local_day(time_ms: int) -> str:
     """Return the day that a moment is on, where this machine is."""
     return f"{local_time(time_ms):%Y-%m-%d}"
 
 
-def _moment(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(min(max(0, time_ms), LAST_MS) / 1000, UTC)
+def _clamped_datetime(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(min(max(0, time_ms), MAX_TIME_MS) / 1000, UTC)

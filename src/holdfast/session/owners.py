@@ -4,19 +4,19 @@ import os
 import secrets
 import socket
 
-LIVE: set[str] = set()
+HELD_HERE: set[str] = set()
 """The owners that are at work in this process."""
 
 
-def new_owner() -> str:
+def new_owner_id() -> str:
     """Return a name for who begins something here: a host, a process and a number."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def is_gone(owner: str) -> bool:
+def has_owner_exited(owner: str) -> bool:
     """Return whether it is certain that nobody is at it any more: of another host that cannot be known."""
     host, process = owner.split(":")[:2] if owner.count(":") > 1 else ("", "0")
-    if owner in LIVE or host != socket.gethostname() or not process.isdecimal():
+    if owner in HELD_HERE or host != socket.gethostname() or not process.isdecimal():
         return False
     return int(process) == os.getpid() or not _is_alive(int(process))
 

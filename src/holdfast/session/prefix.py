@@ -7,36 +7,36 @@ not whole, goes with the question: all of a span reaches a summariser, whichever
 
 from dataclasses import dataclass
 
-from holdfast.core.conversation.json_values import written
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.summary.behind import asked_behind
-from holdfast.core.planning.summary.material import MIN_PIECE_TOKENS, Hide, pieces, positions
-from holdfast.models.base import Ask, Prefix, Writer, reuses_prefix
+from holdfast.core.planning.summary.behind import prefix_prompt
+from holdfast.core.planning.summary.material import MIN_CHUNK_TOKENS, RedactText, position_index, split_into_chunks
+from holdfast.models.base import CachedPrefix, Summarizer, SummaryPrompt, supports_prefix
 
-POSITIONS_TOKENS = 1_500
+MAX_POSITIONS_TOKENS = 1_500
 """What an index of positions may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentRequest:
     """The last request of an agent, as it went out."""
 
-    prefix: Prefix
+    prefix: CachedPrefix
     model: str | None
     """Who was asked."""
     tokens: int
     """What it costs, as the provider counts."""
     window: int
     """The model's, or what the policy takes for that of a model nobody knows."""
-    whole: frozenset[int]
+    whole_positions: frozenset[int]
     """The positions of the messages that it shows as they were said."""
-    changes: int
+    change_count: int
     """How often the context had changed by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PrefixQuestion:
     """What is asked behind it."""
 
     entries: tuple[Entry, ...]
@@ -47,25 +47,27 @@ class Question:
     skills: tuple[str, ...]
     focus: str
     max_words: int
-    max_output: int
+    max_output_tokens: int
     counter: Counter
     max_bytes: int
-    hide: Hide
-    tell: Hide
+    redact: RedactText
+    redact_and_count: RedactText
     """Hides as well, and counts what it takes out of what is shown."""
 
-    def behind(self, sent: Sent, writer: Writer, window: int) -> Ask | None:
+    def prompt_after(self, last_request: SentRequest, summarizer: Summarizer, window: int) -> SummaryPrompt | None:
         """Return the ask that a writer can be given behind a request, or None where it has to be given the data."""
-        is_own = writer.name == sent.model and reuses_prefix(writer, sent.prefix.format)
-        if not self.entries or not is_own or self._has_secret(sent.prefix):
+        is_own = summarizer.name == last_request.model and supports_prefix(summarizer, last_request.prefix.format)
+        if not self.entries or not is_own or self._has_secret(last_request.prefix):
             return None
-        room = window - sent.tokens - self.max_output
-        missing = self._missing(sent, room)
+        room = window - last_request.tokens - self.max_output_tokens
+        missing = self._missing_text(last_request, room)
         if missing is None:
             return None
-        asked = asked_behind(
+        asked = prefix_prompt(
             range(self.entries[0].position or 0, (self.entries[-1].position or 0) + 1),
-            positions(self._whole(sent), self.counter, POSITIONS_TOKENS, self.tell),
+            position_index(
+                self._whole_entries(last_request), self.counter, MAX_POSITIONS_TOKENS, self.redact_and_count
+            ),
             missing=missing,
             previous=self.previous,
             plan=self.plan,
@@ -76,21 +78,23 @@ class Question:
         )
         if self.counter.count(asked.system) + self.counter.count(asked.text) > room:
             return None
-        return Ask(system=asked.system, text=asked.text, max_output_tokens=self.max_output, prefix=sent.prefix)
+        return SummaryPrompt(
+            system=asked.system, text=asked.text, max_output_tokens=self.max_output_tokens, prefix=last_request.prefix
+        )
 
-    def _whole(self, sent: Sent) -> list[Entry]:
-        return [entry for entry in self.entries if entry.position in sent.whole]
+    def _whole_entries(self, last_request: SentRequest) -> list[Entry]:
+        return [entry for entry in self.entries if entry.position in last_request.whole_positions]
 
-    def _missing(self, sent: Sent, room: int) -> str | None:
+    def _missing_text(self, last_request: SentRequest, room: int) -> str | None:
         """Return what the request does not show whole, as data; None where it is too much for one question."""
-        missing = [entry for entry in self.entries if entry.position not in sent.whole]
+        missing = [entry for entry in self.entries if entry.position not in last_request.whole_positions]
         if not missing:
             return ""
-        if room < MIN_PIECE_TOKENS or len(missing) == len(self.entries):
+        if room < MIN_CHUNK_TOKENS or len(missing) == len(self.entries):
             return None
-        parts = pieces(missing, self.counter, room, self.max_bytes, self.tell)
+        parts = split_into_chunks(missing, self.counter, room, self.max_bytes, self.redact_and_count)
         return "".join(parts) if len(parts) <= 1 else None
 
-    def _has_secret(self, prefix: Prefix) -> bool:
-        text = written([prefix.system, prefix.tools, list(prefix.messages)])
-        return self.hide(text) != text
+    def _has_secret(self, prefix: CachedPrefix) -> bool:
+        text = dump_json([prefix.system, prefix.tools, list(prefix.messages)])
+        return self.redact(text) != text

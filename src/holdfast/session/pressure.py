@@ -9,50 +9,52 @@ from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionError, ModelError, SettingsError
-from holdfast.session.circumstances import Wanted
-from holdfast.session.keeping import Keeper
+from holdfast.session.circumstances import RequestOptions
+from holdfast.session.keeping import SessionLog
 from holdfast.session.manual import ManualCompaction
-from holdfast.session.preparer import Preparer
+from holdfast.session.preparer import RequestBuilder
 
-STATM = Path("/proc/self/statm")
+STATM_PATH = Path("/proc/self/statm")
 
 
-async def switched(
-    keeper: Keeper, manual: ManualCompaction, preparer: Preparer, wanted: Wanted
+async def switch_model_and_fit(
+    session_log: SessionLog, manual: ManualCompaction, builder: RequestBuilder, options: RequestOptions
 ) -> log.CompactionCompleted | None:
     """Let another model answer; where what stands is too long for it, a compaction comes first."""
-    if not wanted.model or not isinstance(wanted.model, str):
-        raise SettingsError("model", f"needs a name, not {wanted.model!r}")
-    async with keeper.turn:
-        await keeper.take_in()
-        situation = preparer.situation(wanted)
-        fills = keeper.history.projection(situation.counter).tokens if keeper.history.format else 0
+    if not options.model or not isinstance(options.model, str):
+        raise SettingsError("model", f"needs a name, not {options.model!r}")
+    async with session_log.lock:
+        await session_log.refresh()
+        situation = builder.situation(options)
+        fills = session_log.history.projection(situation.counter).tokens if session_log.history.format else 0
     done = None
-    if fills > situation.room:
-        smaller = replace(wanted, budget=replace(situation.budget, source="user"))
+    if fills > situation.message_budget:
+        smaller = replace(options, budget=replace(situation.budget, source="user"))
         with suppress(CompactionError, ModelError):
             done = await manual.compact(smaller, "model_switch")
-    async with keeper.turn:
-        await keeper.take_in()
-        await keeper.change(log.ModelSwitched(model=wanted.model, window=situation.window))
+    async with session_log.lock:
+        await session_log.refresh()
+        await session_log.append(log.ModelSwitched(model=options.model, window=situation.window))
     return done
 
 
-async def relieved(manual: ManualCompaction, wanted: Wanted, limit_bytes: int) -> log.CompactionCompleted | None:
+async def compact_above_memory_limit(
+    manual: ManualCompaction, options: RequestOptions, limit_bytes: int
+) -> log.CompactionCompleted | None:
     """Compact where the process holds too much even after what nobody needs was given back."""
     if resident_bytes() > limit_bytes:
         gc.collect()
     if resident_bytes() <= limit_bytes:
         return None
     with suppress(CompactionError, ModelError):
-        return await manual.compact(wanted, "memory_pressure")
+        return await manual.compact(options, "memory_pressure")
     return None
 
 
 def resident_bytes() -> int:
     """Return how much memory the process holds; where the system tells only the most it ever held, that."""
     try:
-        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+        return int(STATM_PATH.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

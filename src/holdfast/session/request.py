@@ -15,13 +15,13 @@ from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.history.lasting.leavings import RESCUED
+from holdfast.core.history.lasting.leavings import EMERGENCY_VIEW_KEY
 from holdfast.core.history.payload import message_hash, payload_hash
-from holdfast.core.planning.plan import Plan, tokens_of
+from holdfast.core.planning.plan import Plan, view_token_count
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.receipt import Receipt, spans_without
+from holdfast.core.planning.receipt import Receipt, ranges_without
 from holdfast.core.planning.situation import Situation
-from holdfast.wire.anthropic_messages import count_cache_marks, without_excess_marks
+from holdfast.wire.anthropic_messages import count_cache_marks, drop_excess_cache_marks
 
 
 class Encoder(Protocol):
@@ -52,35 +52,37 @@ class PreparedRequest:
     """Where each message was recorded; None for one that was made for this request."""
 
 
-def encoded(entry: Entry, wire: Encoder) -> Mapping[str, object]:
+def encode_entry(entry: Entry, encoder: Encoder) -> Mapping[str, object]:
     """Return an entry as JSON; what nobody touched is the same object that came in."""
     message = entry.message
-    if message.is_untouched and message.native is not None and not message.notes:
+    if message.is_unedited and message.native is not None and not message.repair_notes:
         return message.native
-    return wire.encode(message)
+    return encoder.encode(message)
 
 
-def sendable(
-    messages: list[Mapping[str, object]], wire: Encoder, *, system: object = None, tools: object = None
+def limit_cache_marks(
+    messages: list[Mapping[str, object]], encoder: Encoder, *, system: object = None, tools: object = None
 ) -> list[Mapping[str, object]]:
     """Return the messages of a request without the oldest cache marks, where they have more than may be sent.
 
     Clients mark the newest message of each request, so a conversation that keeps what they sent gathers marks.
     """
-    if wire.max_cache_marks is None:
+    if encoder.max_cache_marks is None:
         return messages
     with suppress(ValueError, RecursionError):
         system = json.loads(system) if isinstance(system, str) else system
-    return without_excess_marks(messages, wire.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools))
+    return drop_excess_cache_marks(
+        messages, encoder.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools)
+    )
 
 
-def drawn_up(
-    plan: Plan, history: History, situation: Situation, wire: Encoder, hashes: dict[int, str]
+def build_request(
+    plan: Plan, history: History, situation: Situation, encoder: Encoder, hashes: dict[int, str]
 ) -> PreparedRequest:
     """Return the request of a plan; `hashes` are those of recorded messages, by position, and grow with it."""
-    beside = beside_of(history, situation.scope)
-    messages = sendable([encoded(entry, wire) for entry in plan.view.entries], wire, **beside)
-    named = tuple(_hash(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
+    beside = recorded_extras(history, situation.scope)
+    messages = limit_cache_marks([encode_entry(entry, encoder) for entry in plan.view.entries], encoder, **beside)
+    named = tuple(_hash_of(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
     receipt = _receipt(plan, history, situation)
     return PreparedRequest(
         messages,
@@ -92,29 +94,29 @@ def drawn_up(
     )
 
 
-def beside_of(history: History, scope: str) -> dict[str, object]:
+def recorded_extras(history: History, scope: str) -> dict[str, object]:
     """Return what travels outside the messages, as it was recorded: what a hash is made of then and later."""
-    beside = history.facts.beside(scope)
+    beside = history.session_state.extras_for(scope)
     return {"system": beside.system, "tools": [dict(tool) for tool in beside.tools]}
 
 
-def _hash(entry: Entry, native: Mapping[str, object], hashes: dict[int, str]) -> str:
+def _hash_of(entry: Entry, native: Mapping[str, object], hashes: dict[int, str]) -> str:
     """Return the hash of a message; what goes out as it was recorded is hashed once."""
     position, message = entry.position, entry.message
-    if position is None or message.notes or native is not message.native:
+    if position is None or message.repair_notes or native is not message.native:
         return message_hash(native)
     if position not in hashes:
         hashes[position] = message_hash(native)
     return hashes[position]
 
 
-def told_of(
+def request_prepared_event(
     request: PreparedRequest, plan: Plan, history: History, policy: Policy, situation: Situation
 ) -> log.RequestPrepared:
     """Return the event that tells of a request, with all that rebuilds it from the log."""
     shown = history.projection(situation.counter, situation.scope).entries
     return log.RequestPrepared(
-        view=tuple(_pieces(plan.view.entries, shown, request.messages)),
+        view=tuple(_view_pieces(plan.view.entries, shown, request.messages)),
         payload_hash=request.hash,
         policy=policy_hash(policy),
         engine=engine_version(),
@@ -126,16 +128,18 @@ def told_of(
             "systemTokens": situation.system_tokens,
             "toolsTokens": situation.tools_tokens,
             "tokens": request.tokens.total,
-            **({RESCUED: True} if plan.view.is_rescued else {}),
+            **({EMERGENCY_VIEW_KEY: True} if plan.view.is_emergency else {}),
             **({"hasRecall": True} if situation.has_recall else {}),
         },
         scope=situation.scope,
     )
 
 
-def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tuple[list[Mapping[str, object]], str]:
+def rebuild_request(
+    event: log.RequestPrepared, history: History, encoder: Encoder
+) -> tuple[list[Mapping[str, object]], str]:
     """Return the messages that an event tells of, and the hash of them, from how the history stood then."""
-    shown = history.context(event.scope).shown()
+    shown = history.context(event.scope).visible_entries()
     messages: list[Mapping[str, object]] = []
     for piece in event.view:
         made = piece.get("message")
@@ -144,9 +148,9 @@ def rebuilt(event: log.RequestPrepared, history: History, wire: Encoder) -> tupl
             continue
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
-            messages += [encoded(entry, wire) for entry in shown[first:last]]
-    beside = beside_of(history, event.scope)
-    messages = sendable(messages, wire, **beside)
+            messages += [encode_entry(entry, encoder) for entry in shown[first:last]]
+    beside = recorded_extras(history, event.scope)
+    messages = limit_cache_marks(messages, encoder, **beside)
     return messages, payload_hash(map(message_hash, messages), **beside)
 
 
@@ -164,8 +168,8 @@ def policy_hash(policy: Policy) -> str:
     return f"{policy.name}:{hashlib.sha256(repr(policy).encode()).hexdigest()[:12]}"
 
 
-def _pieces(
-    entries: Sequence[Entry], shown: Sequence[Entry], messages: Sequence[Mapping[str, object]]
+def _view_pieces(
+    entries: Sequence[Entry], visible: Sequence[Entry], messages: Sequence[Mapping[str, object]]
 ) -> Iterator[Mapping[str, object]]:
     """Yield a view as ranges of what stands, and in full what was made or changed for this request alone."""
     start = index = 0
@@ -173,15 +177,15 @@ def _pieces(
         run = index
         while (
             run < len(entries)
-            and start + run - index < len(shown)
-            and _is_same(entries[run], shown[start + run - index])
+            and start + run - index < len(visible)
+            and _is_same(entries[run], visible[start + run - index])
         ):
             run += 1
         if run > index:
             yield {"from": start, "to": start + run - index}
             start, index = start + run - index, run
             continue
-        later = next((at for at in range(start, len(shown)) if _is_same(entries[index], shown[at])), None)
+        later = next((at for at in range(start, len(visible)) if _is_same(entries[index], visible[at])), None)
         if later is not None:
             start = later
             continue
@@ -194,18 +198,18 @@ def _is_same(one: Entry, other: Entry) -> bool:
 
 
 def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
-    standing = history.version.of(situation.scope)
+    standing = history.version.state_of(situation.scope)
     said = [(entry.position, entry.message) for entry in plan.view.entries if entry.position is not None]
-    whole = {at for at, one in said if one.is_untouched or one is history.entries[at].message}
+    whole = {at for at, one in said if one.is_unedited or one is history.entries[at].message}
     kept = [position for position, _ in said if position in whole]
     changed = [(position, message) for position, message in said if position not in whole]
     shown = sorted({position for position, _ in said})
-    folded = [span for fold in standing.folds for span in spans_without(fold.stop, shown, start=fold.start)]
+    folded = [span for fold in standing.compactions for span in ranges_without(fold.stop, shown, start=fold.start)]
     before = history.projection(situation.counter, situation.scope).tokens
     return Receipt(
         budget=situation.budget,
-        tokens_before=situation.as_billed(system=situation.system_tokens, conversation=before + REPLY_OVERHEAD),
-        tokens=tokens_of(plan.view, situation),
+        tokens_before=situation.billed_count(system=situation.system_tokens, conversation=before + REPLY_OVERHEAD),
+        tokens=view_token_count(plan.view, situation),
         messages_before=len(history),
         messages=len(plan.view.entries),
         kept=tuple(kept),
@@ -215,8 +219,8 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
             for position, message in changed
             if count_media(message) < count_media(history.entries[position].message)
         ),
-        folded=tuple(folded),
-        mended=plan.view.repairs,
-        conflicts=history.behind(situation.scope).conflicts,
+        compacted=tuple(folded),
+        repairs=plan.view.repairs,
+        conflicts=history.compacted_reads(situation.scope).conflicts,
         reasons=plan.reasons,
     )

@@ -15,21 +15,21 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.records import from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
-from holdfast.session.blobs import blob_of, lost_message, packed_record, whole_record
-from holdfast.session.indexing import words_of_message
-from holdfast.session.log import PAGE
-from holdfast.stores.base import Indexed, Record, Store
-from holdfast.stores.files import write_private
-from holdfast.stores.listing import every_session
+from holdfast.session.blobs import blob_digest, extract_blob, inline_blob, lost_message_record
+from holdfast.session.indexing import index_text_of
+from holdfast.session.log import RECORDS_PER_PAGE
+from holdfast.stores.base import IndexEntry, JsonRecord, Store
+from holdfast.stores.files import write_private_lines
+from holdfast.stores.listing import iter_sessions
 from holdfast.wire.formats import format_named
 
 TOMBSTONE = "[scrubbed]"
-MIN_CHARS = 4
+MIN_SECRET_CHARS = 4
 """Less than that stands everywhere by chance."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
+class ScrubResult:
     """What a scrub did."""
 
     count: int
@@ -41,31 +41,31 @@ class Scrubbed:
 
 
 @dataclass(slots=True)
-class _Copy:
+class _RecordCopy:
     """A record before and after."""
 
-    stored: Record
-    record: Record
+    stored: JsonRecord
+    record: JsonRecord
     count: int
 
 
-async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scrubbed:
+async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> ScrubResult:
     """Replace a secret in everything a session has recorded; nothing is written where it is not found."""
-    if len(secret.strip()) < MIN_CHARS:
-        raise SettingsError("text", f"give at least {MIN_CHARS} characters of the secret")
+    if len(secret.strip()) < MIN_SECRET_CHARS:
+        raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
         raise SettingsError("text", "it is part of the tombstone")
-    words = spellings(secret)
-    copies = await _copies(store, session, words)
+    words = secret_spellings(secret)
+    copies = await _scrubbed_copies(store, session, words)
     changed = [position for position, copy in enumerate(copies) if copy.count]
     count = sum(copy.count for copy in copies)
     if changed:
-        history, said = _opened(copies)
-        index = [Indexed(said[at], words_of_message(history.entries[said[at]].message)) for at in changed if at in said]
+        history, said = _replayed(copies)
+        index = [IndexEntry(said[at], index_text_of(history.entries[said[at]].message)) for at in changed if at in said]
         blobs: list[str] = []
-        records = {at: await packed_record(store, copies[at].record, blobs) for at in changed}
-        still_used = {blob_of(copy.stored) for copy in copies if not copy.count} | set(blobs)
-        dropped = {digest for at in changed if (digest := blob_of(copies[at].stored))} - still_used
+        records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
+        still_used = {blob_digest(copy.stored) for copy in copies if not copy.count} | set(blobs)
+        dropped = {digest for at in changed if (digest := blob_digest(copies[at].stored))} - still_used
         tombstone = to_record(log.SessionScrubbed(positions=tuple(changed), count=count))
         await store.rewrite(
             session,
@@ -77,16 +77,16 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             blobs=blobs,
             dropped=sorted(dropped),
         )
-    async for info in every_session(store, session):
+    async for info in iter_sessions(store, session):
         if info.id == session and secret in info.name:
             await store.rename(session, info.name.replace(secret, TOMBSTONE))
             count += info.name.count(secret)
-    return Scrubbed(count, tuple(changed), tuple(await _others(store, session, words)))
+    return ScrubResult(count, tuple(changed), tuple(await _other_sessions_with(store, session, words)))
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
     """Replace a secret in files of text beside a session, and return those in which it stood."""
-    words, changed = spellings(secret), list[Path]()
+    words, changed = secret_spellings(secret), list[Path]()
     for path in paths:
         try:
             text = path.read_bytes().decode()
@@ -100,11 +100,11 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
             if text != before and path not in changed:
                 changed.append(path)
         if path in changed:
-            write_private(path, [text])
+            write_private_lines(path, [text])
     return changed
 
 
-def spellings(secret: str) -> list[str]:
+def secret_spellings(secret: str) -> list[str]:
     """Return how a secret may be written: as it is, and as it stands in JSON inside of JSON."""
     found = {secret}
     for _ in range(2):
@@ -112,7 +112,7 @@ def spellings(secret: str) -> list[str]:
     return sorted(found, key=lambda text: (-len(text), text))
 
 
-def without(value: object, words: Sequence[str]) -> tuple[object, int]:
+def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
     """Return a JSON value with every spelling replaced, and how many there were."""
     if isinstance(value, str):
         count = 0
@@ -121,7 +121,7 @@ def without(value: object, words: Sequence[str]) -> tuple[object, int]:
             value = value.replace(word, TOMBSTONE)
         return value, count
     if isinstance(value, list | tuple):
-        pairs = [without(item, words) for item in cast("Sequence[object]", value)]
+        pairs = [replace_secret(item, words) for item in cast("Sequence[object]", value)]
         return [item for item, _ in pairs], sum(count for _, count in pairs)
     if not isinstance(value, Mapping):
         return value, 0
@@ -129,26 +129,26 @@ def without(value: object, words: Sequence[str]) -> tuple[object, int]:
     # The names that formats give their fields are plain words: a plain word is looked for in what was said only.
     keys = () if all(re.fullmatch("[A-Za-z_]+", word) for word in words) else words
     for key, item in cast("Mapping[str, object]", value).items():
-        new_key, in_key = without(key, keys)
-        out[str(new_key)], in_item = without(item, words)
+        new_key, in_key = replace_secret(key, keys)
+        out[str(new_key)], in_item = replace_secret(item, words)
         total += in_key + in_item
     return out, total
 
 
-async def _copies(store: Store, session: str, words: Sequence[str]) -> list[_Copy]:
-    copies: list[_Copy] = []
-    while page := await store.read(session, start=len(copies), limit=PAGE):
+async def _scrubbed_copies(store: Store, session: str, words: Sequence[str]) -> list[_RecordCopy]:
+    copies: list[_RecordCopy] = []
+    while page := await store.read(session, start=len(copies), limit=RECORDS_PER_PAGE):
         for stored in page:
             try:
-                whole = await whole_record(store, stored.record)
+                whole = await inline_blob(store, stored.record)
             except (MissingBlobError, MalformedInputError):
-                whole = lost_message(stored.record)  # nothing can stand in what is gone
-            data, count = without(whole.get("data"), words)
-            copies.append(_Copy(stored.record, {**whole, "data": data} if count else whole, count))
+                whole = lost_message_record(stored.record)  # nothing can stand in what is gone
+            data, count = replace_secret(whole.get("data"), words)
+            copies.append(_RecordCopy(stored.record, {**whole, "data": data} if count else whole, count))
     return copies
 
 
-def _opened(copies: Sequence[_Copy]) -> tuple[History, Mapping[int, int]]:
+def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]]:
     """Return the history as it will be, and which message each record is; refuses what would break a record."""
     history, said = History(format_named), dict[int, int]()
     for position, copy in enumerate(copies):
@@ -164,12 +164,14 @@ def _opened(copies: Sequence[_Copy]) -> tuple[History, Mapping[int, int]]:
     return history, said
 
 
-async def _holds(store: Store, session: str, words: Sequence[str]) -> bool:
-    return any(copy.count for copy in await _copies(store, session, words))
+async def _contains_secret(store: Store, session: str, words: Sequence[str]) -> bool:
+    return any(copy.count for copy in await _scrubbed_copies(store, session, words))
 
 
-async def _others(store: Store, session: str, words: Sequence[str]) -> list[str]:
+async def _other_sessions_with(store: Store, session: str, words: Sequence[str]) -> list[str]:
     """Return the other sessions in which a secret stands."""
     return [
-        info.id async for info in every_session(store) if info.id != session and await _holds(store, info.id, words)
+        info.id
+        async for info in iter_sessions(store)
+        if info.id != session and await _contains_secret(store, info.id, words)
     ]

@@ -14,35 +14,44 @@ from typing import TypeAlias, get_args
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
-from holdfast.core.history.scope import MainSees
-from holdfast.core.history.sees import EVERYTHING, Sees
-from holdfast.core.history.sync import difference
-from holdfast.core.planning.contents import Contents, contents_of
-from holdfast.core.planning.plan import outlook_of
+from holdfast.core.history.scope import MainVisibility
+from holdfast.core.history.sees import SEES_EVERYTHING, Visibility
+from holdfast.core.history.sync import sync_diff
+from holdfast.core.planning.contents import ContextReport, context_report
+from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.presets import policy_of
-from holdfast.core.planning.restore import restoration
+from holdfast.core.planning.presets import policy_named
+from holdfast.core.planning.restore import restore_events
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
-from holdfast.models.base import Writer
-from holdfast.session.child import Delegating
-from holdfast.session.circumstances import Wanted, billed_usage
-from holdfast.session.compactor import Compaction, Compactor
-from holdfast.session.delegating import Delegator, errand_of
-from holdfast.session.fetching import fetching
-from holdfast.session.given import count, model_named, position, read_beside, read_messages, scope_named, shown, words
-from holdfast.session.keeping import Clock, Keeper
-from holdfast.session.known import last_sent, name_of, noted, recorded
-from holdfast.session.meter import Meter
-from holdfast.session.overflow import Ladder
-from holdfast.session.preparer import Preparer
+from holdfast.models.base import Summarizer
+from holdfast.session.child import DelegateContext
+from holdfast.session.circumstances import RequestOptions, check_usage
+from holdfast.session.compactor import CompactionOptions, Compactor
+from holdfast.session.delegating import Delegator, delegation_spec
+from holdfast.session.fetching import retry_when_not_loaded
+from holdfast.session.given import (
+    check_count,
+    check_extras,
+    check_model,
+    check_position,
+    check_scope,
+    check_text,
+    decode_messages,
+    short_repr,
+)
+from holdfast.session.keeping import Clock, SessionLog
+from holdfast.session.known import last_sent_fingerprints, message_fingerprint, recorded_fingerprints, with_read_notes
+from holdfast.session.meter import UsageCalibrator
+from holdfast.session.overflow import OverflowRetry
+from holdfast.session.preparer import RequestBuilder
 from holdfast.session.request import PreparedRequest
-from holdfast.session.retention import prune
-from holdfast.stores.base import Store, session_named
+from holdfast.session.retention import delete_expired_sessions
+from holdfast.stores.base import Store, check_session_id
 from holdfast.stores.open import open_store
-from holdfast.wire.formats import Format, format_named
+from holdfast.wire.formats import MessageFormat, format_named
 
-Noted: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
+StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record besides messages."""
 
 
@@ -61,23 +70,23 @@ class Session(Delegator):
         store: str | Store,
         policy: str | Policy,
         model: str | None,
-        compaction: Compaction,
+        compaction: CompactionOptions,
         clock: Clock,
     ) -> None:
-        self.id = session_named(session_id)
-        self.policy = policy_of(policy)
-        self.model = model_named(model)
+        self.id = check_session_id(session_id)
+        self.policy = policy_named(policy)
+        self.model = check_model(model)
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
         if not callable(clock):
-            raise SettingsError("clock", f"must be a function that returns milliseconds, not {shown(clock)}")
-        keeper = Keeper(self.store, session_id, clock)
+            raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
+        keeper = SessionLog(self.store, session_id, clock)
         compactor = Compactor(keeper, self.policy, compaction)
-        self._meter = Meter(self.store)
-        self._preparer = Preparer(keeper, compactor, self._meter, self.policy)
-        super().__init__(keeper, compactor, self._preparer, self.policy)
-        self._ladder = Ladder(self._preparer, self._meter)
+        self._calibrator = UsageCalibrator(self.store)
+        self._builder = RequestBuilder(keeper, compactor, self._calibrator, self.policy)
+        super().__init__(keeper, compactor, self._builder, self.policy)
+        self._overflow_retry = OverflowRetry(self._builder, self._calibrator)
 
     @classmethod
     def open(
@@ -87,20 +96,20 @@ class Session(Delegator):
         store: str | Store = "memory://",
         policy: str | Policy = "default",
         model: str | None = None,
-        summariser: str | Writer | None = None,
-        compaction: Compaction | None = None,
+        summarizer: str | Summarizer | None = None,
+        compaction: CompactionOptions | None = None,
         clock: Clock = now_ms,
-    ) -> "Opening":
+    ) -> "SessionOpener":
         """Open a session, or begin one; use it with `async with` or `await`.
 
         `summariser` writes summaries: a pydantic-ai model by its name, or a writer; `compaction` says more about that.
         """
-        how = Compaction() if compaction is None else compaction
-        if not isinstance(how, Compaction):
-            raise SettingsError("compaction", f"must be a Compaction, not {shown(how)}")
-        if summariser is not None:
-            how = replace(how, automatic=summariser)
-        return Opening(cls(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock))
+        how = CompactionOptions() if compaction is None else compaction
+        if not isinstance(how, CompactionOptions):
+            raise SettingsError("compaction", f"must be a Compaction, not {short_repr(how)}")
+        if summarizer is not None:
+            how = replace(how, automatic=summarizer)
+        return SessionOpener(cls(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock))
 
     def __len__(self) -> int:
         return len(self.history)
@@ -108,41 +117,41 @@ class Session(Delegator):
     @property
     def damage(self) -> list[str]:
         """What of the log could not be taken in, and why."""
-        return self._keeper.damage
+        return self._log.damage
 
     async def close(self) -> None:
         """Give back what the session holds open; everything is already durable. Closing twice changes nothing."""
-        if self._keeper.turn.is_over:
+        if self._log.lock.is_closed:
             return
         await self._compactor.close()
-        async with self._keeper.turn:
-            await self._keeper.close()
+        async with self._log.lock:
+            await self._log.close()
         if self._owns_store:
             await self.store.close()
 
-    @fetching
-    async def catch_up(self) -> int:
+    @retry_when_not_loaded
+    async def refresh(self) -> int:
         """Take in what others have written since, and return how many events that were."""
-        async with self._keeper.turn:
-            return await self._keeper.take_in()
+        async with self._log.lock:
+            return await self._log.refresh()
 
-    @fetching
+    @retry_when_not_loaded
     async def restore(self) -> None:
         """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted.
 
         A compaction or a delegation that nobody is at any more is ended, as far as the log can be written to.
         """
-        async with self._keeper.turn:
-            await self._keeper.take_in()
+        async with self._log.lock:
+            await self._log.refresh()
             with suppress(StoreUnavailableError):
-                await self._compactor.tidy()
-                await self.end_abandoned()
-            if events := restoration(self.history.context(), self.policy):
-                await self._keeper.change(*events)
+                await self._compactor.end_stale_run()
+                await self.end_abandoned_delegations()
+            if events := restore_events(self.history.context(), self.policy):
+                await self._log.append(*events)
 
-    def remember(self) -> None:
+    def start_memory_update(self) -> None:
         """Let memory take in what has left the view, beside everything else; where there is one."""
-        self._compactor.companions.remember()
+        self._compactor.observers.start_memory_update()
 
     # What was said.
 
@@ -160,9 +169,9 @@ class Session(Delegator):
 
         `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
         """
-        wire, scope = self._format(format), scope_named(scope)
-        natives, decoded = read_messages(messages, wire)
-        billed = billed_usage(usage)
+        wire, scope = self._check_format(format), check_scope(scope)
+        natives, decoded = decode_messages(messages, wire)
+        billed = check_usage(usage)
         events = [
             log.MessageAppended(
                 format=wire.name,
@@ -174,44 +183,44 @@ class Session(Delegator):
             )
             for number, native in enumerate(natives)
         ]
-        async with self._keeper.turn:
-            events = noted(self.history, events, decoded)
+        async with self._log.lock:
+            events = with_read_notes(self.history, events, decoded)
             if billed is not None:
-                await self._meter.billed(billed)
+                await self._calibrator.record_usage(billed)
             if any(message.role == "assistant" for message in decoded):
-                self._ladder.answered(scope)
-            return await self._keeper.say(events, decoded)
+                self._overflow_retry.reset(scope)
+            return await self._log.append_messages(events, decoded)
 
-    async def deliver(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+    async def add_memory_note(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
         """Record a note from memory, and return its position: the model sees it, as reference that nobody has said."""
-        wire = self._format(format)
-        message = user(words("text", text), trust="memory")
+        wire = self._check_format(format)
+        message = user(check_text("text", text), trust="memory")
         event = log.MessageAppended(format=wire.name, native=wire.encode(message), trust="memory")
-        async with self._keeper.turn:
-            return (await self._keeper.say([event], [wire.decode(event.native, 0)])).start
+        async with self._log.lock:
+            return (await self._log.append_messages([event], [wire.decode(event.native, 0)])).start
 
-    @fetching
+    @retry_when_not_loaded
     async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
         """Take in a whole list that somebody sends again: record what is new in it, and return its positions.
 
         The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
         """
-        wire = self._format(format)
-        natives, decoded = read_messages(messages, wire)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            given = [name_of(native, wire.name) for native in natives]
-            known, view = recorded(self.history, self._keeper), last_sent(self._keeper, wire.name)
-            found = difference(given, known, view, len(self.history))
+        wire = self._check_format(format)
+        natives, decoded = decode_messages(messages, wire)
+        async with self._log.lock:
+            await self._log.refresh()
+            given = [message_fingerprint(native, wire.name) for native in natives]
+            known, view = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, wire.name)
+            found = sync_diff(given, known, view, len(self.history))
             if found.rewind_to is not None:
-                await self._keeper.change(self._told(log.Rewound(to=found.rewind_to)))
-            events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.new :]]
-            events = noted(self.history, events, decoded[found.new :])
-            return await self._keeper.say(events, decoded[found.new :], is_decision=True)
+                await self._log.append(self._with_effect(log.Rewound(to=found.rewind_to)))
+            events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.first_new :]]
+            events = with_read_notes(self.history, events, decoded[found.first_new :])
+            return await self._log.append_messages(events, decoded[found.first_new :], must_be_current=True)
 
     # What is sent.
 
-    @fetching
+    @retry_when_not_loaded
     async def prepare(
         self,
         budget: int | Budget | None = None,
@@ -227,20 +236,25 @@ class Session(Delegator):
         `has_recall` says whether the model has the tool of `recall_tool`: then markers tell it how to ask for the rest.
         None for as it was last said.
         """
-        asked, named = model_named(model) or self.model, await self._keeper.scope(scope_named(scope))
-        system, tools = read_beside(system, tools)
-        wanted = Wanted(budget=budget, model=asked, system=system, tools=tools, scope=named, has_recall=has_recall)
-        return await self._ladder.prepare(wanted)
+        asked, named = check_model(model) or self.model, await self._log.check_scope(check_scope(scope))
+        system, tools = check_extras(system, tools)
+        wanted = RequestOptions(
+            budget=budget, model=asked, system=system, tools=tools, scope=named, has_recall=has_recall
+        )
+        return await self._overflow_retry.prepare(wanted)
 
-    @fetching
+    @retry_when_not_loaded
     async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> PreparedRequest:
         """Return the last request made smaller, after the provider refused it as too long.
 
         `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as
         a rate limit, is raised as the error it is; so is one that no smaller request can help.
         """
-        named, told = await self._keeper.scope(scope_named(scope)), None if status is None else count("status", status)
-        return await self._ladder.climb(error, told, named)
+        named, told = (
+            await self._log.check_scope(check_scope(scope)),
+            None if status is None else check_count("status", status),
+        )
+        return await self._overflow_retry.retry(error, told, named)
 
     # Who else is at work.
 
@@ -249,75 +263,77 @@ class Session(Delegator):
         agent: str,
         *,
         task: str = "",
-        sees: Sees = EVERYTHING,
-        main_sees: MainSees | None = None,
+        sees: Visibility = SEES_EVERYTHING,
+        main_sees: MainVisibility | None = None,
         timeout_seconds: float | None = None,
-        tells: bool = True,
-    ) -> Delegating:
+        adds_task_message: bool = True,
+    ) -> DelegateContext:
         """Send out another agent: `async with session.delegate("reviewer", task="…") as child`.
 
         It works in a scope of its own. `sees` says what it is shown of this conversation, `main_sees` what this
         conversation is shown of its work, as the policy says where nothing is given. With `tells=False` the task is
         recorded and not said: `child.opening` is what to say to it first.
         """
-        return Delegating(self, errand_of(agent, task, sees, main_sees, timeout_seconds, tells=tells))
+        return DelegateContext(
+            self, delegation_spec(agent, task, sees, main_sees, timeout_seconds, adds_task_message=adds_task_message)
+        )
 
     # What becomes of it.
 
-    @fetching
-    async def contents(self, *, budget: int | Budget | None = None) -> Contents:
+    @retry_when_not_loaded
+    async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
         """Return what the conversation is made of now, what could be freed, when the next fold is due, at what cost."""
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            calibration = await self._meter.calibration(self.model)
-            situation = self._preparer.situation(Wanted(budget=budget, model=self.model))
+        async with self._log.lock:
+            await self._log.refresh()
+            calibration = await self._calibrator.calibration(self.model)
+            situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
             situation = replace(situation, calibration=calibration)
-            by = self._compactor.summary_by(self.model, self.history.format)
-            return contents_of(outlook_of(self.history, self.policy, situation), self.policy, by)
+            by = self._compactor.next_summarizer(self.model, self.history.format)
+            return context_report(plan_input_of(self.history, self.policy, situation), self.policy, by)
 
-    async def follow(self, policy: str | Policy, *, compaction: Compaction | None = None) -> None:
+    async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
         """Go by another policy, and with other writers and companions, from now on; what was folded stays as it is."""
-        async with self._keeper.turn:
-            self.policy = policy_of(policy)
-            self._compactor.follow(self.policy, compaction)
-            for part in (self._preparer, self._manual):
-                part.follow(self.policy)
+        async with self._log.lock:
+            self.policy = policy_named(policy)
+            self._compactor.set_policy(self.policy, compaction)
+            for part in (self._builder, self._manual):
+                part.set_policy(self.policy)
 
-    async def note(self, event: Noted) -> None:
+    async def record_state(self, event: StateEvent) -> None:
         """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""
-        if not isinstance(event, get_args(Noted)):
+        if not isinstance(event, get_args(StateEvent)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
-        await self._changed(event)
+        await self._append_change(event)
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
-        self._keeper.turn.check()
-        await self.store.rename(self.id, words("name", name))
+        self._log.lock.check_open()
+        await self.store.rename(self.id, check_text("name", name))
 
-    @fetching
+    @retry_when_not_loaded
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
         """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
-        stop = None if at is None else position("fork.at", at)
-        async with self._keeper.turn:
-            await self._keeper.take_in()
-            other = self._other(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
+        stop = None if at is None else check_position("fork.at", at)
+        async with self._log.lock:
+            await self._log.refresh()
+            other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
             if await self.store.length(other.id):
                 raise SettingsError("session", f"{other.id!r} is already there; choose another name")
-            await self._keeper.copy_to(other._keeper, stop)  # noqa: SLF001 - one session to another
+            await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
             return other
 
-    def beside(self, session_id: str) -> "Opening":
+    def open_sibling(self, session_id: str) -> "SessionOpener":
         """Open another session in the same store, kept in the same way."""
-        return Opening(self._other(session_id))
+        return SessionOpener(self._make_sibling(session_id))
 
     # How it is done.
 
-    def _other(self, session_id: str) -> "Session":
-        how = self._compactor.how
+    def _make_sibling(self, session_id: str) -> "Session":
+        how = self._compactor.options
         policy, store, model, clock = self.policy, self.store, self.model, self.clock
         return Session(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock)
 
-    def _format(self, name: str) -> Format:
+    def _check_format(self, name: str) -> MessageFormat:
         wire = format_named(name)
         spoken = self.history.format or wire.name
         if wire.name != spoken:
@@ -326,7 +342,7 @@ class Session(Delegator):
         return wire
 
 
-class Opening:
+class SessionOpener:
     """A session about to be opened."""
 
     def __init__(self, session: Session) -> None:
@@ -335,8 +351,10 @@ class Opening:
     async def _open(self) -> Session:
         opened = self._session
         await opened.restore()
-        opened.remember()
-        await prune(opened.store, days=opened.policy.retention_days, now_ms=opened.clock(), keep=opened.id)
+        opened.start_memory_update()
+        await delete_expired_sessions(
+            opened.store, days=opened.policy.retention_days, now_ms=opened.clock(), keep=opened.id
+        )
         return opened
 
     def __await__(self):  # noqa: ANN204 - a generator that only the event loop sees

@@ -7,44 +7,44 @@ Holdfast wrote it, a byte is not what it was) makes it no shortcut, and the log 
 from dataclasses import dataclass
 from hashlib import sha256
 
-from holdfast.core.history.plain import as_json, from_json
-from holdfast.core.history.records import SCHEMA
-from holdfast.core.history.state import State
+from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json
+from holdfast.core.history.records import RECORD_SCHEMA
+from holdfast.core.history.state import HistorySnapshot
 from holdfast.session.request import engine_version
 
-MAKE = 8
+SNAPSHOT_VERSION = 8
 """Changes whenever a snapshot of before would be read wrongly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shortcut:
+class SessionSnapshot:
     """What a session needs to go on."""
 
-    state: State
-    places: str
+    state: HistorySnapshot
+    log_positions: str
     """Where in the log each message is, packed."""
-    asked_ms: int | None
-    began_ms: int | None
+    last_request_ms: int | None
+    compaction_started_ms: int | None
     damage: tuple[str, ...]
     newest_schema: int
 
 
-def packed_shortcut(shortcut: Shortcut) -> bytes:
+def encode_snapshot(snapshot: SessionSnapshot) -> bytes:
     """Return a shortcut as it is kept."""
-    body = as_json(shortcut).encode()
-    return _seal(body) + body
+    body = to_snapshot_json(snapshot).encode()
+    return _checksum(body) + body
 
 
-def opened_shortcut(data: bytes) -> Shortcut | None:
+def decode_snapshot(data: bytes) -> SessionSnapshot | None:
     """Return the shortcut that was kept, or None where it is none."""
     seal, body = data[:32], data[32:]
-    if seal != _seal(body):
+    if seal != _checksum(body):
         return None
     try:
-        return from_json(Shortcut, body)
+        return from_snapshot_json(SessionSnapshot, body)
     except ValueError:
         return None
 
 
-def _seal(body: bytes) -> bytes:
-    return sha256(f"{engine_version()} {SCHEMA} {MAKE} ".encode() + body).digest()
+def _checksum(body: bytes) -> bytes:
+    return sha256(f"{engine_version()} {RECORD_SCHEMA} {SNAPSHOT_VERSION} ".encode() + body).digest()

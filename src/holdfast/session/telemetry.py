@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Usage
-from holdfast.models.base import COMPACTION
+from holdfast.models.base import COMPACTION_INTERACTION
 from holdfast.session.request import engine_version
 
 if TYPE_CHECKING:
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind, Status, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-NAME = "holdfast"
-SPAN = "compact_messages"
-STARTED, COMPLETED = "session_compaction_start", "session_compaction_complete"
+INSTRUMENTATION_NAME = "holdfast"
+COMPACTION_SPAN = "compact_messages"
+STARTED_EVENT, COMPLETED_EVENT = "session_compaction_start", "session_compaction_complete"
 """Span events and counters; histograms are named after the field behind them."""
 INTERACTION_TYPE = "holdfast.interaction_type"
 """Tells a call for a summary from a person's turn."""
 UNNAMED_ERROR = "_OTHER"
 """What OpenTelemetry calls an error whose kind is not known."""
-MAX_WAITING = 256
+MAX_QUEUED_SPANS = 256
 """Spans that wait for an exporter which hangs; what comes after them is dropped."""
-LAST_SECONDS = 0.5
+EXIT_FLUSH_SECONDS = 0.5
 """So long the end of the program waits for them."""
-SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
-TOKENS = tuple(4**power for power in range(3, 13))
-MESSAGES = tuple(2**power for power in range(15))
+DURATION_BUCKETS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
+TOKEN_BUCKETS = tuple(4**power for power in range(3, 13))
+MESSAGE_BUCKETS = tuple(2**power for power in range(15))
 _WORD = re.compile(r"[\w.]{1,80}")
 
 Attributes: TypeAlias = "dict[str, AttributeValue]"
@@ -58,7 +58,7 @@ class Telemetry:
         self._instruments: _Instruments | None = None
         self._is_loaded = False
 
-    def compaction_started(self, session: str, event: CompactionStarted) -> "Watched":
+    def compaction_started(self, session: str, event: CompactionStarted) -> "CompactionSpan":
         """Tell that a compaction has begun, and return its span.
 
         `with` it, what is done inside counts as part of it; it ends with `compaction_completed`, or else there.
@@ -70,10 +70,12 @@ class Telemetry:
             "tool_definitions": event.tokens.tool_definitions_tokens,
         }
         started: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
-        span = Watched(self._span(SPAN, {**started, "compaction.scope": event.scope}))
-        span.tell(STARTED, {**started, **{f"compaction.{part}_tokens": count for part, count in breakdown.items()}})
+        span = CompactionSpan(self._span(COMPACTION_SPAN, {**started, "compaction.scope": event.scope}))
+        span.add_event(
+            STARTED_EVENT, {**started, **{f"compaction.{part}_tokens": count for part, count in breakdown.items()}}
+        )
         if instruments := self._instruments:
-            instruments.started(event.trigger, breakdown)
+            instruments.record_started(event.trigger, breakdown)
         return span
 
     def compaction_completed(
@@ -81,7 +83,7 @@ class Telemetry:
         session: str,
         event: CompactionCompleted,
         *,
-        span: "Watched | None" = None,
+        span: "CompactionSpan | None" = None,
         conversation_messages_before: int | None = None,
         conversation_messages_after: int | None = None,
         error_type: str | None = None,
@@ -93,10 +95,12 @@ class Telemetry:
         self._load()
         shared: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
         if span is None:
-            span = Watched(self._span(SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.duration_ms or 0))
+            span = CompactionSpan(
+                self._span(COMPACTION_SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.duration_ms or 0)
+            )
         is_word = error_type is not None and _WORD.fullmatch(error_type)
         failure = None if event.success else error_type if is_word else UNNAMED_ERROR
-        sizes: Attributes = _known(
+        sizes: Attributes = _without_none(
             {
                 "compaction.messages_before": conversation_messages_before,
                 "compaction.messages_after": conversation_messages_after,
@@ -106,26 +110,26 @@ class Telemetry:
         )
         # The convention wants this one to be true or not there.
         compacted: Attributes = {"gen_ai.conversation.compacted": True} if event.success else {}
-        outcome = _outcome_of(event, failure)
-        span.say({**compacted, **sizes, **outcome})
-        span.tell(COMPLETED, {**shared, **sizes, **outcome, **_usage_of(event.usage)})
+        outcome = _outcome_attributes(event, failure)
+        span.set_attributes({**compacted, **sizes, **outcome})
+        span.add_event(COMPLETED_EVENT, {**shared, **sizes, **outcome, **_usage_attributes(event.usage)})
         span.end(failure)
         if instruments := self._instruments:
-            instruments.completed(event, failure)
+            instruments.record_completed(event, failure)
 
     @contextmanager
-    def summary_call(self, session: str, model: str, *, provider: str | None = None) -> Generator["Watched"]:
+    def summary_call(self, session: str, model: str, *, provider: str | None = None) -> Generator["CompactionSpan"]:
         """Watch a call to a model for a summary; `answered` tells what it cost."""
         self._load()
         attributes: Attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.conversation.id": session,
             "gen_ai.request.model": model,
-            INTERACTION_TYPE: COMPACTION,
+            INTERACTION_TYPE: COMPACTION_INTERACTION,
         }
         if provider:
             attributes["gen_ai.provider.name"] = provider
-        with Watched(self._span(f"chat {model}", attributes, is_call=True)) as call:
+        with CompactionSpan(self._span(f"chat {model}", attributes, is_call=True)) as call:
             yield call
 
     def _load(self) -> None:
@@ -138,59 +142,63 @@ class Telemetry:
 
             traces, meters = self._providers
             with suppress(Exception):
-                self._tracer = trace.get_tracer(NAME, engine_version(), traces)
+                self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, engine_version(), traces)
             with suppress(Exception):
-                self._instruments = _Instruments.of(metrics.get_meter(NAME, engine_version(), meters))
+                self._instruments = _Instruments.create(
+                    metrics.get_meter(INSTRUMENTATION_NAME, engine_version(), meters)
+                )
 
     def _span(self, name: str, attributes: Attributes, *, ago_ms: int = 0, is_call: bool = False) -> "Span | None":
         if self._tracer is None:
             return None
         with suppress(Exception):
             start = time.time_ns() - ago_ms * 1_000_000
-            kind = _kind(is_call=is_call)
+            kind = _span_kind(is_call=is_call)
             span = self._tracer.start_span(name, kind=kind, attributes=attributes, start_time=start)
             # Where no provider is set up, there is a span that is none.
             return span if span.get_span_context().is_valid else None
         return None
 
 
-class Watched:
+class CompactionSpan:
     """A span that is under way, or nothing that behaves like one."""
 
     def __init__(self, span: "Span | None") -> None:
         self._span = span
-        self._leave: Callable[[], None] | None = None
+        self._detach: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
         if self._span is not None:
             with suppress(Exception):
-                self._leave = _made_current(self._span)
+                self._detach = _make_current(self._span)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._leave is not None:
+        if self._detach is not None:
             with suppress(Exception):
-                self._leave()
-            self._leave = None
+                self._detach()
+            self._detach = None
         if kind is not None and not issubclass(kind, Exception):
-            self.say({"holdfast.cancelled": True})
+            self.set_attributes({"holdfast.cancelled": True})
             kind = None
         self.end(kind.__name__ if kind is not None else None)
 
-    def answered(self, usage: Usage | None = None, *, model: str | None = None, response_id: str | None = None) -> None:
+    def record_reply(
+        self, usage: Usage | None = None, *, model: str | None = None, response_id: str | None = None
+    ) -> None:
         """Tell what a model's answer cost, and who gave it."""
-        named = _known({"gen_ai.response.model": model, "gen_ai.response.id": response_id})
-        self.say({**named, **_usage_of(usage)})
+        named = _without_none({"gen_ai.response.model": model, "gen_ai.response.id": response_id})
+        self.set_attributes({**named, **_usage_attributes(usage)})
 
-    def say(self, attributes: Attributes) -> None:
+    def set_attributes(self, attributes: Attributes) -> None:
         """Add attributes to the span."""
         if self._span is not None:
             with suppress(Exception):
                 self._span.set_attributes(attributes)
 
-    def tell(self, name: str, attributes: Attributes) -> None:
+    def add_event(self, name: str, attributes: Attributes) -> None:
         """Add an event to the span."""
         # Events are to become log records one day; the API for those is not public in Python yet.
         if self._span is not None:
@@ -205,33 +213,33 @@ class Watched:
         if failure is not None:
             with suppress(Exception):
                 span.set_attribute("error.type", failure)
-                span.set_status(_failed())
+                span.set_status(_error_status())
         now = time.time_ns()
-        _ENDS.put(lambda: span.end(now))
+        _SPAN_ENDER.end_later(lambda: span.end(now))
 
 
-class _Ends:
+class _SpanEnder:
     """Ends spans, one after the other, in a thread that nobody has to wait for."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def put(self, end: Callable[[], object]) -> None:
+    def end_later(self, end: Callable[[], object]) -> None:
         """End a span soon; where too many wait already, never."""
-        if self._waiting.qsize() < MAX_WAITING:
-            self._do(end)
+        if self._waiting.qsize() < MAX_QUEUED_SPANS:
+            self._enqueue(end)
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait for what was put before, and say whether it is done."""
         done = threading.Event()
-        self._do(done.set)
+        self._enqueue(done.set)
         return done.wait(timeout_seconds)
 
-    def _do(self, work: Callable[[], object]) -> None:
+    def _enqueue(self, work: Callable[[], object]) -> None:
         self._waiting.put(work)
         if self._thread is None:
-            atexit.register(flush, LAST_SECONDS)
+            atexit.register(flush_spans, EXIT_FLUSH_SECONDS)
         # After a fork there is no thread any more.
         if self._thread is None or not self._thread.is_alive():
             with suppress(RuntimeError):
@@ -245,12 +253,12 @@ class _Ends:
                 work()
 
 
-_ENDS = _Ends()
+_SPAN_ENDER = _SpanEnder()
 
 
-def flush(timeout_seconds: float = 1.0) -> bool:
+def flush_spans(timeout_seconds: float = 1.0) -> bool:
     """Wait until every span has ended, and say whether it has; for the end of a program, and not in a loop."""
-    return _ENDS.wait(timeout_seconds)
+    return _SPAN_ENDER.wait(timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,28 +273,32 @@ class _Instruments:
     messages_removed: "Histogram"
 
     @classmethod
-    def of(cls, meter: "Meter") -> "_Instruments":
+    def create(cls, meter: "Meter") -> "_Instruments":
         def histogram(name: str, unit: str, description: str, bounds: Sequence[float]) -> "Histogram":
             return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
 
         return cls(
-            starts=meter.create_counter(STARTED, "{compaction}", "Compactions that were begun."),
-            start_tokens=histogram(f"{STARTED}.tokens", "{token}", "What the context was made of.", TOKENS),
-            completions=meter.create_counter(COMPLETED, "{compaction}", "Compactions that came to an end."),
-            seconds=histogram(f"{COMPLETED}.duration", "s", "How long a compaction took.", SECONDS),
-            tokens_removed=histogram(f"{COMPLETED}.tokens_removed", "{token}", "What it saved.", TOKENS),
-            messages_removed=histogram(f"{COMPLETED}.messages_removed", "{message}", "What it folded.", MESSAGES),
+            starts=meter.create_counter(STARTED_EVENT, "{compaction}", "Compactions that were begun."),
+            start_tokens=histogram(
+                f"{STARTED_EVENT}.tokens", "{token}", "What the context was made of.", TOKEN_BUCKETS
+            ),
+            completions=meter.create_counter(COMPLETED_EVENT, "{compaction}", "Compactions that came to an end."),
+            seconds=histogram(f"{COMPLETED_EVENT}.duration", "s", "How long a compaction took.", DURATION_BUCKETS),
+            tokens_removed=histogram(f"{COMPLETED_EVENT}.tokens_removed", "{token}", "What it saved.", TOKEN_BUCKETS),
+            messages_removed=histogram(
+                f"{COMPLETED_EVENT}.messages_removed", "{message}", "What it folded.", MESSAGE_BUCKETS
+            ),
         )
 
-    def started(self, trigger: str, tokens: Mapping[str, int]) -> None:
+    def record_started(self, trigger: str, tokens: Mapping[str, int]) -> None:
         with suppress(Exception):
             self.starts.add(1, {"compaction.trigger": trigger})
             for part, count in tokens.items():
                 self.start_tokens.record(count, {"compaction.trigger": trigger, "compaction.part": part})
 
-    def completed(self, event: CompactionCompleted, failure: str | None) -> None:
+    def record_completed(self, event: CompactionCompleted, failure: str | None) -> None:
         kind: Attributes = {"compaction.trigger": event.trigger, "compaction.success": event.success}
-        kind |= _known({"gen_ai.request.model": event.by_model, "error.type": failure})
+        kind |= _without_none({"gen_ai.request.model": event.by_model, "error.type": failure})
         with suppress(Exception):
             self.completions.add(1, kind)
             if event.duration_ms is not None:
@@ -296,9 +308,9 @@ class _Instruments:
                 self.messages_removed.record(max(0, event.messages_removed), kind)
 
 
-def _outcome_of(event: CompactionCompleted, failure: str | None) -> Attributes:
+def _outcome_attributes(event: CompactionCompleted, failure: str | None) -> Attributes:
     """Return what came of a compaction; of a checkpoint the number, since its path is made of words."""
-    return _known(
+    return _without_none(
         {
             "compaction.success": event.success,
             "compaction.tokens_removed": event.tokens_removed,
@@ -312,7 +324,7 @@ def _outcome_of(event: CompactionCompleted, failure: str | None) -> Attributes:
     )
 
 
-def _usage_of(usage: Usage | None) -> Attributes:
+def _usage_attributes(usage: Usage | None) -> Attributes:
     """Return what a call cost under the names of the convention, where the input includes what was cached."""
     if usage is None:
         return {}
@@ -324,26 +336,26 @@ def _usage_of(usage: Usage | None) -> Attributes:
     }
 
 
-def _known(attributes: "Mapping[str, AttributeValue | None]") -> Attributes:
+def _without_none(attributes: "Mapping[str, AttributeValue | None]") -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 # Only called where there is a span, so that OpenTelemetry is there too.
 
 
-def _kind(*, is_call: bool) -> "SpanKind":
+def _span_kind(*, is_call: bool) -> "SpanKind":
     from opentelemetry.trace import SpanKind  # noqa: PLC0415
 
     return SpanKind.CLIENT if is_call else SpanKind.INTERNAL
 
 
-def _failed() -> "Status":
+def _error_status() -> "Status":
     from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
 
     return Status(StatusCode.ERROR)
 
 
-def _made_current(span: "Span") -> Callable[[], None]:
+def _make_current(span: "Span") -> Callable[[], None]:
     from opentelemetry import context, trace  # noqa: PLC0415
 
     return partial(context.detach, context.attach(trace.set_span_in_context(span)))

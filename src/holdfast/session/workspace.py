@@ -15,8 +15,8 @@ from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
 
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-REMEDIES = {
+WORKSPACE_FILE_MODE, WORKSPACE_FOLDER_MODE = 0o600, 0o700
+DISK_REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
     errno.EACCES: "let this user write there, or choose another folder",
@@ -35,24 +35,24 @@ _TOP_LINE = re.compile(
 
 
 @contextmanager
-def disk_errors_of(path: Path) -> Generator[None]:
+def translate_disk_errors(path: Path) -> Generator[None]:
     """Say what is wrong with a disk in our own words."""
     try:
         yield
     except OSError as error:
         where = str(error.filename or path)
-        remedy = REMEDIES.get(error.errno or 0, "check the path")
+        remedy = DISK_REMEDIES.get(error.errno or 0, "check the path")
         raise WorkspaceUnavailableError(where, f"{error.strerror or error}; {remedy}") from error
 
 
-def make_private_folder(path: Path) -> None:
+def create_private_folder(path: Path) -> None:
     """Make a folder that only its owner can open, and those above it, where they are not there yet."""
     if not path.parent.exists():
-        make_private_folder(path.parent)
-    path.mkdir(PRIVATE_FOLDER, exist_ok=True)
+        create_private_folder(path.parent)
+    path.mkdir(WORKSPACE_FOLDER_MODE, exist_ok=True)
 
 
-def read_or_none(path: Path) -> bytes | None:
+def read_if_exists(path: Path) -> bytes | None:
     """Return what a file holds; None if there is none."""
     try:
         return path.read_bytes()
@@ -60,12 +60,12 @@ def read_or_none(path: Path) -> bytes | None:
         return None
 
 
-def replace_private(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Put a file in the place of an older one; after a crash at any moment there is the one or the other, whole."""
-    if read_or_none(path) == content:
+    if read_if_exists(path) == content:
         return
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE)
+    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, WORKSPACE_FILE_MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -75,10 +75,10 @@ def replace_private(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _make_durable(path.parent)
+    _fsync_folder(path.parent)
 
 
-def _make_durable(folder: Path) -> None:
+def _fsync_folder(folder: Path) -> None:
     with suppress(OSError):  # not every system lets a folder be opened; then it sees to this itself
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -87,16 +87,16 @@ def _make_durable(folder: Path) -> None:
             os.close(descriptor)
 
 
-def put_number(path: Path, key: str, number: int) -> None:
+def set_yaml_number(path: Path, key: str, number: int) -> None:
     """Keep a number under a key of a YAML file; what is not a mapping is put aside, under a name that says so."""
-    content = read_or_none(path) or b""
-    if not is_plain_mapping(content):
+    content = read_if_exists(path) or b""
+    if not is_flat_yaml_mapping(content):
         path.replace(path.with_name(f"{path.name}.damaged"))
         content = b""
-    replace_private(path, with_number(content, key, number))
+    write_atomically(path, with_yaml_number(content, key, number))
 
 
-def is_plain_mapping(content: bytes) -> bool:
+def is_flat_yaml_mapping(content: bytes) -> bool:
     """Return whether every line of a YAML file is what it would be in a mapping of one key a line."""
     try:
         lines = [line.decode() for line in content.removeprefix(_BOM).splitlines()]
@@ -105,7 +105,7 @@ def is_plain_mapping(content: bytes) -> bool:
     return b"\0" not in content and all(_TOP_LINE.match(line) for line in lines)
 
 
-def with_number(content: bytes, key: str, number: int) -> bytes:
+def with_yaml_number(content: bytes, key: str, number: int) -> bytes:
     """Return a YAML mapping with a number under a key; other lines, and a comment behind it, stay as they are."""
     value = b"%b: %d" % (key.encode(), number)
     ours = re.compile(
@@ -118,26 +118,26 @@ def with_number(content: bytes, key: str, number: int) -> bytes:
         if found := ours.fullmatch(line):
             lines.append(b"%b%b%b%b" % (found["mark"] or b"", value, found["comment"] or b"", found["end"]))
             is_there = is_inside = True
-        elif is_inside and _goes_on(line):
+        elif is_inside and _is_continuation(line):
             continue
         else:
             lines.append(line)
-            is_inside = is_inside and _holds_nothing(line)
+            is_inside = is_inside and _is_blank_or_comment(line)
     if not is_there:
-        _insert(lines, value)
+        _insert_line(lines, value)
     return b"".join(lines)
 
 
-def _goes_on(line: bytes) -> bool:
+def _is_continuation(line: bytes) -> bool:
     """Return whether a line goes on with the value of the key before it."""
-    return line.startswith((b" ", b"\t", b"- ")) and not _holds_nothing(line)
+    return line.startswith((b" ", b"\t", b"- ")) and not _is_blank_or_comment(line)
 
 
-def _holds_nothing(line: bytes) -> bool:
+def _is_blank_or_comment(line: bytes) -> bool:
     return not line.strip() or line.lstrip().startswith(b"#")
 
 
-def _insert(lines: list[bytes], line: bytes) -> None:
+def _insert_line(lines: list[bytes], line: bytes) -> None:
     """Put a line at the end of the first document, with the line ending of its neighbours."""
     ending = b"\r\n" if lines and lines[0].endswith(b"\r\n") else b"\n"
     has_content, last = False, len(lines)
@@ -146,7 +146,7 @@ def _insert(lines: list[bytes], line: bytes) -> None:
         if is_mark and (has_content or other.startswith(b"...")):
             last = at
             break
-        has_content = has_content or not (is_mark or other.startswith(b"%") or _holds_nothing(other))
+        has_content = has_content or not (is_mark or other.startswith(b"%") or _is_blank_or_comment(other))
     if last and not lines[last - 1].endswith((b"\n", b"\r")):
         lines[last - 1] += ending
     lines.insert(last, line + ending)

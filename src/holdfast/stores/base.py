@@ -46,23 +46,23 @@ from typing import Protocol, TypeAlias
 from holdfast.core.conversation.json_values import is_utf8
 from holdfast.errors import SettingsError
 
-Record: TypeAlias = Mapping[str, object]
+JsonRecord: TypeAlias = Mapping[str, object]
 """A JSON object."""
-MOST_SHOWN = 60
+MAX_SHOWN_CHARS = 60
 
 
-def session_named(session: object) -> str:
+def check_session_id(session: object) -> str:
     """Return the id of a session; one that not every store could write down is refused."""
     if not isinstance(session, str) or not session:
-        raise SettingsError("session", f"needs a name, not {session!r:.{MOST_SHOWN}}")
-    return written_down("session", session)
+        raise SettingsError("session", f"needs a name, not {session!r:.{MAX_SHOWN_CHARS}}")
+    return check_storable_text("session", session)
 
 
-def written_down(setting: str, text: str) -> str:
+def check_storable_text(setting: str, text: str) -> str:
     """Return a text that every store can write down."""
     if "\0" in text or not is_utf8(text):
         problem = "holds a NUL or half of a character, which not every store can write down; choose another"
-        raise SettingsError(setting, f"{text!r:.{MOST_SHOWN}} {problem}")
+        raise SettingsError(setting, f"{text!r:.{MAX_SHOWN_CHARS}} {problem}")
     return text
 
 
@@ -74,7 +74,7 @@ class StoredRecord:
     """Its place in the log, counted from 0."""
     time_ms: int
     """When it was appended, in milliseconds since 1970."""
-    record: Record
+    record: JsonRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexEntry:
     """What is to be found: the words of one message."""
 
     position: int
@@ -99,7 +99,7 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class SearchHit:
     """Where words were found."""
 
     session: str
@@ -122,11 +122,11 @@ class Store(Protocol):
     async def append(
         self,
         session: str,
-        records: Sequence[Record],
+        records: Sequence[JsonRecord],
         *,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now.
@@ -138,12 +138,12 @@ class Store(Protocol):
     async def rewrite(
         self,
         session: str,
-        records: Mapping[int, Record],
+        records: Mapping[int, JsonRecord],
         *,
-        tombstone: Record,
+        tombstone: JsonRecord,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
@@ -158,7 +158,7 @@ class Store(Protocol):
         """Return the records of a log from a position on."""
         ...
 
-    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log; those that are not there are left out."""
         ...
 
@@ -176,7 +176,7 @@ class Store(Protocol):
 
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """Return where words stand, the best first; of one session, only from position `start` on and before `stop`."""
         ...
 
@@ -202,11 +202,11 @@ class Store(Protocol):
         """Return the shortcut of a session, if there is one."""
         ...
 
-    async def put_fact(self, key: str, value: Record) -> None:
+    async def put_value(self, key: str, value: JsonRecord) -> None:
         """Keep a value under a key; an older one goes."""
         ...
 
-    async def get_fact(self, key: str) -> Record | None:
+    async def get_value(self, key: str) -> JsonRecord | None:
         """Return the value of a key."""
         ...
 

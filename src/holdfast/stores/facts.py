@@ -6,18 +6,20 @@ conversation may have the same name, and would be taken for the one that was rea
 
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["memory", "board", "consolidated"]
-_KINDS = ("memory", "board")
-_KINDS_WITHIN = ("consolidated",)
+SessionValueKind: TypeAlias = Literal["memory", "board", "consolidated"]
+_PLAIN_KINDS = ("memory", "board")
+_QUALIFIED_KINDS = ("consolidated",)
 """Of which there is one for each of something else, whose name holds no colon."""
 
 
-def fact_about(session: str, kind: Kind, within: str = "") -> str:
+def session_value_key(session: str, kind: SessionValueKind, qualifier: str = "") -> str:
     """Return the key of a fact about a session; `within` names what else it is about, and holds no colon."""
-    return f"{kind}:{within}:{session}" if within else f"{kind}:{session}"
+    return f"{kind}:{qualifier}:{session}" if qualifier else f"{kind}:{session}"
 
 
-def is_about(key: str, session: str) -> bool:
+def is_session_value_key(key: str, session: str) -> bool:
     """Return whether a fact is about a session."""
     kind, _, rest = key.partition(":")
-    return (kind in _KINDS and rest == session) or (kind in _KINDS_WITHIN and rest.partition(":")[2] == session)
+    return (kind in _PLAIN_KINDS and rest == session) or (
+        kind in _QUALIFIED_KINDS and rest.partition(":")[2] == session
+    )

@@ -7,25 +7,25 @@ from pathlib import Path
 
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
 
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 
 
-def make_private(path: Path) -> None:
+def create_private_file(path: Path) -> None:
     """Create file and folder so that nobody else can read them."""
     if path.is_dir():
         raise DamagedStoreError(str(path), "it is a folder")
-    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE))
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE))
     elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
-        path.chmod(PRIVATE_FILE)
+        path.chmod(PRIVATE_FILE_MODE)
 
 
-def write_private(path: Path, lines: Iterable[str]) -> None:
+def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a file that only its owner can read; an older one goes only when all is written."""
     part = path.with_name(f"{path.name}.part")
     try:
-        descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE)
+        descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE_MODE)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.writelines(lines)
@@ -37,7 +37,7 @@ def write_private(path: Path, lines: Iterable[str]) -> None:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
+def file_identity(path: Path) -> tuple[int, int] | None:
     """Return what tells a file from any other that may take its place; None where there is none."""
     try:
         found = path.stat()

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.errors import MalformedInputError, StoreUnavailableError
-from holdfast.stores.base import Record, StoredRecord
-from holdfast.stores.packing import written
-from holdfast.wire.pydantic_ai import elements, is_pydantic_ai
+from holdfast.stores.base import JsonRecord, StoredRecord
+from holdfast.stores.packing import encode_record
+from holdfast.wire.pydantic_ai import is_pydantic_ai_message, split_messages
 
-HEADER = "holdfast.export"
-HEADER_SCHEMA = 1
+EXPORT_HEADER = "holdfast.export"
+EXPORT_SCHEMA = 1
 MAX_JOINED_LINES = 1_000
 """Over so many lines a record is looked for before its first line is given up."""
 MAX_JOINED_CHARS = 8_000_000
@@ -27,7 +27,7 @@ MAX_READ_IN_VAIN = 16
 WINDOW_CHARS, LONGEST_TOKEN = 512, 16
 """How much of a line is read at first: it may hold many values, and each is read by itself."""
 
-Source: TypeAlias = Literal["holdfast", "openai-chat", "pydantic-ai"]
+JsonlSource: TypeAlias = Literal["holdfast", "openai-chat", "pydantic-ai"]
 _DECODER = json.JSONDecoder(strict=False)
 """Lets raw control characters stand inside strings."""
 _HEAD = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:')
@@ -36,7 +36,7 @@ _NULS = re.compile(b"\x00+")
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class UnreadableLine:
     """Something that could not be read."""
 
     line: int
@@ -46,27 +46,27 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Conversation:
+class LoadedConversation:
     """What one session is to be made of: our own records, or messages."""
 
     name: str = ""
     format: str = "openai-chat"
     """Of the messages."""
-    records: list[tuple[int, int | None, Record]] = field(default_factory=list[tuple[int, int | None, Record]])
+    records: list[tuple[int, int | None, JsonRecord]] = field(default_factory=list[tuple[int, int | None, JsonRecord]])
     """Line, time in milliseconds if it is known, and record."""
     messages: list[tuple[int, Mapping[str, object]]] = field(default_factory=list[tuple[int, Mapping[str, object]]])
     """Line and message."""
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedFile:
     """What a file holds."""
 
-    source: Source = "openai-chat"
+    source: JsonlSource = "openai-chat"
     session: str = ""
     """The id it was exported under, if it says so."""
-    conversations: list[Conversation] = field(default_factory=list[Conversation])
-    losses: list[Loss] = field(default_factory=list[Loss])
+    conversations: list[LoadedConversation] = field(default_factory=list[LoadedConversation])
+    losses: list[UnreadableLine] = field(default_factory=list[UnreadableLine])
     notes: list[str] = field(default_factory=list[str])
     """What was mended in order to read it."""
 
@@ -88,29 +88,29 @@ class _Item(NamedTuple):
 
 def export_lines(session: str, name: str, records: Iterable[StoredRecord]) -> Iterator[str]:
     """Yield a log as lines: a header, then each record with its time."""
-    header = {"type": HEADER, "schema": HEADER_SCHEMA, "data": {"session": session, "name": name}}
-    yield written(header).decode() + "\n"
+    header = {"type": EXPORT_HEADER, "schema": EXPORT_SCHEMA, "data": {"session": session, "name": name}}
+    yield encode_record(header).decode() + "\n"
     for stored in records:
-        yield written({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
+        yield encode_record({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
 
 
-def load_file(path: Path) -> Loaded:
+def load_file(path: Path) -> LoadedFile:
     """Return what a file holds."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
-    return loaded(content, str(path))
+    return load_bytes(content, str(path))
 
 
-def loaded(content: bytes, name: str = "input") -> Loaded:
+def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
     """Return the conversations that some bytes hold; raises where there is nothing to be read in them."""
-    found = Loaded()
+    found = LoadedFile()
     items = _items(content, found)
     if not items:
         problem = "nothing in it can be read as JSON" if found.losses else "it is empty"
         raise MalformedInputError(name, problem)
-    source: Source | None = next((kind for item in items if (kind := _source(item.value))), None)
+    source: JsonlSource | None = next((kind for item in items if (kind := _source(item.value))), None)
     if source is None:
         raise MalformedInputError(name, "it holds neither a Holdfast export nor chat messages nor pydantic-ai messages")
     found.source = source
@@ -118,48 +118,48 @@ def loaded(content: bytes, name: str = "input") -> Loaded:
         actual = _source(item.value)
         if actual != source:
             what = "neither a record nor a message" if actual is None else f"{actual} in a file of {source}"
-            found.losses.append(Loss(item.line, item.size, what))
+            found.losses.append(UnreadableLine(item.line, item.size, what))
         else:
-            _take(found, item, cast("Mapping[str, object]", item.value))
+            _add_value(found, item, cast("Mapping[str, object]", item.value))
     found.losses.sort(key=lambda loss: loss.line)
     return found
 
 
-def _take(found: Loaded, item: _Item, value: Mapping[str, object]) -> None:
+def _add_value(found: LoadedFile, item: _Item, value: Mapping[str, object]) -> None:
     """Put a value that is of the right kind where it belongs."""
-    if found.source == "holdfast" and value["type"] == HEADER:
+    if found.source == "holdfast" and value["type"] == EXPORT_HEADER:
         data = cast("Mapping[str, object]", value["data"])
         found.session = found.session or str(data.get("session", ""))
-        _open(found).name = str(data.get("name", ""))
+        _first_conversation(found).name = str(data.get("name", ""))
     elif found.source == "holdfast":
         record = {key: content for key, content in value.items() if key != "timeMs"}
         time_ms = value.get("timeMs")
-        _open(found).records.append((item.line, time_ms if isinstance(time_ms, int) else None, record))
+        _first_conversation(found).records.append((item.line, time_ms if isinstance(time_ms, int) else None, record))
     elif found.source == "pydantic-ai":
-        conversation = _open(found)
+        conversation = _first_conversation(found)
         conversation.format = found.source
-        messages = [cast("Mapping[str, object]", element) for element in elements([value])[0]]
+        messages = [cast("Mapping[str, object]", element) for element in split_messages([value])[0]]
         conversation.messages += [(item.line, message) for message in messages]
     elif "messages" in value:
         listed = cast("Sequence[object]", value["messages"])
         messages = [(item.line, cast("Mapping[str, object]", one)) for one in listed if _is_message(one)]
-        found.conversations.append(Conversation(messages=messages))
+        found.conversations.append(LoadedConversation(messages=messages))
         wrong = len(listed) - len(messages)
         if wrong:
-            found.losses.append(Loss(item.line, item.size, f"{wrong} of its messages have no role"))
+            found.losses.append(UnreadableLine(item.line, item.size, f"{wrong} of its messages have no role"))
     else:
-        _open(found).messages.append((item.line, value))
+        _first_conversation(found).messages.append((item.line, value))
 
 
-def _open(found: Loaded) -> Conversation:
+def _first_conversation(found: LoadedFile) -> LoadedConversation:
     if not found.conversations:
-        found.conversations.append(Conversation())
+        found.conversations.append(LoadedConversation())
     return found.conversations[0]
 
 
-def _source(value: object) -> Source | None:
+def _source(value: object) -> JsonlSource | None:
     """Return who writes values like this one."""
-    if is_pydantic_ai(value):
+    if is_pydantic_ai_message(value):
         return "pydantic-ai"
     if not isinstance(value, dict):
         return None
@@ -173,16 +173,16 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and isinstance(cast("dict[str, object]", value).get("role"), str)
 
 
-def _items(content: bytes, found: Loaded) -> list[_Item]:
+def _items(content: bytes, found: LoadedFile) -> list[_Item]:
     text = _text(content, found)
     try:
         whole = _DECODER.decode(text.strip())
     except (ValueError, RecursionError):
-        return _spread(_scan(_pieces(text.encode("utf-8", "surrogatepass"), found), found))
-    return _spread([_Item(1, len(content), whole)])
+        return _flatten(_scan(_pieces(text.encode("utf-8", "surrogatepass"), found), found))
+    return _flatten([_Item(1, len(content), whole)])
 
 
-def _spread(items: Iterable[_Item]) -> list[_Item]:
+def _flatten(items: Iterable[_Item]) -> list[_Item]:
     """Return the values with lists opened: a whole history may be one list."""
     out: list[_Item] = []
     for item in items:
@@ -194,7 +194,7 @@ def _spread(items: Iterable[_Item]) -> list[_Item]:
     return out
 
 
-def _text(content: bytes, found: Loaded) -> str:
+def _text(content: bytes, found: LoadedFile) -> str:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         found.notes.append("it was written in UTF-16")
         return content.decode("utf-16", "replace")
@@ -206,7 +206,7 @@ def _text(content: bytes, found: Loaded) -> str:
         return content.decode("utf-8", "replace")
 
 
-def _pieces(content: bytes, found: Loaded) -> list[_Piece]:
+def _pieces(content: bytes, found: LoadedFile) -> list[_Piece]:
     """Return the lines, cut where padding stands; only a line feed ends a line, never U+2028."""
     if b"\x00" in content:
         found.notes.append(f"{content.count(0):,} bytes of NUL padding were skipped")
@@ -240,7 +240,7 @@ class _Attempt(NamedTuple):
     """Whether more text could make a value of it."""
 
 
-def _scan(pieces: Sequence[_Piece], found: Loaded) -> Iterator[_Item]:
+def _scan(pieces: Sequence[_Piece], found: LoadedFile) -> Iterator[_Item]:
     """Yield every JSON value of the pieces, and note what is none.
 
     What is read in vain is limited by the size of the file: a file of nothing but beginnings would be read again
@@ -259,7 +259,7 @@ def _scan(pieces: Sequence[_Piece], found: Loaded) -> Iterator[_Item]:
                 is_torn = again is None and number == len(pieces) - 1
                 told = f"the file ends in the middle of it ({attempt.problem})"
                 reason = told if is_torn else f"not JSON: {attempt.problem}"
-                found.losses.append(Loss(line, _size(text[at:again]), reason))
+                found.losses.append(UnreadableLine(line, _size(text[at:again]), reason))
                 at = len(text) if again is None else again
             else:
                 yield _Item(line, _size(attempt.text[: attempt.end]), attempt.value)

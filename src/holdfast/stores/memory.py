@@ -5,13 +5,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
-from holdfast.stores.facts import is_about
-from holdfast.stores.packing import digest_of, packed, read, unpacked, written
-from holdfast.stores.terms import Term, rarity, terms_of
-from holdfast.stores.words import words_of
+from holdfast.stores.base import (
+    IndexEntry,
+    JsonRecord,
+    SearchHit,
+    SessionInfo,
+    Snapshot,
+    StoredRecord,
+    check_session_id,
+    check_storable_text,
+)
+from holdfast.stores.facts import is_session_value_key
+from holdfast.stores.packing import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.terms import SearchTerm, rarity_weight, search_terms
+from holdfast.stores.words import index_words
 
-NAME = "memory"
+MEMORY_LABEL = "memory"
 
 
 @dataclass(slots=True)
@@ -29,21 +38,21 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._blobs: dict[str, bytes] = {}
-        self._facts: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = {}
 
     async def append(
         self,
         session: str,
-        records: Sequence[Record],
+        records: Sequence[JsonRecord],
         *,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
-        session_named(session)
-        lines = [(time_ms, packed(written(record))) for record in records]
+        check_session_id(session)
+        lines = [(time_ms, compress(encode_record(record))) for record in records]
         log = self._logs.get(session)
         length = len(log.records) if log else 0
         if length != after:
@@ -53,7 +62,7 @@ class MemoryStore:
         if log is None:
             log = self._logs[session] = _Log(SessionInfo(session, "", 0, time_ms, time_ms))
         log.records += lines
-        log.words |= {item.position: Counter(words_of(item.text)) for item in index}
+        log.words |= {item.position: Counter(index_words(item.text)) for item in index}
         log.blobs.update(blobs)
         log.info = replace(log.info, length=len(log.records), updated_ms=max(log.info.updated_ms, time_ms))
         return len(log.records)
@@ -61,69 +70,72 @@ class MemoryStore:
     async def rewrite(
         self,
         session: str,
-        records: Mapping[int, Record],
+        records: Mapping[int, JsonRecord],
         *,
-        tombstone: Record,
+        tombstone: JsonRecord,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
-        session_named(session)
-        lines = {position: packed(written(record)) for position, record in records.items()}
+        check_session_id(session)
+        lines = {position: compress(encode_record(record)) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
             log.records[position] = log.records[position][0], line
         log.snapshot = None
         log.blobs.difference_update(dropped)
-        self._forget_unused(dropped)
+        self._delete_unused_blobs(dropped)
         return length
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
-        session_named(session)
+        check_session_id(session)
         log = self._logs.get(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []
         return [
-            StoredRecord(position, time_ms, read(unpacked(line, NAME), NAME))
+            StoredRecord(position, time_ms, decode_record(decompress(line, MEMORY_LABEL), MEMORY_LABEL))
             for position, (time_ms, line) in enumerate(lines, start)
         ]
 
-    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log."""
-        session_named(session)
+        check_session_id(session)
         log = self._logs.get(session)
         there = sorted({position for position in positions if log and 0 <= position < len(log.records)})
         lines = [(position, *log.records[position]) for position in there] if log else []
-        return [StoredRecord(position, time_ms, read(unpacked(line, NAME), NAME)) for position, time_ms, line in lines]
+        return [
+            StoredRecord(position, time_ms, decode_record(decompress(line, MEMORY_LABEL), MEMORY_LABEL))
+            for position, time_ms, line in lines
+        ]
 
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
-        session_named(session)
+        check_session_id(session)
         log = self._logs.get(session)
         return len(log.records) if log else 0
 
     async def put_blob(self, content: bytes) -> str:
         """Keep some content and return its hash."""
-        digest = digest_of(content)
+        digest = sha256_hex(content)
         if digest not in self._blobs:
-            self._blobs[digest] = packed(content)
+            self._blobs[digest] = compress(content)
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
         """Return some content by its hash."""
         if digest not in self._blobs:
             raise MissingBlobError(digest)
-        return unpacked(self._blobs[digest], NAME)
+        return decompress(self._blobs[digest], MEMORY_LABEL)
 
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """Return where words stand, the best first."""
-        terms = terms_of(words)
+        terms = search_terms(words)
         places = [
             (name, position, counts)
             for name, log in self._logs.items()
@@ -131,10 +143,10 @@ class MemoryStore:
             for position, counts in log.words.items()
             if session is None or (start <= position and (stop is None or position < stop))
         ]
-        holding = [[_times(term, counts) for term in terms] for *_, counts in places]
-        weights = [rarity(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
+        holding = [[_term_count(term, counts) for term in terms] for *_, counts in places]
+        weights = [rarity_weight(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
         hits = [
-            Hit(name, position, _score(times, weights, counts.total()))
+            SearchHit(name, position, _score(times, weights, counts.total()))
             for (name, position, counts), times in zip(places, holding, strict=True)
             if any(times)
         ]
@@ -150,24 +162,24 @@ class MemoryStore:
 
     async def rename(self, session: str, name: str) -> None:
         """Give a session a name for people."""
-        session_named(session)
-        written_down("name", name)
-        log = self._known(session)
+        check_session_id(session)
+        check_storable_text("name", name)
+        log = self._existing_log(session)
         log.info = replace(log.info, name=name)
 
     async def delete(self, session: str) -> bool:
         """Delete a session, and say whether there was one."""
-        session_named(session)
+        check_session_id(session)
         log = self._logs.pop(session, None)
         if log is None:
             return False
-        self._forget_unused(log.blobs)
-        self._facts = {key: value for key, value in self._facts.items() if not is_about(key, session)}
+        self._delete_unused_blobs(log.blobs)
+        self._values = {key: value for key, value in self._values.items() if not is_session_value_key(key, session)}
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
-        session_named(session)
+        check_session_id(session)
         log = self._logs.get(session)
         if log is None or len(log.records) != snapshot.length:
             return False
@@ -176,33 +188,33 @@ class MemoryStore:
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""
-        session_named(session)
+        check_session_id(session)
         log = self._logs.get(session)
         return log.snapshot if log else None
 
-    async def put_fact(self, key: str, value: Record) -> None:
+    async def put_value(self, key: str, value: JsonRecord) -> None:
         """Keep a value under a key; an older one goes."""
-        self._facts[key] = written(value)
+        self._values[key] = encode_record(value)
 
-    async def get_fact(self, key: str) -> Record | None:
+    async def get_value(self, key: str) -> JsonRecord | None:
         """Return the value of a key."""
-        return read(self._facts[key], NAME) if key in self._facts else None
+        return decode_record(self._values[key], MEMORY_LABEL) if key in self._values else None
 
     async def close(self) -> None:
         """Do nothing: there is nothing to give back."""
 
-    def _forget_unused(self, digests: Iterable[str]) -> None:
+    def _delete_unused_blobs(self, digests: Iterable[str]) -> None:
         used = {digest for log in self._logs.values() for digest in log.blobs}
         for digest in set(digests) - used:
             self._blobs.pop(digest, None)
 
-    def _known(self, session: str) -> _Log:
+    def _existing_log(self, session: str) -> _Log:
         if session not in self._logs:
             raise UnknownSessionError(session)
         return self._logs[session]
 
 
-def _times(term: Term, counts: Counter[str]) -> int:
+def _term_count(term: SearchTerm, counts: Counter[str]) -> int:
     """Return how often a message holds a term; words that stand together are taken to if all of them are there."""
     if not term.is_stem:
         return min(counts[word] for word in term.words)

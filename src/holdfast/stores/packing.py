@@ -6,12 +6,12 @@ import zlib
 from typing import cast
 
 from holdfast.errors import DamagedStoreError
-from holdfast.stores.base import Record
+from holdfast.stores.base import JsonRecord
 
-MIN_COMPRESSED = 64
+MIN_COMPRESSED_BYTES = 64
 """Smaller pieces gain nothing by compression."""
-PLAIN, DEFLATED, WITH_WORDS = b"\x00", b"\x01", b"\x02"
-WORDS = (
+UNCOMPRESSED, DEFLATED, DEFLATED_WITH_DICTIONARY = b"\x00", b"\x01", b"\x02"
+COMPRESSION_DICTIONARY = (
     b'{"type":"session.truncation","schema":1,"data":{"tokenLimit":128000,"preTruncationTokens":0,"performedBy":'
     b'"BasicTruncator"}}{"type":"session.compaction_complete","schema":1,"data":{"success":true,"trigger":"threshold",'
     b'"start":0,"stop":0,"kept":[],"replacement":["[Summary of earlier messages","summaryContent":"","isMerged":false,'
@@ -29,32 +29,32 @@ WORDS = (
     b'"toolsTokens":0,"tokens":0},"scope":"main"}}'
 )
 """What most records say: a small one is compressed by pointing at it. It never changes: what was packed needs it."""
-LEVEL = 3
+COMPRESSION_LEVEL = 3
 """Twice as fast as the usual 6, for a few percent of size."""
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def packed(content: bytes) -> bytes:
+def compress(content: bytes) -> bytes:
     """Return content as it is kept: a byte that says how, then the bytes."""
-    if len(content) >= MIN_COMPRESSED:
-        deflate = zlib.compressobj(LEVEL, zdict=WORDS)
+    if len(content) >= MIN_COMPRESSED_BYTES:
+        deflate = zlib.compressobj(COMPRESSION_LEVEL, zdict=COMPRESSION_DICTIONARY)
         smaller = deflate.compress(content) + deflate.flush()
         if len(smaller) < len(content):
-            return WITH_WORDS + smaller
-    return PLAIN + content
+            return DEFLATED_WITH_DICTIONARY + smaller
+    return UNCOMPRESSED + content
 
 
-def unpacked(kept: bytes, store: str) -> bytes:
+def decompress(data: bytes, store: str) -> bytes:
     """Return content from how it is kept."""
-    how, content = kept[:1], kept[1:]
-    if how == PLAIN:
+    how, content = data[:1], data[1:]
+    if how == UNCOMPRESSED:
         return bytes(content)
-    if how not in {DEFLATED, WITH_WORDS}:
+    if how not in {DEFLATED, DEFLATED_WITH_DICTIONARY}:
         raise DamagedStoreError(store, f"a piece is kept in an unknown way, {how!r}")
     try:
         if how == DEFLATED:
             return zlib.decompress(content)
-        inflate = zlib.decompressobj(zdict=WORDS)
+        inflate = zlib.decompressobj(zdict=COMPRESSION_DICTIONARY)
         whole = inflate.decompress(content)
     except zlib.error as error:
         raise DamagedStoreError(store, f"a piece cannot be decompressed: {error}") from error
@@ -63,22 +63,22 @@ def unpacked(kept: bytes, store: str) -> bytes:
     return whole
 
 
-def written(record: Record) -> bytes:
+def encode_record(record: JsonRecord) -> bytes:
     """Return a record as JSON; halves of surrogate pairs are escaped, so that they come back as they were."""
     try:
-        return _compact(record).encode()
+        return _encode_compact(record).encode()
     except UnicodeEncodeError:
         return json.dumps(record, separators=(",", ":")).encode()
 
 
-def read(content: bytes, store: str) -> Record:
+def decode_record(content: bytes, store: str) -> JsonRecord:
     """Return a record from JSON."""
     try:
-        return cast("Record", json.loads(content))
+        return cast("JsonRecord", json.loads(content))
     except ValueError as error:
         raise DamagedStoreError(store, f"a record is not JSON: {error}") from error
 
 
-def digest_of(content: bytes) -> str:
+def sha256_hex(content: bytes) -> str:
     """Return the name of some content: its SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()

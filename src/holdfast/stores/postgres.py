@@ -10,13 +10,22 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
-from holdfast.stores.facts import is_about
-from holdfast.stores.packing import digest_of, packed, read, unpacked, written
-from holdfast.stores.postgres_schema import NAME, migrate, translated
-from holdfast.stores.postgres_search import MAX_POSITION, SEARCH, tsquery
-from holdfast.stores.terms import terms_of
-from holdfast.stores.words import words_of
+from holdfast.stores.base import (
+    IndexEntry,
+    JsonRecord,
+    SearchHit,
+    SessionInfo,
+    Snapshot,
+    StoredRecord,
+    check_session_id,
+    check_storable_text,
+)
+from holdfast.stores.facts import is_session_value_key
+from holdfast.stores.packing import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.postgres_schema import POSTGRES_LABEL, as_postgres_store_error, migrate_postgres
+from holdfast.stores.postgres_search import MAX_POSITION, POSTGRES_SEARCH, to_tsquery
+from holdfast.stores.terms import search_terms
+from holdfast.stores.words import index_words
 
 try:
     import psycopg
@@ -24,7 +33,7 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
 
-CONNECT_SECONDS = 10
+POSTGRES_CONNECT_SECONDS = 10
 MAX_VECTOR_BYTES = 1_000_000
 """PostgreSQL indexes a little more of one text than this, and refuses the text if there is too much of it."""
 
@@ -35,90 +44,98 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self.url = url
         self._connection: psycopg.AsyncConnection[TupleRow] | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def append(
         self,
         session: str,
-        records: Sequence[Record],
+        records: Sequence[JsonRecord],
         *,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
-        session_named(session)
-        lines = [packed(written(record)) for record in records]
+        check_session_id(session)
+        lines = [compress(encode_record(record)) for record in records]
         length = after + len(lines)
         try:
             async with self._cursor() as cursor:
-                number = await _grown(cursor, session, after=after, length=length, time_ms=time_ms)
+                number = await _extend_session(cursor, session, after=after, length=length, time_ms=time_ms)
                 rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
-                await _put(cursor, number, rows, index, blobs)
+                await _insert_records(cursor, number, rows, index, blobs)
         except StoreUnavailableError:
-            if not await self._has_arrived(session, after, [(time_ms, line) for line in lines]):
+            if not await self._was_appended(session, after, [(time_ms, line) for line in lines]):
                 raise
         return length
 
     async def rewrite(
         self,
         session: str,
-        records: Mapping[int, Record],
+        records: Mapping[int, JsonRecord],
         *,
-        tombstone: Record,
+        tombstone: JsonRecord,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
-        session_named(session)
+        check_session_id(session)
         async with self._cursor() as cursor:
-            number = await _grown(cursor, session, after=after, length=after + 1, time_ms=time_ms)
-            await _put(cursor, number, [(number, after, time_ms, packed(written(tombstone)))], index, blobs)
+            number = await _extend_session(cursor, session, after=after, length=after + 1, time_ms=time_ms)
+            await _insert_records(
+                cursor, number, [(number, after, time_ms, compress(encode_record(tombstone)))], index, blobs
+            )
             update = "UPDATE holdfast.events SET data = %s WHERE session = %s AND position = %s"
-            rows = [(packed(written(record)), number, position) for position, record in records.items()]
+            rows = [(compress(encode_record(record)), number, position) for position, record in records.items()]
             await cursor.executemany(update, rows)
             await cursor.execute("DELETE FROM holdfast.snapshots WHERE session = %s", (number,))
             uses = "DELETE FROM holdfast.blob_uses WHERE session = %s AND digest = ANY (%s)"
             await cursor.execute(uses, (number, list(dropped)))
-            await _forget_unused(cursor, dropped)
+            await _delete_unused_blobs(cursor, dropped)
         return after + 1
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
-        session_named(session)
+        check_session_id(session)
         query = (
             "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
         )
         rows = await self._rows(query, (session, start, limit))
-        return [StoredRecord(position, time, read(unpacked(data, NAME), NAME)) for position, time, data in rows]
+        return [
+            StoredRecord(position, time, decode_record(decompress(data, POSTGRES_LABEL), POSTGRES_LABEL))
+            for position, time, data in rows
+        ]
 
-    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log."""
-        session_named(session)
+        check_session_id(session)
         query = (
             "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position = ANY (%s) ORDER BY position"
         )
         rows = await self._rows(query, (session, list(positions)))
-        return [StoredRecord(position, time, read(unpacked(data, NAME), NAME)) for position, time, data in rows]
+        return [
+            StoredRecord(position, time, decode_record(decompress(data, POSTGRES_LABEL), POSTGRES_LABEL))
+            for position, time, data in rows
+        ]
 
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
-        session_named(session)
+        check_session_id(session)
         rows = await self._rows("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
         return rows[0][0] if rows else 0
 
     async def put_blob(self, content: bytes) -> str:
         """Keep some content and return its hash."""
-        digest = digest_of(content)
+        digest = sha256_hex(content)
         if not await self._rows("SELECT 1 FROM holdfast.blobs WHERE digest = %s", (digest,)):
             insert = "INSERT INTO holdfast.blobs (digest, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            await self._change(insert, (digest, packed(content)))
+            await self._execute(insert, (digest, compress(content)))
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
@@ -126,16 +143,16 @@ class PostgresStore:
         rows = await self._rows("SELECT data FROM holdfast.blobs WHERE digest = %s", (digest,))
         if not rows:
             raise MissingBlobError(digest)
-        return unpacked(rows[0][0], NAME)
+        return decompress(rows[0][0], POSTGRES_LABEL)
 
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """Return where words stand, the best first."""
-        terms = [tsquery(term) for term in terms_of(words)]
+        terms = [to_tsquery(term) for term in search_terms(words)]
         first, last = (0, MAX_POSITION) if session is None else (start, MAX_POSITION if stop is None else stop)
         values = terms, session, session, first, last, session, session, limit
-        return [Hit(*row) for row in await self._rows(SEARCH, values)] if terms else []
+        return [SearchHit(*row) for row in await self._rows(POSTGRES_SEARCH, values)] if terms else []
 
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
@@ -151,14 +168,14 @@ class PostgresStore:
 
     async def rename(self, session: str, name: str) -> None:
         """Give a session a name for people."""
-        session_named(session)
-        written_down("name", name)
-        if not await self._change("UPDATE holdfast.sessions SET name = %s WHERE id = %s", (name, session)):
+        check_session_id(session)
+        check_storable_text("name", name)
+        if not await self._execute("UPDATE holdfast.sessions SET name = %s WHERE id = %s", (name, session)):
             raise UnknownSessionError(session)
 
     async def delete(self, session: str) -> bool:
         """Delete a session, and say whether there was one."""
-        session_named(session)
+        check_session_id(session)
         async with self._cursor() as cursor:
             await cursor.execute("SELECT number FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
             row = await cursor.fetchone()
@@ -167,52 +184,52 @@ class PostgresStore:
             await cursor.execute("SELECT digest FROM holdfast.blob_uses WHERE session = %s", row)
             used = [digest for (digest,) in await cursor.fetchall()]
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
-            await _forget_unused(cursor, used)
+            await _delete_unused_blobs(cursor, used)
             ending = f":{session}"
             await cursor.execute("SELECT key FROM holdfast.facts WHERE right(key, %s) = %s", (len(ending), ending))
-            about = [key for (key,) in await cursor.fetchall() if is_about(key, session)]
+            about = [key for (key,) in await cursor.fetchall() if is_session_value_key(key, session)]
             await cursor.execute("DELETE FROM holdfast.facts WHERE key = ANY(%s)", (about,))
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
-        session_named(session)
+        check_session_id(session)
         insert = (
             "INSERT INTO holdfast.snapshots (session, length, data) "
             "SELECT number, length, %s FROM holdfast.sessions WHERE id = %s AND length = %s FOR SHARE "
             "ON CONFLICT (session) DO UPDATE SET length = excluded.length, data = excluded.data"
         )
-        return bool(await self._change(insert, (packed(snapshot.data), session, snapshot.length)))
+        return bool(await self._execute(insert, (compress(snapshot.data), session, snapshot.length)))
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""
-        session_named(session)
+        check_session_id(session)
         query = (
             "SELECT kept.length, data FROM holdfast.snapshots AS kept "
             "JOIN holdfast.sessions ON number = session WHERE id = %s"
         )
         rows = await self._rows(query, (session,))
-        return Snapshot(rows[0][0], unpacked(rows[0][1], NAME)) if rows else None
+        return Snapshot(rows[0][0], decompress(rows[0][1], POSTGRES_LABEL)) if rows else None
 
-    async def put_fact(self, key: str, value: Record) -> None:
+    async def put_value(self, key: str, value: JsonRecord) -> None:
         """Keep a value under a key; an older one goes."""
         insert = (
             "INSERT INTO holdfast.facts (key, value) VALUES (%s, %s) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         )
-        await self._change(insert, (key, written(value)))
+        await self._execute(insert, (key, encode_record(value)))
 
-    async def get_fact(self, key: str) -> Record | None:
+    async def get_value(self, key: str) -> JsonRecord | None:
         """Return the value of a key."""
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
-        return read(rows[0][0], NAME) if rows else None
+        return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
 
     async def close(self) -> None:
         """Close the connection; the store connects again if it is asked for more."""
-        async with self._turn:
-            await self._drop()
+        async with self._lock:
+            await self._disconnect()
 
-    async def _has_arrived(self, session: str, after: int, sent: list[tuple[int, bytes]]) -> bool:
+    async def _was_appended(self, session: str, after: int, sent: list[tuple[int, bytes]]) -> bool:
         """Return whether records stand in a log where they were to stand; not where nobody can say."""
         query = (
             "SELECT time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
@@ -229,7 +246,7 @@ class PostgresStore:
             await cursor.execute(query.encode(), values, binary=True)
             return await cursor.fetchall()
 
-    async def _change(self, statement: str, values: Sequence[object]) -> int:
+    async def _execute(self, statement: str, values: Sequence[object]) -> int:
         async with self._cursor() as cursor:
             await cursor.execute(statement.encode(), values)
             return cursor.rowcount
@@ -237,42 +254,42 @@ class PostgresStore:
     @asynccontextmanager
     async def _cursor(self) -> "AsyncGenerator[psycopg.AsyncCursor[TupleRow]]":
         """Give a cursor inside a transaction, one caller at a time; say what a lost connection means."""
-        async with self._turn:
+        async with self._lock:
             try:
-                connection = await self._connected()
+                connection = await self._connect()
                 async with connection.transaction(), connection.cursor() as cursor:
                     yield cursor
             except psycopg.Error as error:
                 if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
-                    await self._drop()
-                raise translated(error) from error
+                    await self._disconnect()
+                raise as_postgres_store_error(error) from error
             except (UnicodeError, OverflowError) as error:
-                raise StoreUnavailableError(NAME, f"it cannot keep this: {error}; give another") from error
+                raise StoreUnavailableError(POSTGRES_LABEL, f"it cannot keep this: {error}; give another") from error
 
-    async def _connected(self) -> "psycopg.AsyncConnection[TupleRow]":
+    async def _connect(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:
             connection = await psycopg.AsyncConnection.connect(
-                self.url, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="holdfast"
+                self.url, autocommit=True, connect_timeout=POSTGRES_CONNECT_SECONDS, application_name="holdfast"
             )
             try:
-                await migrate(connection)
+                await migrate_postgres(connection)
             except BaseException:
                 await connection.close()
                 raise
             self._connection = connection
         return self._connection
 
-    async def _drop(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
 
-async def _put(
+async def _insert_records(
     cursor: "psycopg.AsyncCursor[TupleRow]",
     number: int,
     rows: Sequence[tuple[int, int, int, bytes]],
-    index: Sequence[Indexed],
+    index: Sequence[IndexEntry],
     blobs: Sequence[str],
 ) -> None:
     """Write records, what is to be found of them, and what they refer to."""
@@ -294,7 +311,7 @@ async def _put(
         await cursor.executemany(uses, [(number, digest) for digest in blobs])
 
 
-async def _forget_unused(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Sequence[str]) -> None:
+async def _delete_unused_blobs(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Sequence[str]) -> None:
     """Delete content that nobody refers to any more."""
     # Whoever is about to refer to some of it is waited for; only the statement after that sees their reference.
     lock = "SELECT 1 FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR UPDATE"
@@ -308,7 +325,7 @@ async def _forget_unused(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Seque
 def _indexable(text: str) -> Iterator[str]:
     """Yield the words of a text, as many as PostgreSQL can index."""
     size, known = 0, set[str]()
-    for word in words_of(text):
+    for word in index_words(text):
         # A word is kept once, with two bytes for each place where it stands.
         size += 2 if word in known else len(word.encode()) + 5
         if size > MAX_VECTOR_BYTES:
@@ -317,7 +334,7 @@ def _indexable(text: str) -> Iterator[str]:
         yield word
 
 
-async def _grown(
+async def _extend_session(
     cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, time_ms: int
 ) -> int:
     """Lengthen a session, made where it is not there yet, and return its number; others wait for the row."""

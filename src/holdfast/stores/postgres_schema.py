@@ -8,12 +8,12 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
 
-NAME = "postgresql"
-LOCK = 0x686F6C64
+POSTGRES_LABEL = "postgresql"
+MIGRATION_LOCK = 0x686F6C64
 """One number for all: migrations of several machines wait for each other."""
-GONE = ("08", "57P", "53300")
+UNREACHABLE_STATES = ("08", "57P", "53300")
 """How the codes begin that say that a server is not there, is going, or lets nobody in."""
-MIGRATIONS: tuple[str, ...] = (
+POSTGRES_MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE holdfast.sessions (
         number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -55,34 +55,36 @@ MIGRATIONS: tuple[str, ...] = (
 )
 
 
-async def migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
+async def migrate_postgres(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
     """Bring the tables up to date; of several that open a new database at once, one does it."""
     async with connection.transaction(), connection.cursor() as cursor:
-        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
         await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
         await cursor.execute("SELECT version FROM holdfast.schema")
         row = await cursor.fetchone()
         version = row[0] if row else 0
-        if version > len(MIGRATIONS):
-            raise StoreUnavailableError(NAME, "the tables were made by a newer Holdfast; update Holdfast")
-        for migration in MIGRATIONS[version:]:
+        if version > len(POSTGRES_MIGRATIONS):
+            raise StoreUnavailableError(POSTGRES_LABEL, "the tables were made by a newer Holdfast; update Holdfast")
+        for migration in POSTGRES_MIGRATIONS[version:]:
             await cursor.execute(migration.encode())
-        if version < len(MIGRATIONS):
+        if version < len(POSTGRES_MIGRATIONS):
             await cursor.execute("DELETE FROM holdfast.schema")
-            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(MIGRATIONS),))
+            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(POSTGRES_MIGRATIONS),))
 
 
-def translated(error: "psycopg.Error") -> StoreUnavailableError:
+def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
     """Return what the driver's complaint means for the caller; never with the password in it."""
     state = error.sqlstate or ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if state.startswith("28") or "password authentication failed" in first:
-        return StoreUnavailableError(NAME, "user or password is wrong; check the URL")
+        return StoreUnavailableError(POSTGRES_LABEL, "user or password is wrong; check the URL")
     if state == "53100":
-        return StoreUnavailableError(NAME, "the disk of the server is full; make room and try again")
+        return StoreUnavailableError(POSTGRES_LABEL, "the disk of the server is full; make room and try again")
     if state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
-        return StoreUnavailableError(NAME, "there is no such database; create it, or check the URL")
-    if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(GONE)):
-        return StoreUnavailableError(NAME, f"the server cannot be reached ({first}); try again when it is there")
-    return StoreUnavailableError(NAME, f"the server says: {first}")
+        return StoreUnavailableError(POSTGRES_LABEL, "there is no such database; create it, or check the URL")
+    if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
+        return StoreUnavailableError(
+            POSTGRES_LABEL, f"the server cannot be reached ({first}); try again when it is there"
+        )
+    return StoreUnavailableError(POSTGRES_LABEL, f"the server says: {first}")

@@ -1,9 +1,9 @@
 """How PostgreSQL is asked for words: its own rank of each, weighed by how few messages hold it."""
 
-from holdfast.stores.terms import Term
+from holdfast.stores.terms import SearchTerm
 
 MAX_POSITION = 2**62
-SEARCH = """
+POSTGRES_SEARCH = """
     WITH asked AS (
         SELECT number, to_tsquery('simple', term) AS query
         FROM unnest(%s::text[]) WITH ORDINALITY AS given (term, number)
@@ -24,6 +24,6 @@ SEARCH = """
 """Takes the terms, a session twice, two positions, the session twice more, and a limit."""
 
 
-def tsquery(term: Term) -> str:
+def to_tsquery(term: SearchTerm) -> str:
     """Return a term as PostgreSQL reads it."""
     return " <-> ".join(f"'{word}'" for word in term.words) + (":*" if term.is_stem else "")

@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
-from holdfast.stores.base import Record
-from holdfast.stores.packing import digest_of, read, unpacked
-from holdfast.stores.sqlite_pages import Pages, Row
+from holdfast.stores.base import JsonRecord
+from holdfast.stores.packing import decode_record, decompress, sha256_hex
+from holdfast.stores.sqlite_pages import SqlitePages, SqliteRow
 from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK
 
-MAGIC = b"SQLite format 3\x00"
-NAME = "the damaged file"
+SQLITE_MAGIC = b"SQLite format 3\x00"
+DAMAGED_FILE_LABEL = "the damaged file"
 
 
 @dataclass(slots=True)
-class SalvagedLog:
+class RecoveredLog:
     """What is left of one session."""
 
     id: str
     name: str = ""
     length: int = 0
-    records: dict[int, tuple[int, Record]] = field(default_factory=dict[int, tuple[int, Record]])
+    records: dict[int, tuple[int, JsonRecord]] = field(default_factory=dict[int, tuple[int, JsonRecord]])
     """By position: time and record."""
 
     @property
@@ -40,18 +40,18 @@ class SalvagedLog:
 
 
 @dataclass(slots=True)
-class Salvage:
+class RecoveredStore:
     """What is left of a store."""
 
-    logs: dict[int, SalvagedLog] = field(default_factory=dict[int, SalvagedLog])
+    logs: dict[int, RecoveredLog] = field(default_factory=dict[int, RecoveredLog])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    facts: dict[str, Record] = field(default_factory=dict[str, Record])
+    values: dict[str, JsonRecord] = field(default_factory=dict[str, JsonRecord])
 
-    def take(self, row: Row) -> None:
+    def add_row(self, row: SqliteRow) -> None:
         """Take in a row, whatever table it is of."""
         match row.values:
             case (None, int(time_ms), bytes(data)) if row.row_id is not None and row.row_id > POSITION_MASK:
-                record = read(unpacked(data, NAME), NAME)
+                record = decode_record(decompress(data, DAMAGED_FILE_LABEL), DAMAGED_FILE_LABEL)
                 if isinstance(record, dict):
                     log, position = self._log(row.row_id >> POSITION_BITS), row.row_id & POSITION_MASK
                     log.records.setdefault(position, (time_ms, record))
@@ -59,32 +59,32 @@ class Salvage:
                 log = self._log(row.row_id)
                 log.id, log.name, log.length = name_id, title, length
             case (bytes(digest), bytes(data)):
-                content = unpacked(data, NAME)
-                if digest_of(content) == digest.hex():
+                content = decompress(data, DAMAGED_FILE_LABEL)
+                if sha256_hex(content) == digest.hex():
                     self.blobs[digest.hex()] = content
             case (str(key), bytes(value)):
-                self.facts[key] = read(value, NAME)
+                self.values[key] = decode_record(value, DAMAGED_FILE_LABEL)
             case _:
                 pass
 
-    def _log(self, number: int) -> SalvagedLog:
-        return self.logs.setdefault(number, SalvagedLog(f"recovered-{number}"))
+    def _log(self, number: int) -> RecoveredLog:
+        return self.logs.setdefault(number, RecoveredLog(f"recovered-{number}"))
 
 
-def salvaged(path: Path, progress: Callable[[int], None] = lambda _: None) -> Salvage:
+def recover_store(path: Path, progress: Callable[[int], None] = lambda _: None) -> RecoveredStore:
     """Return what can be read of a damaged file."""
-    found = Salvage()
-    with _copied(path) as copy, closing(Pages(copy)) as pages:
+    found = RecoveredStore()
+    with _temporary_copy(path) as copy, closing(SqlitePages(copy)) as pages:
         for number, row in enumerate(pages.rows(), start=1):
             with suppress(DamagedStoreError):
-                found.take(row)
+                found.add_row(row)
             progress(number)
     found.logs = {number: log for number, log in sorted(found.logs.items()) if log.records}
     return found
 
 
 @contextmanager
-def _copied(path: Path) -> Generator[Path]:
+def _temporary_copy(path: Path) -> Generator[Path]:
     """Give a copy of a file that holds all its changes."""
     with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as folder:
         copy = Path(folder) / "damaged.db"
@@ -94,15 +94,15 @@ def _copied(path: Path) -> Generator[Path]:
                 shutil.copyfile(f"{path}-wal", f"{copy}-wal")
         except OSError as error:
             raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
-        _apply_changes(copy)
+        _apply_wal(copy)
         yield copy
 
 
-def _apply_changes(copy: Path) -> None:
+def _apply_wal(copy: Path) -> None:
     """Bring the log of changes into the file, if there is one; a first page that lost its name gets it back."""
     if not Path(f"{copy}-wal").exists():
         return
     with copy.open("r+b") as file:
-        file.write(MAGIC)
+        file.write(SQLITE_MAGIC)
     with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

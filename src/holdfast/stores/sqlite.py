@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord, session_named, written_down
-from holdfast.stores.packing import written
-from holdfast.stores.sqlite_database import Batch, Database
-from holdfast.stores.sqlite_schema import translated
-from holdfast.stores.thread import WorkThread
+from holdfast.stores.base import (
+    IndexEntry,
+    JsonRecord,
+    SearchHit,
+    SessionInfo,
+    Snapshot,
+    StoredRecord,
+    check_session_id,
+    check_storable_text,
+)
+from holdfast.stores.packing import encode_record
+from holdfast.stores.sqlite_database import AppendBatch, SqliteDatabase
+from holdfast.stores.sqlite_schema import as_sqlite_store_error
+from holdfast.stores.thread import WorkerThread
 
 T = TypeVar("T")
 
@@ -26,59 +35,59 @@ class SqliteStore:
         self.path = Path(path)
         self._max_bytes = max_bytes
         """What the file may grow to; None for as much as the disk holds."""
-        self._thread = WorkThread("holdfast-sqlite")
-        self._database: Database | None = None
+        self._thread = WorkerThread("holdfast-sqlite")
+        self._database: SqliteDatabase | None = None
 
     async def append(
         self,
         session: str,
-        records: Sequence[Record],
+        records: Sequence[JsonRecord],
         *,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return how many it has now."""
-        session_named(session)
-        batch = Batch(session, after, time_ms, [written(record) for record in records], index, blobs)
+        check_session_id(session)
+        batch = AppendBatch(session, after, time_ms, [encode_record(record) for record in records], index, blobs)
         length = await self._run(lambda db: db.append(batch))
-        if (database := self._database) and database.is_behind:
+        if (database := self._database) and database.needs_indexing:
             # Nobody waits for that; where it cannot be done, what is to be found stays noted.
-            self._thread.begin(lambda: database.is_behind and database.catch_up())
+            self._thread.submit(lambda: database.needs_indexing and database.index_pending())
         return length
 
     async def rewrite(
         self,
         session: str,
-        records: Mapping[int, Record],
+        records: Mapping[int, JsonRecord],
         *,
-        tombstone: Record,
+        tombstone: JsonRecord,
         after: int,
         time_ms: int,
-        index: Sequence[Indexed] = (),
+        index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
         """Replace records by their positions, append the one that tells of it, and return the length of the log."""
-        session_named(session)
-        batch = Batch(session, after, time_ms, [written(tombstone)], index, blobs)
-        changed = {position: written(record) for position, record in records.items()}
+        check_session_id(session)
+        batch = AppendBatch(session, after, time_ms, [encode_record(tombstone)], index, blobs)
+        changed = {position: encode_record(record) for position, record in records.items()}
         return await self._run(lambda db: db.rewrite(batch, changed, dropped))
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         """Return the records of a log from a position on."""
-        session_named(session)
+        check_session_id(session)
         return await self._run(lambda db: db.read(session, start, limit))
 
-    async def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         """Return the records at some positions, in the order of the log."""
-        session_named(session)
-        return await self._run(lambda db: db.pick(session, positions))
+        check_session_id(session)
+        return await self._run(lambda db: db.read_at(session, positions))
 
     async def length(self, session: str) -> int:
         """Return how many records a log has; 0 for a session that is not there."""
-        session_named(session)
+        check_session_id(session)
         return await self._run(lambda db: db.length(session))
 
     async def put_blob(self, content: bytes) -> str:
@@ -91,7 +100,7 @@ class SqliteStore:
 
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """Return where words stand, the best first."""
         return await self._run(lambda db: db.search(words, session, limit, (start, stop)))
 
@@ -103,32 +112,32 @@ class SqliteStore:
 
     async def rename(self, session: str, name: str) -> None:
         """Give a session a name for people."""
-        session_named(session)
-        written_down("name", name)
+        check_session_id(session)
+        check_storable_text("name", name)
         await self._run(lambda db: db.rename(session, name))
 
     async def delete(self, session: str) -> bool:
         """Delete a session, and say whether there was one."""
-        session_named(session)
+        check_session_id(session)
         return await self._run(lambda db: db.delete(session))
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
-        session_named(session)
+        check_session_id(session)
         return await self._run(lambda db: db.put_snapshot(session, snapshot))
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the shortcut of a session, if there is one."""
-        session_named(session)
+        check_session_id(session)
         return await self._run(lambda db: db.get_snapshot(session))
 
-    async def put_fact(self, key: str, value: Record) -> None:
+    async def put_value(self, key: str, value: JsonRecord) -> None:
         """Keep a value under a key; an older one goes."""
-        await self._run(lambda db: db.put_fact(key, value))
+        await self._run(lambda db: db.put_value(key, value))
 
-    async def get_fact(self, key: str) -> Record | None:
+    async def get_value(self, key: str) -> JsonRecord | None:
         """Return the value of a key."""
-        return await self._run(lambda db: db.get_fact(key))
+        return await self._run(lambda db: db.get_value(key))
 
     async def close(self) -> None:
         """Close the file; the store opens it again if it is asked for more."""
@@ -136,21 +145,21 @@ class SqliteStore:
             database, self._database = self._database, None
             await self._thread.run(database.close)
 
-    async def _run(self, action: Callable[[Database], T]) -> T:
-        return await self._thread.run(lambda: self._act(action))
+    async def _run(self, action: Callable[[SqliteDatabase], T]) -> T:
+        return await self._thread.run(lambda: self._run_in_thread(action))
 
-    def _act(self, action: Callable[[Database], T]) -> T:
+    def _run_in_thread(self, action: Callable[[SqliteDatabase], T]) -> T:
         try:
             if self._database is None:
-                self._database = Database(self.path, self._max_bytes)
-            self._database.check()
+                self._database = SqliteDatabase(self.path, self._max_bytes)
+            self._database.check_file()
             return action(self._database)
         except sqlite3.Error as error:
             if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
                 # A file opened for reading stays so, whatever becomes of its permissions: it is opened anew.
                 self._database.close()
                 self._database = None
-            raise translated(error, str(self.path)) from error
+            raise as_sqlite_store_error(error, str(self.path)) from error
         except (UnicodeError, OverflowError) as error:
             raise StoreUnavailableError(str(self.path), f"it cannot keep this: {error}; give another") from error
         except OSError as error:

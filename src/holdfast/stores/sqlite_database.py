@@ -14,13 +14,13 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnknownSessionError,
 )
-from holdfast.stores.base import Hit, Indexed, Record, SessionInfo, Snapshot, StoredRecord
-from holdfast.stores.facts import is_about
-from holdfast.stores.files import identity_of, make_private
-from holdfast.stores.packing import digest_of, packed, read, unpacked, written
-from holdfast.stores.sqlite_index import Index
-from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK, migrate
-from holdfast.stores.terms import terms_of
+from holdfast.stores.base import IndexEntry, JsonRecord, SearchHit, SessionInfo, Snapshot, StoredRecord
+from holdfast.stores.facts import is_session_value_key
+from holdfast.stores.files import create_private_file, file_identity
+from holdfast.stores.packing import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.sqlite_index import FullTextIndex
+from holdfast.stores.sqlite_schema import POSITION_BITS, POSITION_MASK, migrate_sqlite
+from holdfast.stores.terms import search_terms
 
 BUSY_MS = 10_000
 PRAGMAS = (
@@ -32,7 +32,7 @@ PRAGMAS = (
 )
 
 
-class Batch(NamedTuple):
+class AppendBatch(NamedTuple):
     """What one append writes."""
 
     session: str
@@ -40,23 +40,23 @@ class Batch(NamedTuple):
     time_ms: int
     lines: Sequence[bytes]
     """Records as JSON."""
-    words: Sequence[Indexed]
+    index_entries: Sequence[IndexEntry]
     blobs: Sequence[str]
 
 
-class Database:
+class SqliteDatabase:
     """The connection, used by one thread."""
 
     def __init__(self, path: Path, max_bytes: int | None) -> None:
         self._path, self._name = path, str(path)
-        make_private(path)
-        self._identity = identity_of(path)
+        create_private_file(path)
+        self._identity = file_identity(path)
         self._connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
         try:
             for pragma in PRAGMAS:
                 self._connection.execute(pragma)
-            migrate(self._connection, self._name)
-            self._index = Index(self._connection, self._name)
+            migrate_sqlite(self._connection, self._name)
+            self._index = FullTextIndex(self._connection, self._name)
             if max_bytes is not None:
                 page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
                 self._connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}")
@@ -66,62 +66,62 @@ class Database:
 
     def close(self) -> None:
         with suppress(sqlite3.Error, StoreError):
-            self._catch_up_at_once()
+            self._index_pending_if_free()
         self._connection.close()
 
     @property
-    def is_behind(self) -> bool:
+    def needs_indexing(self) -> bool:
         """Whether there is enough to be taken into the index."""
-        return self._index.is_behind
+        return self._index.needs_indexing
 
-    def catch_up(self) -> None:
+    def index_pending(self) -> None:
         """Take into the index what was noted for it."""
-        if self._index.has_notes():
+        if self._index.has_pending():
             with _transaction(self._connection):
-                self._index.catch_up()
+                self._index.index_pending()
 
-    def _catch_up_at_once(self) -> None:
+    def _index_pending_if_free(self) -> None:
         """Take in what was noted unless another process is writing, or nothing can be written: then it stays noted."""
         try:
             self._connection.execute("PRAGMA busy_timeout = 0")
             with suppress(sqlite3.OperationalError):
-                self.catch_up()
+                self.index_pending()
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
-    def check(self) -> None:
+    def check_file(self) -> None:
         """Refuse to go on with a file that is not in its place any more: nobody would find what it is given."""
-        if identity_of(self._path) != self._identity:
+        if file_identity(self._path) != self._identity:
             problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
             raise StoreUnavailableError(self._name, problem)
 
-    def append(self, batch: Batch) -> int:
-        lines = [packed(line) for line in batch.lines]
+    def append(self, batch: AppendBatch) -> int:
+        lines = [compress(line) for line in batch.lines]
         with _transaction(self._connection):
-            self._put(self._grow(batch), batch, lines)
+            self._insert(self._extend_session(batch), batch, lines)
         return batch.after + len(lines)
 
-    def _put(self, number: int, batch: Batch, lines: Sequence[bytes]) -> None:
+    def _insert(self, number: int, batch: AppendBatch, lines: Sequence[bytes]) -> None:
         write = self._connection.execute
         for at, line in enumerate(lines, batch.after):
             events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
             write(events, (_row_id(number, at), batch.time_ms, line))
-        if batch.words:
-            self._index.put([(_row_id(number, item.position), item.text) for item in batch.words])
+        if batch.index_entries:
+            self._index.add([(_row_id(number, item.position), item.text) for item in batch.index_entries])
         for digest in batch.blobs:
             uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
             if not write(uses, (number, bytes.fromhex(digest))).rowcount:
                 raise MissingBlobError(digest)
 
-    def rewrite(self, batch: Batch, changed: Mapping[int, bytes], dropped: Sequence[str]) -> int:
-        lines = [packed(line) for line in batch.lines]
-        places = [(position, packed(line)) for position, line in changed.items()]
+    def rewrite(self, batch: AppendBatch, changed: Mapping[int, bytes], dropped: Sequence[str]) -> int:
+        lines = [compress(line) for line in batch.lines]
+        places = [(position, compress(line)) for position, line in changed.items()]
         with _transaction(self._connection) as write:
-            number = self._grow(batch)
-            self._index.catch_up()
-            for item in batch.words:
-                self._index.forget(_row_id(number, item.position), _row_id(number, item.position) + 1)
-            self._put(number, batch, lines)
+            number = self._extend_session(batch)
+            self._index.index_pending()
+            for item in batch.index_entries:
+                self._index.remove(_row_id(number, item.position), _row_id(number, item.position) + 1)
+            self._insert(number, batch, lines)
             for position, line in places:
                 write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
             write("DELETE FROM snapshots WHERE session = ?", (number,))
@@ -129,10 +129,10 @@ class Database:
                 write("DELETE FROM blob_uses WHERE session = ? AND digest = ?", (number, digest))
                 unused = "DELETE FROM blobs WHERE digest = ? AND digest NOT IN (SELECT digest FROM blob_uses)"
                 write(unused, (digest,))
-        self._leave_no_trace()
+        self._purge_deleted()
         return batch.after + len(batch.lines)
 
-    def _grow(self, batch: Batch) -> int:
+    def _extend_session(self, batch: AppendBatch) -> int:
         """Lengthen a session, made where it is not there yet, and return its number."""
         write, length = self._connection.execute, batch.after + len(batch.lines)
         row = write("SELECT id, length FROM sessions WHERE name_id = ?", (batch.session,)).fetchone()
@@ -147,7 +147,7 @@ class Database:
         return row[0]
 
     def read(self, session: str, start: int, limit: int | None) -> list[StoredRecord]:
-        number = self._number(session)
+        number = self._session_number(session)
         if number is None:
             return []
         query = "SELECT id, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
@@ -155,21 +155,21 @@ class Database:
         span = _row_id(number, max(0, start)), _row_id(number + 1, 0)
         return self._records(self._connection.execute(query, (*span, most)))
 
-    def pick(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
-        number = self._number(session)
+    def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        number = self._session_number(session)
         if number is None:
             return []
         wanted = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
         query = "SELECT id, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
         return self._records(self._connection.execute(query, (wanted,)))
 
-    def _number(self, session: str) -> int | None:
+    def _session_number(self, session: str) -> int | None:
         row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
         return row[0] if row else None
 
     def _records(self, rows: Iterable[tuple[int, int, bytes]]) -> list[StoredRecord]:
         return [
-            StoredRecord(row_id & POSITION_MASK, time_ms, read(unpacked(data, self._name), self._name))
+            StoredRecord(row_id & POSITION_MASK, time_ms, decode_record(decompress(data, self._name), self._name))
             for row_id, time_ms, data in rows
         ]
 
@@ -178,11 +178,11 @@ class Database:
         return row[0] if row else 0
 
     def put_blob(self, content: bytes) -> str:
-        digest = digest_of(content)
+        digest = sha256_hex(content)
         key = bytes.fromhex(digest)
         if not self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (key,)).fetchone():
             insert = "INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)"
-            self._connection.execute(insert, (key, packed(content)))
+            self._connection.execute(insert, (key, compress(content)))
         return digest
 
     def get_blob(self, digest: str) -> bytes:
@@ -190,23 +190,23 @@ class Database:
         row = self._connection.execute(query, (bytes.fromhex(digest),)).fetchone()
         if row is None:
             raise MissingBlobError(digest)
-        return unpacked(row[0], self._name)
+        return decompress(row[0], self._name)
 
-    def search(self, words: str, session: str | None, limit: int, span: tuple[int, int | None]) -> list[Hit]:
+    def search(self, words: str, session: str | None, limit: int, span: tuple[int, int | None]) -> list[SearchHit]:
         first, last = 0, 1 << 62
         if session is not None:
-            number = self._number(session)
+            number = self._session_number(session)
             if number is None:
                 return []
             stop = POSITION_MASK if span[1] is None else min(span[1], POSITION_MASK)
             first, last = _row_id(number, max(0, span[0])), _row_id(number, max(0, stop))
-        self._catch_up_at_once()
-        found = self._index.search(terms_of(words), (first, last), limit)
+        self._index_pending_if_free()
+        found = self._index.search(search_terms(words), (first, last), limit)
         numbers = json.dumps(sorted({row_id >> POSITION_BITS for row_id, _ in found}))
         query = "SELECT id, name_id FROM sessions WHERE id IN (SELECT value FROM json_each(?))"
         names = dict(self._connection.execute(query, (numbers,)).fetchall())
         return [
-            Hit(names[row_id >> POSITION_BITS], row_id & POSITION_MASK, score)
+            SearchHit(names[row_id >> POSITION_BITS], row_id & POSITION_MASK, score)
             for row_id, score in found
             if row_id >> POSITION_BITS in names
         ]
@@ -232,8 +232,8 @@ class Database:
             if row is None:
                 return False
             first, last = _row_id(row[0], 0), _row_id(row[0] + 1, 0)
-            self._index.catch_up()
-            self._index.forget(first, last)
+            self._index.index_pending()
+            self._index.remove(first, last)
             write("DELETE FROM events WHERE id >= ? AND id < ?", (first, last))
             write(
                 "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_uses WHERE session = ?) "
@@ -244,12 +244,12 @@ class Database:
             ending = f":{session}"
             ends_so = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
             for (key,) in ends_so:
-                if is_about(key, session):
+                if is_session_value_key(key, session):
                     write("DELETE FROM facts WHERE key = ?", (key,))
-        self._leave_no_trace()
+        self._purge_deleted()
         return True
 
-    def _leave_no_trace(self) -> None:
+    def _purge_deleted(self) -> None:
         """Let nothing linger of what was deleted: not in the index, nor in the log of changes."""
         self._index.optimize()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -259,7 +259,7 @@ class Database:
             "INSERT OR REPLACE INTO snapshots (session, length, data) "
             "SELECT id, length, ? FROM sessions WHERE name_id = ? AND length = ?"
         )
-        return bool(self._connection.execute(insert, (packed(snapshot.data), session, snapshot.length)).rowcount)
+        return bool(self._connection.execute(insert, (compress(snapshot.data), session, snapshot.length)).rowcount)
 
     def get_snapshot(self, session: str) -> Snapshot | None:
         query = (
@@ -267,14 +267,14 @@ class Database:
             "WHERE name_id = ?"
         )
         row = self._connection.execute(query, (session,)).fetchone()
-        return Snapshot(row[0], unpacked(row[1], self._name)) if row else None
+        return Snapshot(row[0], decompress(row[1], self._name)) if row else None
 
-    def put_fact(self, key: str, value: Record) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, written(value)))
+    def put_value(self, key: str, value: JsonRecord) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_record(value)))
 
-    def get_fact(self, key: str) -> Record | None:
+    def get_value(self, key: str) -> JsonRecord | None:
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
-        return read(row[0], self._name) if row else None
+        return decode_record(row[0], self._name) if row else None
 
 
 def _row_id(session: int, position: int) -> int:

@@ -10,42 +10,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-Value: TypeAlias = int | float | str | bytes | None
+SqliteValue: TypeAlias = int | float | str | bytes | None
 INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
-FILE_HEADER = 100
-DEFAULT_PAGE = 4096
-_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+FILE_HEADER_BYTES = 100
+DEFAULT_PAGE_BYTES = 4096
+_INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 """How many bytes a whole number of a serial type has."""
 
 
-class Row(NamedTuple):
+class SqliteRow(NamedTuple):
     """One row: the number it has in a table that numbers its rows, and its values."""
 
     row_id: int | None
-    values: tuple[Value, ...]
+    values: tuple[SqliteValue, ...]
 
 
-class Pages:
+class SqlitePages:
     """A file of pages."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
-        header = self._file.read(FILE_HEADER)
+        header = self._file.read(FILE_HEADER_BYTES)
         size = int.from_bytes(header[16:18], "big")
         size = 65_536 if size == 1 else size
-        self._size = size if size >= 512 and size & (size - 1) == 0 else DEFAULT_PAGE  # noqa: PLR2004
-        self._usable = self._size - (header[20] if len(header) > 20 and header[20] <= 32 else 0)  # noqa: PLR2004
-        self.count = path.stat().st_size // self._size
+        self._page_bytes = size if size >= 512 and size & (size - 1) == 0 else DEFAULT_PAGE_BYTES  # noqa: PLR2004
+        self._usable_bytes = self._page_bytes - (header[20] if len(header) > 20 and header[20] <= 32 else 0)  # noqa: PLR2004
+        self.count = path.stat().st_size // self._page_bytes
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[SqliteRow]:
         """Yield every row of every page that can be read."""
         for number in range(1, self.count + 1):
             page = self._page(number)
-            start = FILE_HEADER if number == 1 else 0
+            start = FILE_HEADER_BYTES if number == 1 else 0
             kind = page[start] if len(page) > start else 0
             if kind not in {INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF}:
                 continue
@@ -59,40 +59,40 @@ class Pages:
     def _page(self, number: int) -> bytes:
         if not 1 <= number <= self.count:
             raise ValueError("there is no such page")
-        self._file.seek((number - 1) * self._size)
-        return self._file.read(self._size)
+        self._file.seek((number - 1) * self._page_bytes)
+        return self._file.read(self._page_bytes)
 
-    def _row(self, page: bytes, kind: int, at: int) -> Row:
+    def _row(self, page: bytes, kind: int, at: int) -> SqliteRow:
         row_id = None
         at += 4 if kind == INDEX_INTERIOR else 0
         length, at = _varint(page, at)
         if kind == TABLE_LEAF:
             row_id, at = _varint(page, at)
-        if not 0 < length <= self.count * self._size:
+        if not 0 < length <= self.count * self._page_bytes:
             raise ValueError("no length of a row")
-        local = self._local(length, is_table=kind == TABLE_LEAF)
+        local = self._bytes_on_page(length, is_table=kind == TABLE_LEAF)
         payload = page[at : at + local]
         if local < length:
             overflow = int.from_bytes(page[at + local : at + local + 4], "big")
             payload += self._overflow(overflow, length - local)
         if len(payload) != length:
             raise ValueError("the row is cut off")
-        return Row(row_id, _values(payload))
+        return SqliteRow(row_id, _values(payload))
 
-    def _local(self, length: int, *, is_table: bool) -> int:
+    def _bytes_on_page(self, length: int, *, is_table: bool) -> int:
         """Return how much of a row stands on its own page."""
-        least = (self._usable - 12) * 32 // 255 - 23
-        most = self._usable - 35 if is_table else (self._usable - 12) * 64 // 255 - 23
+        least = (self._usable_bytes - 12) * 32 // 255 - 23
+        most = self._usable_bytes - 35 if is_table else (self._usable_bytes - 12) * 64 // 255 - 23
         if length <= most:
             return length
-        some = least + (length - least) % (self._usable - 4)
+        some = least + (length - least) % (self._usable_bytes - 4)
         return some if some <= most else least
 
     def _overflow(self, number: int, length: int) -> bytes:
         pieces: list[bytes] = []
         while length > 0:
             page = self._page(number)
-            piece = page[4 : 4 + min(length, self._usable - 4)]
+            piece = page[4 : 4 + min(length, self._usable_bytes - 4)]
             pieces.append(piece)
             length -= len(piece) or length
             number = int.from_bytes(page[:4], "big")
@@ -112,7 +112,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     raise ValueError("no number")  # pragma: no cover - the ninth byte ends it
 
 
-def _values(payload: bytes) -> tuple[Value, ...]:
+def _values(payload: bytes) -> tuple[SqliteValue, ...]:
     end, at = _varint(payload, 0)
     if end > len(payload):
         raise ValueError("no header of a row")
@@ -120,7 +120,7 @@ def _values(payload: bytes) -> tuple[Value, ...]:
     while at < end:
         kind, at = _varint(payload, at)
         kinds.append(kind)
-    values: list[Value] = []
+    values: list[SqliteValue] = []
     for kind in kinds:
         size = _size(kind)
         content = payload[at : at + size]
@@ -134,13 +134,13 @@ def _values(payload: bytes) -> tuple[Value, ...]:
 def _size(kind: int) -> int:
     if kind >= 12:  # noqa: PLR2004 - texts and blobs
         return (kind - 12) // 2
-    return 8 if kind == 7 else _INTEGERS.get(kind, 0)  # noqa: PLR2004 - a floating-point number
+    return 8 if kind == 7 else _INTEGER_BYTES.get(kind, 0)  # noqa: PLR2004 - a floating-point number
 
 
-def _value(kind: int, content: bytes) -> Value:
+def _value(kind: int, content: bytes) -> SqliteValue:
     if kind >= 12:  # noqa: PLR2004 - texts and blobs
         return content.decode("utf-8", "replace") if kind % 2 else content
-    if kind in _INTEGERS:
+    if kind in _INTEGER_BYTES:
         return int.from_bytes(content, "big", signed=True)
     if kind == 7:  # noqa: PLR2004 - a floating-point number
         return struct.unpack(">d", content)[0]

@@ -12,7 +12,7 @@ POSITION_BITS = 32
 """The row of a message or a record: its session in the upper bits, so that one session is one range."""
 POSITION_MASK = (1 << POSITION_BITS) - 1
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE sessions (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -47,43 +47,43 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE TABLE noted (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",),
 )
 
-FULL = "the disk is full; make room and try again"
+DISK_FULL = "the disk is full; make room and try again"
 READ_ONLY = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
 READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
-LOCKED = "another process keeps the file locked; try again when it is done"
+FILE_LOCKED = "another process keeps the file locked; try again when it is done"
 CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
 NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
-INPUT_OUTPUT = "the disk does not answer as it should; check it"
-PROBLEMS: Mapping[str, str] = {
-    "SQLITE_FULL": FULL,
+DISK_FAILURE = "the disk does not answer as it should; check it"
+SQLITE_PROBLEMS: Mapping[str, str] = {
+    "SQLITE_FULL": DISK_FULL,
     # The file beside the database that processes share is made when it is opened, and needs room too.
-    "SQLITE_IOERR_SHMSIZE": FULL,
+    "SQLITE_IOERR_SHMSIZE": DISK_FULL,
     # A quota, or a limit on the size of files, is not what SQLite calls full.
     "SQLITE_IOERR_WRITE": NOT_WRITTEN,
     "SQLITE_READONLY_DIRECTORY": READ_ONLY_FOLDER,
     "SQLITE_READONLY": READ_ONLY,
-    "SQLITE_BUSY": LOCKED,
-    "SQLITE_LOCKED": LOCKED,
+    "SQLITE_BUSY": FILE_LOCKED,
+    "SQLITE_LOCKED": FILE_LOCKED,
     "SQLITE_CANTOPEN": CANNOT_OPEN,
-    "SQLITE_IOERR": INPUT_OUTPUT,
+    "SQLITE_IOERR": DISK_FAILURE,
     "SQLITE_PERM": READ_ONLY,
 }
 """By how the code of an error begins; the first that fits is meant."""
 
 
-def migrate(connection: sqlite3.Connection, name: str) -> None:
+def migrate_sqlite(connection: sqlite3.Connection, name: str) -> None:
     """Bring the tables up to date."""
-    if _version(connection) == len(MIGRATIONS):
+    if _version(connection) == len(SQLITE_MIGRATIONS):
         return
-    if _version(connection) > len(MIGRATIONS):
+    if _version(connection) > len(SQLITE_MIGRATIONS):
         raise StoreUnavailableError(name, "it was written by a newer Holdfast; update Holdfast")
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = _version(connection)
-        for statements in MIGRATIONS[version:]:
+        for statements in SQLITE_MIGRATIONS[version:]:
             for statement in statements:
                 connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {len(SQLITE_MIGRATIONS)}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -95,10 +95,10 @@ def _version(connection: sqlite3.Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
-def translated(error: sqlite3.Error, name: str) -> StoreError:
+def as_sqlite_store_error(error: sqlite3.Error, name: str) -> StoreError:
     """Return what SQLite's complaint means for the caller."""
     code = getattr(error, "sqlite_errorname", "") or ""
-    for known, problem in PROBLEMS.items():
+    for known, problem in SQLITE_PROBLEMS.items():
         if code.startswith(known):
             return StoreUnavailableError(name, problem)
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):

@@ -12,22 +12,22 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
-from holdfast.stores.terms import Term, rarity
+from holdfast.stores.terms import SearchTerm, rarity_weight
 
-COMMON = 1_000
+COMMON_WORD_MESSAGES = 1_000
 """From so many messages on a word is common, and nobody counts further."""
-MAX_STEMMED = 200
+MAX_STEMMED_MESSAGES = 200
 """A word that so many messages hold as it stands needs no other forms."""
-MAX_LOOKED_AT = 1_000
+MAX_CANDIDATES = 1_000
 """How many messages are looked at for one word, and about how many for all that are rare."""
-MAX_TELLING, MAX_COMMON, MAX_PAIRED = 12, 4, 3
+MAX_RARE_WORDS, MAX_COMMON_WORDS, MAX_PAIRED_WORDS = 12, 4, 3
 """How many rare words are looked for, how many common ones beside them, and how many two by two where there are no
 rare ones."""
-WEIGHED = 300
+MAX_LENGTH_WEIGHED = 300
 """Of how many of the best the length is asked for."""
-LENGTH_SHARE, SATURATION = 0.5, 1.2
+BM25_B, BM25_K1 = 0.5, 1.2
 """BM25's b and k1."""
-Rows: TypeAlias = tuple[int, int]
+RowRange: TypeAlias = tuple[int, int]
 """From which row on, and before which."""
 
 
@@ -35,65 +35,67 @@ class _Word(NamedTuple):
     """A term as FTS5 reads it, and how many messages hold it."""
 
     match: str
-    held: int
+    messages: int
 
 
-def found(connection: sqlite3.Connection, terms: Sequence[Term], rows: Rows, limit: int) -> list[tuple[int, float]]:
+def search_rows(
+    connection: sqlite3.Connection, terms: Sequence[SearchTerm], rows: RowRange, limit: int
+) -> list[tuple[int, float]]:
     """Return the rows that fit best, the best first, each with its score."""
     counted = (_word(connection, term, rows) for term in terms)
-    words = sorted((word for word in counted if word.held), key=lambda word: word.held)
+    words = sorted((word for word in counted if word.messages), key=lambda word: word.messages)
     telling, common = _split(words)
     looked_for = [*telling, *common]
     if not looked_for:
         return []
     index = _Lookup(connection, rows)
-    holding = index.among(telling, common) if telling else index.together(common)
-    total = _messages(connection, rows)
-    weights = [rarity(word.held, total) for word in looked_for]
+    holding = index.rows_with_rare(telling, common) if telling else index.rows_with_pairs(common)
+    total = _message_count(connection, rows)
+    weights = [rarity_weight(word.messages, total) for word in looked_for]
     sums = {
         words: sum(weight for number, weight in enumerate(weights) if words >> number & 1)
         for words in set(holding.values())
     }
-    return _weighed(connection, {row: sums[words] for row, words in holding.items()}, limit)
+    return _weigh_by_length(connection, {row: sums[words] for row, words in holding.items()}, limit)
 
 
 class _Lookup:
     """Says which rows hold which words: of each row, a bit for each of them."""
 
-    def __init__(self, connection: sqlite3.Connection, rows: Rows) -> None:
+    def __init__(self, connection: sqlite3.Connection, rows: RowRange) -> None:
         self._connection = connection
         self._rows = rows
 
-    def among(self, telling: Sequence[_Word], common: Sequence[_Word]) -> dict[int, int]:
+    def rows_with_rare(self, rare: Sequence[_Word], common: Sequence[_Word]) -> dict[int, int]:
         """Return the rows that hold a telling word, with all the words they hold."""
         holding: dict[int, int] = {}
-        for number, word in enumerate(telling):
+        for number, word in enumerate(rare):
             for row in self._newest(word.match):
                 holding[row] = holding.get(row, 0) | 1 << number
-        either = " OR ".join(word.match for word in telling)
-        for number, word in enumerate(common, len(telling)):
+        either = " OR ".join(word.match for word in rare)
+        for number, word in enumerate(common, len(rare)):
             for row in self._newest(f"({either}) AND {word.match}"):
                 holding[row] = holding.get(row, 0) | 1 << number
         return holding
 
-    def together(self, common: Sequence[_Word]) -> dict[int, int]:
+    def rows_with_pairs(self, common: Sequence[_Word]) -> dict[int, int]:
         """Return the newest rows that hold two of some common words; the rarest, where no two stand together."""
         holding: dict[int, int] = {}
-        for (one, word), (two, other) in combinations(enumerate(common[:MAX_PAIRED]), 2):
+        for (one, word), (two, other) in combinations(enumerate(common[:MAX_PAIRED_WORDS]), 2):
             for row in self._newest(f"{word.match} AND {other.match}"):
                 holding[row] = holding.get(row, 0) | 1 << one | 1 << two
         return holding or dict.fromkeys(self._newest(common[0].match), 1)
 
     def _newest(self, match: str) -> list[int]:
         query = "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"
-        return [row for (row,) in self._connection.execute(query, (match, *self._rows, MAX_LOOKED_AT))]
+        return [row for (row,) in self._connection.execute(query, (match, *self._rows, MAX_CANDIDATES))]
 
 
-def _word(connection: sqlite3.Connection, term: Term, rows: Rows) -> _Word:
+def _word(connection: sqlite3.Connection, term: SearchTerm, rows: RowRange) -> _Word:
     """Return a term with how common it is; of a common word only the form that was asked for is looked for."""
     plain = '"' + " ".join(term.words) + '"'
     held = _count(connection, plain, rows)
-    if not term.is_stem or held > MAX_STEMMED:
+    if not term.is_stem or held > MAX_STEMMED_MESSAGES:
         return _Word(plain, held)
     return _Word(f"{plain} *", _count(connection, f"{plain} *", rows))
 
@@ -102,38 +104,40 @@ def _split(words: Sequence[_Word]) -> tuple[list[_Word], list[_Word]]:
     """Return the words that say which messages are looked at, and those that are looked for in them."""
     telling: list[_Word] = []
     looked_at = 0
-    for word in words[:MAX_TELLING]:
-        looked_at += word.held
-        if word.held >= COMMON or (telling and looked_at > MAX_LOOKED_AT):
+    for word in words[:MAX_RARE_WORDS]:
+        looked_at += word.messages
+        if word.messages >= COMMON_WORD_MESSAGES or (telling and looked_at > MAX_CANDIDATES):
             break
         telling.append(word)
-    return telling, list(words[len(telling) :][:MAX_COMMON])
+    return telling, list(words[len(telling) :][:MAX_COMMON_WORDS])
 
 
-def _count(connection: sqlite3.Connection, match: str, rows: Rows) -> int:
+def _count(connection: sqlite3.Connection, match: str, rows: RowRange) -> int:
     query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT ?)"
-    return connection.execute(query, (match, *rows, COMMON)).fetchone()[0]
+    return connection.execute(query, (match, *rows, COMMON_WORD_MESSAGES)).fetchone()[0]
 
 
-def _messages(connection: sqlite3.Connection, rows: Rows) -> int:
+def _message_count(connection: sqlite3.Connection, rows: RowRange) -> int:
     """Return about how many messages there are: the rows of one session follow each other."""
     ends = "SELECT (SELECT min(id) FROM indexed WHERE id >= ?), (SELECT max(id) FROM indexed WHERE id < ?)"
     first, last = connection.execute(ends, rows).fetchone()
     return 0 if first is None or last is None else last - first + 1
 
 
-def _weighed(connection: sqlite3.Connection, scores: Mapping[int, float], limit: int) -> list[tuple[int, float]]:
+def _weigh_by_length(
+    connection: sqlite3.Connection, scores: Mapping[int, float], limit: int
+) -> list[tuple[int, float]]:
     """Return the best rows with their scores made smaller for those that are longer than others."""
-    best = sorted(scores, key=lambda row: (-scores[row], -row))[: max(WEIGHED, limit)]
+    best = sorted(scores, key=lambda row: (-scores[row], -row))[: max(MAX_LENGTH_WEIGHED, limit)]
     sizes = dict(
         connection.execute(
             "SELECT id, length(body) FROM indexed WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(best),)
         ).fetchall()
     )
     usual = sum(sizes.values()) / max(1, len(sizes))
-    weighed = {row: scores[row] * _share(sizes.get(row, usual), usual) for row in best}
+    weighed = {row: scores[row] * _length_factor(sizes.get(row, usual), usual) for row in best}
     return sorted(weighed.items(), key=lambda item: (-item[1], -item[0]))[:limit]
 
 
-def _share(size: float, usual: float) -> float:
-    return (SATURATION + 1) / (1 + SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * size / max(1.0, usual)))
+def _length_factor(size: float, usual: float) -> float:
+    return (BM25_K1 + 1) / (1 + BM25_K1 * (1 - BM25_B + BM25_B * size / max(1.0, usual)))

@@ -8,19 +8,19 @@ is looked for word by word, and as a whole besides: that is rarer, and counts fo
 import math
 from typing import NamedTuple
 
-from holdfast.stores.words import words_of
+from holdfast.stores.words import index_words
 
 MAX_TERMS = 32
 MAX_NAME_WORDS = 12
-MIN_STEM_CHARS = 4
+MIN_TERM_STEM_CHARS = 4
 RARITY_POWER = 1.5
 """Of a question's words the rarest says most; BM25's own measure of that is too even for messages as short as talk."""
-ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
-NOT_DOUBLED = frozenset("lsz")
+WORD_ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
+UNDOUBLED_LETTERS = frozenset("lsz")
 """Letters that stand twice at the end of a word by themselves: `call`, `miss`, `buzz`."""
 
 
-class Term(NamedTuple):
+class SearchTerm(NamedTuple):
     """Words that stand one after the other."""
 
     words: tuple[str, ...]
@@ -28,35 +28,35 @@ class Term(NamedTuple):
     """Whether the last of them may go on."""
 
 
-def terms_of(question: str) -> list[Term]:
+def search_terms(question: str) -> list[SearchTerm]:
     """Return what is looked for, each once, in the order of the question."""
-    terms: dict[Term, None] = {}
+    terms: dict[SearchTerm, None] = {}
     for token in question.split():
-        words = words_of(token)
+        words = index_words(token)
         if 1 < len(words) <= MAX_NAME_WORDS:
-            terms[Term(tuple(words))] = None
+            terms[SearchTerm(tuple(words))] = None
         for word in words:
-            stem = stem_of(word)
-            terms[Term((stem,), is_stem=stem != word or _has_forms(word))] = None
+            stem = word_stem(word)
+            terms[SearchTerm((stem,), is_stem=stem != word or _has_forms(word))] = None
     return list(terms)[:MAX_TERMS]
 
 
-def stem_of(word: str) -> str:
+def word_stem(word: str) -> str:
     """Return the beginning that the forms of a word share; the word itself where it is short or no word of letters."""
     if not _has_forms(word) or word.endswith("ss"):
         return word
-    for ending in ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= MIN_STEM_CHARS:
+    for ending in WORD_ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= MIN_TERM_STEM_CHARS:
             stem = word[: -len(ending)]
-            is_doubled = len(stem) > MIN_STEM_CHARS and stem[-1] == stem[-2] and stem[-1] not in NOT_DOUBLED
+            is_doubled = len(stem) > MIN_TERM_STEM_CHARS and stem[-1] == stem[-2] and stem[-1] not in UNDOUBLED_LETTERS
             return stem[:-1] if is_doubled else stem
     return word
 
 
-def rarity(holding: float, total: float) -> float:
+def rarity_weight(holding: float, total: float) -> float:
     """Return what a word counts for that some of all messages hold: the more the fewer they are."""
     return math.log(1 + max(1.0, total - holding + 0.5) / (holding + 0.5)) ** RARITY_POWER
 
 
 def _has_forms(word: str) -> bool:
-    return len(word) > MIN_STEM_CHARS and word.isascii() and word.isalpha()
+    return len(word) > MIN_TERM_STEM_CHARS and word.isascii() and word.isalpha()

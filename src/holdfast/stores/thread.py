@@ -17,7 +17,7 @@ T = TypeVar("T")
 _Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 
 
-class WorkThread:
+class WorkerThread:
     """Begins with the first thing to do, and ends with its owner."""
 
     def __init__(self, name: str) -> None:
@@ -28,10 +28,10 @@ class WorkThread:
         """Return what an action comes to; one that was given up before its turn is not done."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._put(lambda: None if future.cancelled() else _done(action, future, loop))
+        self._put(lambda: None if future.cancelled() else _run_and_settle(action, future, loop))
         return await future
 
-    def begin(self, action: Callable[[], object]) -> None:
+    def submit(self, action: Callable[[], object]) -> None:
         """Do something that nobody waits for, in its turn; whatever it raises is told to nobody."""
         self._put(action)
 
@@ -52,7 +52,7 @@ def _work(queue: _Queue) -> None:
         del action
 
 
-def _done(action: Callable[[], T], future: "asyncio.Future[T]", loop: asyncio.AbstractEventLoop) -> None:
+def _run_and_settle(action: Callable[[], T], future: "asyncio.Future[T]", loop: asyncio.AbstractEventLoop) -> None:
     try:
         settle = partial(future.set_result, action())
     except BaseException as error:  # noqa: BLE001 - it is raised where the action is awaited

@@ -15,21 +15,21 @@ _BETWEEN = {code: " " for code in range(128) if not chr(code).isalnum()}
 """What stands between words, where there is nothing but ASCII."""
 
 
-def words_of(text: str) -> list[str]:
+def index_words(text: str) -> list[str]:
     """Return the words under which a text is found, in its order."""
-    return body_of(text).split()
+    return index_body(text).split()
 
 
-def body_of(text: str) -> str:
+def index_body(text: str) -> str:
     """Return the words under which a text is found, with spaces between them."""
     if not text.isascii():
-        return " ".join(map(_spelled, re.findall(_WORD, text)))
+        return " ".join(map(_word_forms, re.findall(_WORD, text)))
     # Nearly every word of nearly every text is found as it stands.
     found = text.translate(_BETWEEN).split()
-    return " ".join([word if word.islower() and len(word) <= MAX_WORD_CHARS else _spelled(word) for word in found])
+    return " ".join([word if word.islower() and len(word) <= MAX_WORD_CHARS else _word_forms(word) for word in found])
 
 
-def _spelled(word: str) -> str:
+def _word_forms(word: str) -> str:
     if word.isascii() and (word.islower() or word.isdigit() or (word.isalpha() and word[1:].islower())):
         return word[:MAX_WORD_CHARS].lower()
     return " ".join(_parts(word))

@@ -9,10 +9,10 @@ from typing import TypeAlias
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-Reply: TypeAlias = "str | ModelResponse | Exception"
+ScriptedReply: TypeAlias = "str | ModelResponse | Exception"
 
 
-def tool_call(name: str = "look", /, call_id: str = "call", **arguments: object) -> ModelResponse:
+def tool_call_response(name: str = "look", /, call_id: str = "call", **arguments: object) -> ModelResponse:
     """Return an answer that calls one tool."""
     return ModelResponse(parts=[ToolCallPart(name, arguments, call_id)])
 
@@ -24,12 +24,15 @@ class ScriptedAgentModel(FunctionModel):
     """
 
     def __init__(
-        self, replies: Sequence[Reply] | Callable[[list[ModelMessage]], Reply], *, name: str = "scripted"
+        self,
+        replies: Sequence[ScriptedReply] | Callable[[list[ModelMessage]], ScriptedReply],
+        *,
+        name: str = "scripted",
     ) -> None:
         self._replies = replies
         self.requests: list[list[ModelMessage]] = []
         """The messages of each request."""
-        self.asked: list[AgentInfo] = []
+        self.request_infos: list[AgentInfo] = []
         """What came with them: tools, settings, instructions."""
         super().__init__(self._whole, stream_function=self._streamed, model_name=name)
 
@@ -48,7 +51,7 @@ class ScriptedAgentModel(FunctionModel):
     def _next(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         number = len(self.requests)
         self.requests.append(list(messages))
-        self.asked.append(info)
+        self.request_infos.append(info)
         reply = self._replies(messages) if callable(self._replies) else self._replies[number]
         if isinstance(reply, Exception):
             raise reply

@@ -7,11 +7,11 @@ from itertools import count
 from typing import TypeVar
 
 T = TypeVar("T")
-ROUNDS = 50
+SETTLE_ROUNDS = 50
 """How often the loop goes round before nothing more is expected of what was woken."""
-PATIENCE_SECONDS = 5.0
+REAL_TIMEOUT_SECONDS = 5.0
 """Of real time, for work that waits for something real, such as a file or a thread."""
-GLANCE_SECONDS = 0.01
+REAL_POLL_SECONDS = 0.01
 
 
 class SimulatedClock:
@@ -39,7 +39,7 @@ class SimulatedClock:
         """Let time pass; who wakes up on the way runs at his time, and may go to sleep again."""
         end = self._now + seconds
         await self._settle()
-        while (due := self._next()) is not None and due <= end:
+        while (due := self._next_due()) is not None and due <= end:
             await self._jump(due)
         self._now = end
 
@@ -50,22 +50,22 @@ class SimulatedClock:
         try:
             while not task.done():
                 await self._settle()
-                due = self._next()
+                due = self._next_due()
                 if task.done():
                     break
                 if due is not None:
                     await self._jump(due)
                     continue
-                if waited > PATIENCE_SECONDS:
+                if waited > REAL_TIMEOUT_SECONDS:
                     raise TimeoutError("the work neither ends nor sleeps on this clock")
-                await asyncio.wait({task}, timeout=GLANCE_SECONDS)
-                waited += GLANCE_SECONDS
+                await asyncio.wait({task}, timeout=REAL_POLL_SECONDS)
+                waited += REAL_POLL_SECONDS
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         return task.result()
 
-    def _next(self) -> float | None:
+    def _next_due(self) -> float | None:
         """Return when the next sleeper is due; those that were cancelled sleep no more."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
@@ -78,5 +78,5 @@ class SimulatedClock:
         await self._settle()
 
     async def _settle(self) -> None:
-        for _ in range(ROUNDS):
+        for _ in range(SETTLE_ROUNDS):
             await asyncio.sleep(0)

@@ -5,36 +5,38 @@ Needs the `hypothesis` package.
 
 from hypothesis import strategies as st
 
-from holdfast.testing.chat import Json
-from holdfast.testing.contents import call_part, model_turn, response_part, user_turn, words
-from holdfast.testing.histories import PLAIN_TEXTS, TEXTS
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.contents import function_call_part, function_response_part, model_turn, text_part, user_turn
+from holdfast.testing.histories import MESSAGE_TEXTS, PLAIN_TEXTS
 
-NAMES = st.sampled_from(["run", "look"])
-IDS = st.sampled_from([None, "id_a", "id_b", "weird id!"])
-PICTURE: Json = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
-NOTHING: Json = {}
-FAILURE: Json = {"error": "it failed"}
+GEMINI_TOOL_NAMES = st.sampled_from(["run", "look"])
+GEMINI_CALL_IDS = st.sampled_from([None, "id_a", "id_b", "weird id!"])
+GEMINI_IMAGE: JsonMessage = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}
+EMPTY_RESPONSE: JsonMessage = {}
+ERROR_RESPONSE: JsonMessage = {"error": "it failed"}
 
 
-def _lines(count: int) -> Json:
+def _lines(count: int) -> JsonMessage:
     return {"lines": ["line of output"] * count, "count": count}
 
 
-RESPONSES = st.one_of(PLAIN_TEXTS, st.sampled_from([None, NOTHING, FAILURE]), st.integers(1, 300).map(_lines))
+GEMINI_RESPONSES = st.one_of(
+    PLAIN_TEXTS, st.sampled_from([None, EMPTY_RESPONSE, ERROR_RESPONSE]), st.integers(1, 300).map(_lines)
+)
 
 
-def _with_picture(part: Json) -> Json:
+def _with_image(part: JsonMessage) -> JsonMessage:
     function = part["functionResponse"]
-    return {"functionResponse": {**function, "parts": [PICTURE]}} if isinstance(function, dict) else part
+    return {"functionResponse": {**function, "parts": [GEMINI_IMAGE]}} if isinstance(function, dict) else part
 
 
-RESPONSE_PARTS = st.builds(response_part, NAMES, IDS, RESPONSES)
-OTHER_SAID: list[Json] = [
-    PICTURE,
+GEMINI_RESPONSE_PARTS = st.builds(function_response_part, GEMINI_TOOL_NAMES, GEMINI_CALL_IDS, GEMINI_RESPONSES)
+OTHER_USER_PARTS: list[JsonMessage] = [
+    GEMINI_IMAGE,
     {"fileData": {"mimeType": "application/pdf", "fileUri": "https://example.org/a.pdf"}},
     {"function_response": {"name": "run", "response": {"output": "snake"}}, "text": None},
 ]
-OTHER_ANSWERED: list[Json] = [
+OTHER_MODEL_PARTS: list[JsonMessage] = [
     {"text": "hm", "thought": True},
     {"text": "hm", "thought": True, "thoughtSignature": "c2ln"},
     {"text": "", "thoughtSignature": "c2ln"},
@@ -43,46 +45,53 @@ OTHER_ANSWERED: list[Json] = [
     {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}, "thoughtSignature": "c2ln"},
     {},
 ]
-SAID = st.one_of(TEXTS.map(words), st.sampled_from(OTHER_SAID))
-ANSWERED = st.one_of(PLAIN_TEXTS.map(words), st.sampled_from(OTHER_ANSWERED))
-CALL_PARTS = st.builds(call_part, NAMES, IDS, st.sampled_from([None, "c2ln" * 10]))
-CONTENTS: st.SearchStrategy[Json] = st.one_of(
-    st.lists(SAID, max_size=3).map(lambda parts: user_turn(*parts)),
-    st.lists(RESPONSE_PARTS, min_size=1, max_size=3).map(lambda parts: user_turn(*parts)),
-    st.lists(st.one_of(RESPONSE_PARTS, RESPONSE_PARTS.map(_with_picture), SAID), max_size=3).map(
-        lambda parts: user_turn(*parts)
+GEMINI_USER_PARTS = st.one_of(MESSAGE_TEXTS.map(text_part), st.sampled_from(OTHER_USER_PARTS))
+GEMINI_MODEL_PARTS = st.one_of(PLAIN_TEXTS.map(text_part), st.sampled_from(OTHER_MODEL_PARTS))
+GEMINI_CALL_PARTS = st.builds(
+    function_call_part, GEMINI_TOOL_NAMES, GEMINI_CALL_IDS, st.sampled_from([None, "c2ln" * 10])
+)
+GEMINI_CONTENTS: st.SearchStrategy[JsonMessage] = st.one_of(
+    st.lists(GEMINI_USER_PARTS, max_size=3).map(lambda parts: user_turn(*parts)),
+    st.lists(GEMINI_RESPONSE_PARTS, min_size=1, max_size=3).map(lambda parts: user_turn(*parts)),
+    st.lists(
+        st.one_of(GEMINI_RESPONSE_PARTS, GEMINI_RESPONSE_PARTS.map(_with_image), GEMINI_USER_PARTS), max_size=3
+    ).map(lambda parts: user_turn(*parts)),
+    st.lists(GEMINI_MODEL_PARTS, max_size=3).map(lambda parts: model_turn(*parts)),
+    st.lists(GEMINI_CALL_PARTS, min_size=1, max_size=3).map(lambda parts: model_turn(*parts)),
+    st.lists(st.one_of(GEMINI_MODEL_PARTS, GEMINI_CALL_PARTS, GEMINI_RESPONSE_PARTS), max_size=4).map(
+        lambda parts: model_turn(*parts)
     ),
-    st.lists(ANSWERED, max_size=3).map(lambda parts: model_turn(*parts)),
-    st.lists(CALL_PARTS, min_size=1, max_size=3).map(lambda parts: model_turn(*parts)),
-    st.lists(st.one_of(ANSWERED, CALL_PARTS, RESPONSE_PARTS), max_size=4).map(lambda parts: model_turn(*parts)),
-    TEXTS.map(lambda text: {"parts": [{"text": text}]}),
+    MESSAGE_TEXTS.map(lambda text: {"parts": [{"text": text}]}),
 )
 
 
-def content_histories(max_size: int = 20) -> st.SearchStrategy[list[Json]]:
+def gemini_histories(max_size: int = 20) -> st.SearchStrategy[list[JsonMessage]]:
     """Return a strategy for lists of contents with defects of every kind."""
-    return st.lists(CONTENTS, max_size=max_size)
+    return st.lists(GEMINI_CONTENTS, max_size=max_size)
 
 
 @st.composite
-def sound_content_histories(draw: st.DrawFn, max_turns: int = 5) -> list[Json]:
+def valid_gemini_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
     """Draw a list of contents without a defect, with ids or without, ending with a prompt or with responses."""
     prose = st.integers(1, 200).map(lambda count: "word " * count)
     has_ids = draw(st.booleans())
-    contents: list[Json] = []
+    contents: list[JsonMessage] = []
     turns = draw(st.integers(1, max_turns))
     for turn in range(turns):
-        contents.append(user_turn(words(f"prompt {turn} " + draw(prose))))
+        contents.append(user_turn(text_part(f"prompt {turn} " + draw(prose))))
         for step in range(draw(st.integers(0, 3))):
-            names = draw(st.lists(NAMES, min_size=1, max_size=3))
+            names = draw(st.lists(GEMINI_TOOL_NAMES, min_size=1, max_size=3))
             ids = [f"c{turn}_{step}_{number}" if has_ids else None for number in range(len(names))]
             signatures = ["c2ln", *[None] * len(names)]
-            calls = [call_part(*call) for call in zip(names, ids, signatures, strict=False)]
-            thought: list[Json] = [{"text": "hm", "thought": True}] if draw(st.booleans()) else []
+            calls = [function_call_part(*call) for call in zip(names, ids, signatures, strict=False)]
+            thought: list[JsonMessage] = [{"text": "hm", "thought": True}] if draw(st.booleans()) else []
             contents.append(model_turn(*thought, *calls))
             contents.append(
                 user_turn(
-                    *(response_part(name, call_id, draw(prose)) for name, call_id in zip(names, ids, strict=True))
+                    *(
+                        function_response_part(name, call_id, draw(prose))
+                        for name, call_id in zip(names, ids, strict=True)
+                    )
                 )
             )
         if turn < turns - 1:

@@ -11,45 +11,45 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
-from holdfast.testing.chat import Json
+from holdfast.testing.chat import JsonMessage
 
-Piece: TypeAlias = bytes | None
+ResponsePiece: TypeAlias = bytes | None
 """Bytes to send at once; None waits until the client goes away."""
-HOST = "127.0.0.1"
+LOOPBACK_HOST = "127.0.0.1"
 LAST_CHUNK = b"0\r\n\r\n"
-SETTLING_TURNS = 10
+SETTLING_ROUNDS = 10
 """Of the event loop, in which a connection that was just accepted gets the task that hangs up on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedRequest:
     """A request as it came in."""
 
     line: str
     headers: Mapping[str, str]
     """With names in lower case."""
-    body: Json
+    body: JsonMessage
 
 
 @dataclass(slots=True)
-class Endpoint:
+class ScriptedEndpoint:
     """Answers each request with the next reply; connections are not kept."""
 
-    replies: Sequence[Sequence[Piece]] | Callable[[Received], Sequence[Piece]]
+    replies: Sequence[Sequence[ResponsePiece]] | Callable[[ReceivedRequest], Sequence[ResponsePiece]]
     """One after the other, or made of the request."""
-    requests: list[Received] = field(default_factory=list[Received])
+    requests: list[ReceivedRequest] = field(default_factory=list[ReceivedRequest])
     url: str = ""
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    request_received: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has come in."""
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    client_left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client has gone away from an endless answer."""
     _server: asyncio.Server | None = None
-    _answering: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])
+    _tasks: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])
 
     async def __aenter__(self) -> Self:
         """Listen on a free port."""
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
-        self.url = f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}/v1"
+        self._server = await asyncio.start_server(self._serve, LOOPBACK_HOST, 0)
+        self.url = f"http://{LOOPBACK_HOST}:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -58,31 +58,31 @@ class Endpoint:
             # A server that closes while it accepts leaves that connection open: first nobody is accepted any more.
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening.fileno())
-            for _turn in range(SETTLING_TURNS):
+            for _turn in range(SETTLING_ROUNDS):
                 await asyncio.sleep(0)
             self._server.close()
-            for task in self._answering:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._answering, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._answer(reader, writer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         # Who goes away in the middle, or says nothing at all, is gone.
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             await task
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await _received(reader)
+            request = await _read_request(reader)
             self.requests.append(request)
-            self.arrived.set()
+            self.request_received.set()
             for piece in self._reply(request):
                 if piece is None:
                     await reader.read()
-                    self.left.set()
+                    self.client_left.set()
                     break
                 writer.write(piece)
                 await writer.drain()
@@ -90,18 +90,18 @@ class Endpoint:
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
-    def _reply(self, request: Received) -> Sequence[Piece]:
+    def _reply(self, request: ReceivedRequest) -> Sequence[ResponsePiece]:
         return self.replies(request) if callable(self.replies) else self.replies[len(self.requests) - 1]
 
 
-async def _received(reader: asyncio.StreamReader) -> Received:
+async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head.strip().split("\r\n")
     headers = {name.lower(): value for name, _, value in (header.partition(": ") for header in rest)}
-    return Received(line, headers, json.loads(await reader.readexactly(int(headers["content-length"]))))
+    return ReceivedRequest(line, headers, json.loads(await reader.readexactly(int(headers["content-length"]))))
 
 
-def replied(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> list[Piece]:
+def http_response(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> list[ResponsePiece]:
     """Return a whole answer; what is not text goes out as JSON."""
     text = body if isinstance(body, str) else json.dumps(body)
     kind = "text/plain" if isinstance(body, str) else "application/json"
@@ -109,7 +109,7 @@ def replied(status: int, body: object, *, headers: Mapping[str, str] | None = No
     return [_head(status, {**length, **(headers or {})}), text.encode()]
 
 
-def streamed(*pieces: str | bytes | None, is_cut: bool = False) -> list[Piece]:
+def stream_response(*pieces: str | bytes | None, is_cut: bool = False) -> list[ResponsePiece]:
     """Return a stream in chunks; a cut one ends without the last chunk."""
     head = _head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
     raw = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
@@ -117,24 +117,28 @@ def streamed(*pieces: str | bytes | None, is_cut: bool = False) -> list[Piece]:
     return [head, *chunks, *([] if is_cut else [LAST_CHUNK])]
 
 
-def event(value: object) -> str:
+def sse_event(value: object) -> str:
     """Return an event of a stream."""
     return f"data: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def said_chunk(text: str | None = None, finish: str | None = None) -> str:
+def text_chunk(text: str | None = None, finish: str | None = None) -> str:
     """Return an event with a piece of an answer."""
-    return event({"model": "served", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]})
+    return sse_event(
+        {"model": "served", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
+    )
 
 
-def spoken(*pieces: str | None, input_tokens: int = 100, cached_tokens: int = 0) -> list[Piece]:
+def text_stream(*pieces: str | None, input_tokens: int = 100, cached_tokens: int = 0) -> list[ResponsePiece]:
     """Return a whole answer as a stream, with a bill behind it; None waits until the client goes away."""
     output = sum(len(piece or "") for piece in pieces) // 4
-    chunks = [None if piece is None else said_chunk(piece) for piece in pieces]
-    return streamed(*chunks, said_chunk(finish="stop"), _bill(input_tokens, cached_tokens, output), event("[DONE]"))
+    chunks = [None if piece is None else text_chunk(piece) for piece in pieces]
+    return stream_response(
+        *chunks, text_chunk(finish="stop"), _usage_chunk(input_tokens, cached_tokens, output), sse_event("[DONE]")
+    )
 
 
-def called(*calls: tuple[str, Mapping[str, object]], input_tokens: int = 100) -> list[Piece]:
+def tool_call_stream(*calls: tuple[str, Mapping[str, object]], input_tokens: int = 100) -> list[ResponsePiece]:
     """Return an answer that calls tools, by name and arguments."""
     listed = [
         {
@@ -146,18 +150,18 @@ def called(*calls: tuple[str, Mapping[str, object]], input_tokens: int = 100) ->
         for number, (name, arguments) in enumerate(calls)
     ]
     delta = {"role": "assistant", "tool_calls": listed}
-    chunk = event({"model": "served", "choices": [{"index": 0, "delta": delta, "finish_reason": "tool_calls"}]})
-    return streamed(chunk, _bill(input_tokens, 0, 10), event("[DONE]"))
+    chunk = sse_event({"model": "served", "choices": [{"index": 0, "delta": delta, "finish_reason": "tool_calls"}]})
+    return stream_response(chunk, _usage_chunk(input_tokens, 0, 10), sse_event("[DONE]"))
 
 
-def _bill(input_tokens: int, cached_tokens: int, output_tokens: int) -> str:
+def _usage_chunk(input_tokens: int, cached_tokens: int, output_tokens: int) -> str:
     usage = {
         "prompt_tokens": input_tokens,
         "completion_tokens": output_tokens,
         "total_tokens": input_tokens + output_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
-    return event({"model": "served", "choices": [], "usage": usage})
+    return sse_event({"model": "served", "choices": [], "usage": usage})
 
 
 def _head(status: int, headers: Mapping[str, str]) -> bytes:

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from holdfast.testing.chat import Json
-from holdfast.testing.content_histories import content_histories
+from holdfast.testing.chat import JsonMessage
+from holdfast.testing.content_histories import gemini_histories
 from holdfast.testing.histories import anthropic_histories, chat_histories
-from holdfast.testing.item_histories import item_histories
-from holdfast.testing.request_histories import request_histories
+from holdfast.testing.item_histories import responses_histories
+from holdfast.testing.request_histories import pydantic_ai_histories
 
-HISTORIES: Mapping[str, st.SearchStrategy[list[Json]]] = {
+HISTORIES_BY_FORMAT: Mapping[str, st.SearchStrategy[list[JsonMessage]]] = {
     "openai-chat": chat_histories(),
     "anthropic-messages": anthropic_histories(),
-    "openai-responses": item_histories(),
-    "openai-responses-stateless": item_histories(),
-    "gemini": content_histories(),
-    "gemini-2": content_histories(),
-    "pydantic-ai": request_histories(),
+    "openai-responses": responses_histories(),
+    "openai-responses-stateless": responses_histories(),
+    "gemini": gemini_histories(),
+    "gemini-2": gemini_histories(),
+    "pydantic-ai": pydantic_ai_histories(),
 }

@@ -3,32 +3,34 @@
 import json
 from collections.abc import Mapping
 
-from holdfast.testing.chat import Json
+from holdfast.testing.chat import JsonMessage
 
 
-def function_call(call_id: str, name: str = "read_file", arguments: Mapping[str, object] | None = None) -> Json:
+def function_call_item(
+    call_id: str, name: str = "read_file", arguments: Mapping[str, object] | None = None
+) -> JsonMessage:
     """Return a call of a function."""
     words = json.dumps(arguments or {"path": "src/a.py"})
     return {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name, "arguments": words}
 
 
-def function_output(call_id: str, output: object = "ok") -> Json:
+def function_output_item(call_id: str, output: object = "ok") -> JsonMessage:
     """Return the output of a function."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def reasoning(item_id: str = "rs_1", *, sealed: str | None = "gAAAAA", summary: str = "hm") -> Json:
+def reasoning_item(item_id: str = "rs_1", *, encrypted: str | None = "gAAAAA", summary: str = "hm") -> JsonMessage:
     """Return reasoning, encrypted or not."""
     blocks = [{"type": "summary_text", "text": summary}]
-    return {"type": "reasoning", "id": item_id, "summary": blocks, "encrypted_content": sealed}
+    return {"type": "reasoning", "id": item_id, "summary": blocks, "encrypted_content": encrypted}
 
 
-def output_message(text: str, item_id: str = "msg_1") -> Json:
+def output_message_item(text: str, item_id: str = "msg_1") -> JsonMessage:
     """Return a message of the model's as a response has it."""
-    block: Json = {"type": "output_text", "text": text, "annotations": []}
+    block: JsonMessage = {"type": "output_text", "text": text, "annotations": []}
     return {"type": "message", "id": item_id, "role": "assistant", "status": "completed", "content": [block]}
 
 
-def compaction(sealed: str = "gAAAAB") -> Json:
+def compaction_item(encrypted: str = "gAAAAB") -> JsonMessage:
     """Return a compaction."""
-    return {"type": "compaction", "id": "cmp_1", "encrypted_content": sealed}
+    return {"type": "compaction", "id": "cmp_1", "encrypted_content": encrypted}

@@ -17,21 +17,21 @@ from holdfast.errors import (
     ModelRefusedError,
     ModelUnreachableError,
 )
-from holdfast.models.base import Answer, Ask
+from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.patience import Sleep
 
-Line: TypeAlias = str | Answer | Exception | Callable[[Ask], str]
+ScriptLine: TypeAlias = str | ModelReply | Exception | Callable[[SummaryPrompt], str]
 """A line of a script: a text, a whole answer, an error to raise, or a function of what is asked."""
-Failure: TypeAlias = Literal[
+FailureKind: TypeAlias = Literal[
     "slow", "empty", "garbage", "truncated", "inflated", "refusing", "hanging", "flaky",
     "stubborn", "unauthorised", "unreachable", "busy", "overflow",
 ]  # fmt: skip
-FAILURES: tuple[Failure, ...] = get_args(Failure)
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 GARBAGE = "\x00\ufffd{]]> the the the the \u202e\u200b <|im_end|> %s %s ```\n" * 40
-SUMMARY = "The request was understood, the work was done, and nothing is left open."
-MINUTE = 60.0
-CHARS_PER_TOKEN = 4
+SAMPLE_SUMMARY = "The request was understood, the work was done, and nothing is left open."
+MINUTE_SECONDS = 60.0
+BILLED_CHARS_PER_TOKEN = 4
 
 
 class ScriptedModel:
@@ -39,7 +39,7 @@ class ScriptedModel:
 
     def __init__(
         self,
-        lines: Iterable[Line],
+        lines: Iterable[ScriptLine],
         *,
         name: str = "scripted",
         window: int | None = None,
@@ -57,7 +57,7 @@ class ScriptedModel:
         self._window = window
         self._seconds = seconds
         self._sleep = sleep
-        self.asks: list[Ask] = []
+        self.prompts: list[SummaryPrompt] = []
 
     @property
     def name(self) -> str:
@@ -69,19 +69,19 @@ class ScriptedModel:
         """The largest input in tokens."""
         return self._window
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the next line of the script."""
-        self.asks.append(ask)
+        self.prompts.append(prompt)
         if self._seconds:
             await self._sleep(self._seconds)
         line = next(self._lines, None)
         if line is None:
-            raise ModelRefusedError(self.name, f"the script ended before ask {len(self.asks)}", remedy="write more")
+            raise ModelRefusedError(self.name, f"the script ended before ask {len(self.prompts)}", remedy="write more")
         if isinstance(line, Exception):
             raise line
-        if isinstance(line, Answer):
+        if isinstance(line, ModelReply):
             return line
-        return answer_of(ask, line if isinstance(line, str) else line(ask), self.name)
+        return scripted_reply(prompt, line if isinstance(line, str) else line(prompt), self.name)
 
 
 class FailingModel:
@@ -89,20 +89,20 @@ class FailingModel:
 
     def __init__(
         self,
-        failure: Failure,
+        failure: FailureKind,
         *,
-        text: str = SUMMARY,
+        text: str = SAMPLE_SUMMARY,
         window: int | None = None,
-        seconds: float = MINUTE,
+        seconds: float = MINUTE_SECONDS,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`text` is what a sound model would have written; `seconds` is how long the slow and the stubborn one take."""
-        self.failure: Failure = failure
+        self.failure: FailureKind = failure
         self._text = text
         self._window = window
         self._seconds = seconds
         self._sleep = sleep
-        self.asks: list[Ask] = []
+        self.prompts: list[SummaryPrompt] = []
 
     @property
     def name(self) -> str:
@@ -114,45 +114,47 @@ class FailingModel:
         """The largest input in tokens."""
         return self._window
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Fail."""
-        self.asks.append(ask)
-        if error := self._error(ask):
+        self.prompts.append(prompt)
+        if error := self._error(prompt):
             raise error
         if self.failure == "slow":
             await self._sleep(self._seconds)
         elif self.failure == "hanging":
             await asyncio.get_running_loop().create_future()
         elif self.failure == "stubborn":
-            await self._unmoved()
-        answer = answer_of(ask, self._written(ask), self.name)
-        return Answer(text=answer.text, model=answer.model, usage=answer.usage, is_cut_off=self.failure == "truncated")
+            await self._ignore_cancellation()
+        answer = scripted_reply(prompt, self._reply_text(prompt), self.name)
+        return ModelReply(
+            text=answer.text, model=answer.model, usage=answer.usage, is_cut_off=self.failure == "truncated"
+        )
 
-    async def _unmoved(self) -> None:
+    async def _ignore_cancellation(self) -> None:
         """Take the whole time, whoever says stop."""
         work = asyncio.ensure_future(self._sleep(self._seconds))
         while not work.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(work)
 
-    def _written(self, ask: Ask) -> str:
+    def _reply_text(self, prompt: SummaryPrompt) -> str:
         texts = {
             "empty": "",
             "garbage": GARBAGE,
             "truncated": self._text[: len(self._text) // 2],
-            "inflated": f"{self._text}\n{ask.text}\n" * 3,
+            "inflated": f"{self._text}\n{prompt.text}\n" * 3,
         }
         return texts.get(self.failure, self._text)
 
-    def _error(self, ask: Ask) -> HoldfastError | None:
+    def _error(self, prompt: SummaryPrompt) -> HoldfastError | None:
         name = self.name
         if self.failure == "flaky":
-            turn = len(self.asks) % 4
+            turn = len(self.prompts) % 4
             cut = ModelUnreachableError(name, "the connection was cut")
             return {1: cut, 3: ModelBusyError(name, "overloaded", retry_after=2.0)}.get(turn)
         limit = self._window or 1_024
-        size = len(ask.text) // CHARS_PER_TOKEN
-        errors: dict[Failure, HoldfastError] = {
+        size = len(prompt.text) // BILLED_CHARS_PER_TOKEN
+        errors: dict[FailureKind, HoldfastError] = {
             "refusing": ModelRefusedError(name, "I cannot help with that"),
             "unauthorised": ModelAccessError(name, "401 invalid key"),
             "unreachable": ModelUnreachableError(name, "connection refused"),
@@ -162,8 +164,8 @@ class FailingModel:
         return errors.get(self.failure)
 
 
-def answer_of(ask: Ask, text: str, model: str) -> Answer:
+def scripted_reply(prompt: SummaryPrompt, text: str, model: str) -> ModelReply:
     """Return an answer with a plausible bill: a token for four characters."""
-    asked = len(ask.system) + len(ask.text)
-    usage = Usage(input_tokens=asked // CHARS_PER_TOKEN, output_tokens=len(text) // CHARS_PER_TOKEN)
-    return Answer(text=text, model=model, usage=usage)
+    asked = len(prompt.system) + len(prompt.text)
+    usage = Usage(input_tokens=asked // BILLED_CHARS_PER_TOKEN, output_tokens=len(text) // BILLED_CHARS_PER_TOKEN)
+    return ModelReply(text=text, model=model, usage=usage)

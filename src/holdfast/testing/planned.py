@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import completed, started, told
-from holdfast.core.planning.plan import Plan, outlook_of, rounds
+from holdfast.core.planning.completion import compaction_completed_event, compaction_started_event, step_event
+from holdfast.core.planning.plan import Plan, plan_input_of, plan_rounds
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, FoldSpan, Step, Summary
+from holdfast.core.planning.steps import AwaitSummary, CompactSpan, Step, Summary
 from holdfast.counters.vocabularies import counter_for
-from holdfast.session.request import encoded, sendable
+from holdfast.session.request import encode_entry, limit_cache_marks
 from holdfast.testing.told import ToldHistory
-from holdfast.wire.formats import Format, elements_of, format_named
+from holdfast.wire.formats import MessageFormat, format_named, split_elements
 
 
 @dataclass(slots=True)
@@ -31,26 +31,28 @@ class Planned:
     summary: str = "[Summary of the conversation so far.]"
     history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
     reasons: list[str] = field(default_factory=list[str])
-    _begun: FoldSpan | None = None
+    _begun: CompactSpan | None = None
 
     @property
-    def wire(self) -> Format:
+    def wire(self) -> MessageFormat:
         """How messages are written down."""
         return format_named(self.format)
 
     def prepare(self, messages: Sequence[Mapping[str, object]], budget: int) -> list[Mapping[str, object]]:
         """Return what would be sent of everything that was said so far."""
-        elements, _ = elements_of(self.wire, list(messages))
+        elements, _ = split_elements(self.wire, list(messages))
         for native in cast("list[Mapping[str, object]]", elements)[len(self.history) :]:
             self.history.append(log.MessageAppended(format=self.wire.name, native=native))
-        return sendable([encoded(entry, self.wire) for entry in self._settled(budget).view.entries], self.wire)
+        return limit_cache_marks(
+            [encode_entry(entry, self.wire) for entry in self._settled(budget).view.entries], self.wire
+        )
 
     def _situation(self, budget: int) -> Situation:
         return Situation(
             budget=Budget(budget),
             counter=counter_for(self.model),
             window=budget,
-            has_summariser=self.has_summariser,
+            has_summarizer=self.has_summariser,
             has_ready_summary=self._begun is not None,
             is_interrupted=True,
             batching=self.wire.batching,
@@ -62,13 +64,15 @@ class Planned:
         """Return the plan to send, after the steps of those before it were carried out."""
         last = list(self._rounds(budget))[-1]
         for step in last.later:
-            if isinstance(step, FoldSpan) and self._begun is None:
-                self.history.append(started(step, outlook_of(self.history, self.policy, self._situation(budget))))
+            if isinstance(step, CompactSpan) and self._begun is None:
+                self.history.append(
+                    compaction_started_event(step, plan_input_of(self.history, self.policy, self._situation(budget)))
+                )
                 self._begun = step
         return last
 
     def _rounds(self, budget: int) -> Iterator[Plan]:
-        for plan in rounds(self.history, self.policy, lambda: self._situation(budget)):
+        for plan in plan_rounds(self.history, self.policy, lambda: self._situation(budget)):
             self.reasons += plan.reasons
             for step in plan.now:
                 self._carry_out(step, self._situation(budget))
@@ -77,15 +81,15 @@ class Planned:
     def _carry_out(self, step: Step, situation: Situation) -> None:
         if isinstance(step, AwaitSummary):
             step, self._begun = self._begun or step, None
-        if isinstance(step, FoldSpan):
+        if isinstance(step, CompactSpan):
             self._fold(step, situation)
         elif not isinstance(step, AwaitSummary):
-            self.history.append(told(step, outlook_of(self.history, self.policy, situation)))
+            self.history.append(step_event(step, plan_input_of(self.history, self.policy, situation)))
 
-    def _fold(self, step: FoldSpan, situation: Situation) -> None:
+    def _fold(self, step: CompactSpan, situation: Situation) -> None:
         rule = self.policy.fold or self.policy.emergency
         if rule is None:
             return
-        outlook = outlook_of(self.history, self.policy, situation)
+        outlook = plan_input_of(self.history, self.policy, situation)
         summary = Summary(self.summary) if step.by == "summary" else None
-        self.history.append(completed(step, rule, outlook, summary))
+        self.history.append(compaction_completed_event(step, rule, outlook, summary))

@@ -10,13 +10,13 @@ import os
 import pytest
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, UnknownSessionError
-from holdfast.stores.base import Indexed, Record, Snapshot, Store, StoredRecord
-from holdfast.stores.facts import fact_about
+from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
+from holdfast.stores.facts import session_value_key
 
-NOW = 1_700_000_000_000
+NOW_MS = 1_700_000_000_000
 
 
-def said(text: str) -> Record:
+def message_record(text: str) -> JsonRecord:
     """Return a record like those that sessions write."""
     return {"type": "message.appended", "schema": 1, "data": {"native": {"role": "user", "content": text}}}
 
@@ -24,21 +24,22 @@ def said(text: str) -> Record:
 class StoreContract:
     """The promises, one a test."""
 
-    async def reopened(self, store: Store) -> Store | None:
+    async def reopen(self, store: Store) -> Store | None:
         """Return the store as another process would see it."""
         del store
         return None
 
     async def test_what_was_appended_is_read_in_order_with_its_time(self, store: Store) -> None:
-        await store.append("s", [said("a"), said("b")], after=0, time_ms=NOW)
-        length = await store.append("s", [said("c")], after=2, time_ms=NOW + 5)
+        await store.append("s", [message_record("a"), message_record("b")], after=0, time_ms=NOW_MS)
+        length = await store.append("s", [message_record("c")], after=2, time_ms=NOW_MS + 5)
 
         assert length == 3
         assert await store.length("s") == 3
         assert await store.read("s") == [
-            StoredRecord(0, NOW, said("a")), StoredRecord(1, NOW, said("b")), StoredRecord(2, NOW + 5, said("c")),
+            StoredRecord(0, NOW_MS, message_record("a")), StoredRecord(1, NOW_MS, message_record("b")),
+            StoredRecord(2, NOW_MS + 5, message_record("c")),
         ]  # fmt: skip
-        assert await store.read("s", start=1, limit=1) == [StoredRecord(1, NOW, said("b"))]
+        assert await store.read("s", start=1, limit=1) == [StoredRecord(1, NOW_MS, message_record("b"))]
 
     async def test_a_session_that_is_not_there_has_no_records(self, store: Store) -> None:
         assert await store.read("nobody") == []
@@ -48,10 +49,10 @@ class StoreContract:
     @pytest.mark.parametrize("name", ["", "a\0b", "half \ud800 of one"])
     async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(self, store: Store, name: str) -> None:
         for attempt in (
-            store.append(name, [said("a")], after=0, time_ms=NOW),
-            store.rewrite(name, {}, tombstone=said("a"), after=0, time_ms=NOW),
+            store.append(name, [message_record("a")], after=0, time_ms=NOW_MS),
+            store.rewrite(name, {}, tombstone=message_record("a"), after=0, time_ms=NOW_MS),
             store.read(name),
-            store.pick(name, [0]),
+            store.read_at(name, [0]),
             store.length(name),
             store.rename(name, "x"),
             store.delete(name),
@@ -63,7 +64,7 @@ class StoreContract:
         assert await store.sessions() == []
 
     async def test_a_name_for_people_is_what_every_store_can_write_down(self, store: Store) -> None:
-        await store.append("s", [said("x")], after=0, time_ms=NOW)
+        await store.append("s", [message_record("x")], after=0, time_ms=NOW_MS)
 
         for name in ("a\0b", "half \ud800 of one"):
             with pytest.raises(SettingsError, match=r"^name: "):
@@ -72,7 +73,7 @@ class StoreContract:
         assert [(info.id, info.name) for info in await store.sessions()] == [("s", "")]
 
     async def test_records_come_back_to_the_letter(self, store: Store) -> None:
-        odd: Record = {
+        odd: JsonRecord = {
             "type": "x",
             "text": "Ünïcödé \u2028 日本語 🎉 \u0000 \\ \" '; DROP TABLE events; --",
             "numbers": [0, -1, 2**53, 1.5, None, True],
@@ -80,20 +81,20 @@ class StoreContract:
             "large": "word " * 50_000,
         }
 
-        await store.append("s", [odd], after=0, time_ms=NOW)
+        await store.append("s", [odd], after=0, time_ms=NOW_MS)
 
         assert (await store.read("s"))[0].record == odd
 
     async def test_a_writer_that_is_behind_is_told_and_nothing_is_written(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
 
         with pytest.raises(SequenceConflictError) as conflict:
-            await store.append("s", [said("b"), said("c")], after=0, time_ms=NOW)
+            await store.append("s", [message_record("b"), message_record("c")], after=0, time_ms=NOW_MS)
 
         assert (conflict.value.expected, conflict.value.actual) == (0, 1)
-        assert [stored.record for stored in await store.read("s")] == [said("a")]
+        assert [stored.record for stored in await store.read("s")] == [message_record("a")]
         with pytest.raises(SequenceConflictError):
-            await store.append("new", [said("b")], after=3, time_ms=NOW)
+            await store.append("new", [message_record("b")], after=3, time_ms=NOW_MS)
         assert await store.sessions(prefix="new") == []
 
     async def test_of_many_writers_one_wins_each_place(self, store: Store) -> None:
@@ -101,7 +102,7 @@ class StoreContract:
             while True:
                 length = await store.length("s")
                 try:
-                    await store.append("s", [said(str(number))], after=length, time_ms=NOW)
+                    await store.append("s", [message_record(str(number))], after=length, time_ms=NOW_MS)
                 except SequenceConflictError:
                     continue
                 return
@@ -113,10 +114,10 @@ class StoreContract:
         assert len({str(text) for text in texts}) == 20
 
     async def test_sessions_do_not_see_each_other(self, store: Store) -> None:
-        await store.append("a", [said("1")], after=0, time_ms=NOW)
-        await store.append("b", [said("2")], after=0, time_ms=NOW)
+        await store.append("a", [message_record("1")], after=0, time_ms=NOW_MS)
+        await store.append("b", [message_record("2")], after=0, time_ms=NOW_MS)
 
-        assert [stored.record for stored in await store.read("b")] == [said("2")]
+        assert [stored.record for stored in await store.read("b")] == [message_record("2")]
 
     async def test_content_is_kept_once_under_its_hash(self, store: Store) -> None:
         content = os.urandom(1_000) + b"x" * 200_000
@@ -134,24 +135,24 @@ class StoreContract:
         self, store: Store
     ) -> None:
         digest = await store.put_blob(b"large")
-        await store.append("a", [said("x")], after=0, time_ms=NOW, blobs=[digest])
+        await store.append("a", [message_record("x")], after=0, time_ms=NOW_MS, blobs=[digest])
         await store.delete("a")
 
         with pytest.raises(MissingBlobError) as missing:
-            await store.append("b", [said("y")], after=0, time_ms=NOW, blobs=[digest])
+            await store.append("b", [message_record("y")], after=0, time_ms=NOW_MS, blobs=[digest])
 
         assert missing.value.digest == digest
         assert (await store.read("b"), await store.sessions()) == ([], [])
         await store.put_blob(b"large")
-        assert await store.append("b", [said("y")], after=0, time_ms=NOW, blobs=[digest, digest]) == 1
-        assert await store.append("b", [said("z")], after=1, time_ms=NOW, blobs=[digest]) == 2
+        assert await store.append("b", [message_record("y")], after=0, time_ms=NOW_MS, blobs=[digest, digest]) == 1
+        assert await store.append("b", [message_record("z")], after=1, time_ms=NOW_MS, blobs=[digest]) == 2
 
     async def test_words_are_found_where_they_stand_the_best_first(self, store: Store) -> None:
         texts = ["the parser reads totals", "nothing of the kind", "totals and src/report/parseTotals.py", "会议纪要"]
-        index = [Indexed(position, text) for position, text in enumerate(texts)]
-        await store.append("s", [said(text) for text in texts], after=0, time_ms=NOW, index=index)
-        other = [Indexed(0, "totals elsewhere")]
-        await store.append("t", [said("x")], after=0, time_ms=NOW, index=other)
+        index = [IndexEntry(position, text) for position, text in enumerate(texts)]
+        await store.append("s", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=index)
+        other = [IndexEntry(0, "totals elsewhere")]
+        await store.append("t", [message_record("x")], after=0, time_ms=NOW_MS, index=other)
 
         async def found(words: str, session: str | None = "s") -> list[tuple[str, int]]:
             return [(hit.session, hit.position) for hit in await store.search(words, session=session)]
@@ -170,8 +171,8 @@ class StoreContract:
         self, store: Store
     ) -> None:
         texts = ["we camped at the lake", "the lake is calm", "the lake is calm", "the lake is cold", "camping is over"]
-        words = [Indexed(position, text) for position, text in enumerate(texts)]
-        await store.append("a", [said(text) for text in texts], after=0, time_ms=NOW, index=words)
+        words = [IndexEntry(position, text) for position, text in enumerate(texts)]
+        await store.append("a", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=words)
 
         async def found(words: str, start: int = 0, stop: int | None = None) -> list[int]:
             return [hit.position for hit in await store.search(words, session="a", start=start, stop=stop)]
@@ -184,26 +185,26 @@ class StoreContract:
 
     async def test_sessions_are_listed_newest_first_and_in_pages(self, store: Store) -> None:
         for number in range(5):
-            await store.append(f"s{number}", [said("x")], after=0, time_ms=NOW + number)
-        await store.append("s1", [said("y")], after=1, time_ms=NOW + 9)
+            await store.append(f"s{number}", [message_record("x")], after=0, time_ms=NOW_MS + number)
+        await store.append("s1", [message_record("y")], after=1, time_ms=NOW_MS + 9)
 
         first = await store.sessions(limit=2)
         rest = await store.sessions(limit=9, before=(first[-1].updated_ms, first[-1].id))
 
         assert [info.id for info in [*first, *rest]] == ["s1", "s4", "s3", "s2", "s0"]
-        assert (first[0].length, first[0].created_ms, first[0].updated_ms) == (2, NOW + 1, NOW + 9)
+        assert (first[0].length, first[0].created_ms, first[0].updated_ms) == (2, NOW_MS + 1, NOW_MS + 9)
         assert [info.id for info in await store.sessions(prefix="s3")] == ["s3"]
         assert await store.sessions(prefix="%") == []
 
     async def test_a_clock_that_goes_backwards_takes_no_session_back(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
-        await store.append("s", [said("b")], after=1, time_ms=NOW - 50)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+        await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS - 50)
 
-        assert (await store.sessions())[0].updated_ms == NOW
-        assert [stored.time_ms for stored in await store.read("s")] == [NOW, NOW - 50]
+        assert (await store.sessions())[0].updated_ms == NOW_MS
+        assert [stored.time_ms for stored in await store.read("s")] == [NOW_MS, NOW_MS - 50]
 
     async def test_a_session_can_be_named(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
 
         await store.rename("s", "Quarterly report")
 
@@ -213,9 +214,9 @@ class StoreContract:
 
     async def test_deletion_takes_a_whole_session_and_what_only_it_used(self, store: Store) -> None:
         own, shared = await store.put_blob(b"own"), await store.put_blob(b"shared")
-        index = [Indexed(0, "findme")]
-        await store.append("a", [said("x")], after=0, time_ms=NOW, blobs=[own, shared], index=index)
-        await store.append("b", [said("y")], after=0, time_ms=NOW, blobs=[shared], index=index)
+        index = [IndexEntry(0, "findme")]
+        await store.append("a", [message_record("x")], after=0, time_ms=NOW_MS, blobs=[own, shared], index=index)
+        await store.append("b", [message_record("y")], after=0, time_ms=NOW_MS, blobs=[shared], index=index)
         await store.put_snapshot("a", Snapshot(1, b"shortcut"))
 
         assert await store.delete("a")
@@ -228,29 +229,32 @@ class StoreContract:
         with pytest.raises(MissingBlobError):
             await store.get_blob(own)
         assert not await store.delete("a")
-        assert await store.append("a", [said("again")], after=0, time_ms=NOW) == 1
+        assert await store.append("a", [message_record("again")], after=0, time_ms=NOW_MS) == 1
 
     async def test_a_rewriting_takes_what_stood_there_from_everywhere(self, store: Store) -> None:
         own, shared, new = [await store.put_blob(content) for content in (b"own", b"shared", b"new")]
-        index = [Indexed(0, "findme alpha"), Indexed(1, "beta")]
-        await store.append("a", [said("x"), said("y")], after=0, time_ms=NOW, blobs=[own, shared], index=index)
-        await store.append("b", [said("z")], after=0, time_ms=NOW, blobs=[shared])
+        index = [IndexEntry(0, "findme alpha"), IndexEntry(1, "beta")]
+        await store.append(
+            "a", [message_record("x"), message_record("y")], after=0, time_ms=NOW_MS, blobs=[own, shared], index=index
+        )
+        await store.append("b", [message_record("z")], after=0, time_ms=NOW_MS, blobs=[shared])
         await store.put_snapshot("a", Snapshot(1, b"shortcut"))
 
         length = await store.rewrite(
             "a",
-            {0: said("-")},
-            tombstone=said("gone"),
+            {0: message_record("-")},
+            tombstone=message_record("gone"),
             after=2,
-            time_ms=NOW + 1,
-            index=[Indexed(0, "alpha")],
+            time_ms=NOW_MS + 1,
+            index=[IndexEntry(0, "alpha")],
             blobs=[new],
             dropped=[own, shared],
         )
 
         assert length == 3
         assert await store.read("a") == [
-            StoredRecord(0, NOW, said("-")), StoredRecord(1, NOW, said("y")), StoredRecord(2, NOW + 1, said("gone")),
+            StoredRecord(0, NOW_MS, message_record("-")), StoredRecord(1, NOW_MS, message_record("y")),
+            StoredRecord(2, NOW_MS + 1, message_record("gone")),
         ]  # fmt: skip
         assert await store.search("findme") == []
         assert [hit.position for hit in await store.search("alpha")] == [0]
@@ -261,73 +265,87 @@ class StoreContract:
             await store.get_blob(own)
 
     async def test_a_rewriting_that_is_behind_changes_nothing(self, store: Store) -> None:
-        await store.append("a", [said("x")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
+        await store.append("a", [message_record("x")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "findme")])
 
         with pytest.raises(SequenceConflictError):
             await store.rewrite(
-                "a", {0: said("-")}, tombstone=said("gone"), after=0, time_ms=NOW, index=[Indexed(0, "")]
+                "a",
+                {0: message_record("-")},
+                tombstone=message_record("gone"),
+                after=0,
+                time_ms=NOW_MS,
+                index=[IndexEntry(0, "")],
             )
 
-        assert [stored.record for stored in await store.read("a")] == [said("x")]
+        assert [stored.record for stored in await store.read("a")] == [message_record("x")]
         assert [hit.position for hit in await store.search("findme")] == [0]
 
     async def test_records_are_picked_by_their_positions(self, store: Store) -> None:
         await store.append("s", [{"n": number} for number in range(5)], after=0, time_ms=7)
 
-        picked = await store.pick("s", [4, 1, 1, 9])
+        picked = await store.read_at("s", [4, 1, 1, 9])
 
         assert picked == [StoredRecord(1, 7, {"n": 1}), StoredRecord(4, 7, {"n": 4})]
-        assert await store.pick("nobody", [0]) == []
+        assert await store.read_at("nobody", [0]) == []
 
     async def test_a_snapshot_is_the_last_one_kept(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         assert await store.put_snapshot("s", Snapshot(1, b"one"))
         assert await store.put_snapshot("s", Snapshot(1, b"two" * 1_000))
 
         assert await store.get_snapshot("s") == Snapshot(1, b"two" * 1_000)
 
     async def test_a_snapshot_that_was_overtaken_is_not_kept(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
-        await store.append("s", [said("b")], after=1, time_ms=NOW)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+        await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
 
         assert not await store.put_snapshot("s", Snapshot(1, b"of the past"))
         assert not await store.put_snapshot("nobody", Snapshot(0, b""))
         assert await store.get_snapshot("s") is None
 
     async def test_facts_belong_to_no_session(self, store: Store) -> None:
-        await store.put_fact("limit:gpt", {"tokens": 1})
-        await store.put_fact("limit:gpt", {"tokens": 2})
+        await store.put_value("limit:gpt", {"tokens": 1})
+        await store.put_value("limit:gpt", {"tokens": 2})
 
-        assert await store.get_fact("limit:gpt") == {"tokens": 2}
-        assert await store.get_fact("limit:other") is None
+        assert await store.get_value("limit:gpt") == {"tokens": 2}
+        assert await store.get_value("limit:other") is None
 
     async def test_facts_about_a_session_go_with_it_and_no_others(self, store: Store) -> None:
-        others = [fact_about("a:s", "memory"), fact_about("a:s", "consolidated", "b"), "limit:s", "memory:b:s"]
-        about = [fact_about("s", "memory"), fact_about("s", "board"), fact_about("s", "consolidated", "b")]
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        others = [
+            session_value_key("a:s", "memory"),
+            session_value_key("a:s", "consolidated", "b"),
+            "limit:s",
+            "memory:b:s",
+        ]
+        about = [
+            session_value_key("s", "memory"),
+            session_value_key("s", "board"),
+            session_value_key("s", "consolidated", "b"),
+        ]
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         for key in (*others, *about):
-            await store.put_fact(key, {"key": key})
+            await store.put_value(key, {"key": key})
 
         await store.delete("s")
 
-        assert [key for key in (*others, *about) if await store.get_fact(key)] == others
+        assert [key for key in (*others, *about) if await store.get_value(key)] == others
 
     async def test_another_process_sees_what_was_acknowledged(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW, index=[Indexed(0, "findme")])
-        again = await self.reopened(store)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "findme")])
+        again = await self.reopen(store)
         if again is None:
             pytest.skip("this store cannot be opened twice")
 
         try:
-            assert [stored.record for stored in await again.read("s")] == [said("a")]
-            await again.append("s", [said("b")], after=1, time_ms=NOW)
+            assert [stored.record for stored in await again.read("s")] == [message_record("a")]
+            await again.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
             assert await store.length("s") == 2
             assert [hit.position for hit in await again.search("findme")] == [0]
         finally:
             await again.close()
 
     async def test_a_store_that_was_closed_opens_again(self, store: Store) -> None:
-        await store.append("s", [said("a")], after=0, time_ms=NOW)
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         await store.close()
 
         assert await store.length("s") == 1

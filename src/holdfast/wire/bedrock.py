@@ -8,24 +8,24 @@ from holdfast.wire.anthropic_messages import arguments_object
 from holdfast.wire.media import image_source
 
 
-def encode(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
+def encode_converse(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     """Return alternating messages as Converse messages."""
     return [
         {
             "role": "assistant" if message.role == "assistant" else "user",
-            "content": [block for part in message.parts if (block := _block(part))],
+            "content": [block for part in message.parts if (block := _converse_block(part))],
         }
         for message in messages
     ]
 
 
-def _block(part: Part) -> Mapping[str, Any] | None:
+def _converse_block(part: Part) -> Mapping[str, Any] | None:
     if isinstance(part, Text):
         return {"text": part.text}
     if isinstance(part, ToolCall):
         return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": arguments_object(part.arguments)}}
     if isinstance(part, ToolResult):
-        content = [block for item in part.content if (block := _block(item))] or [{"text": "(no output)"}]
+        content = [block for item in part.content if (block := _converse_block(item))] or [{"text": "(no output)"}]
         return {
             "toolResult": {
                 "toolUseId": part.call_id,
@@ -33,10 +33,10 @@ def _block(part: Part) -> Mapping[str, Any] | None:
                 "status": "error" if part.is_error else "success",
             }
         }
-    return _image(part) if isinstance(part, Media) else None
+    return _converse_image(part) if isinstance(part, Media) else None
 
 
-def _image(media: Media) -> Mapping[str, Any]:
+def _converse_image(media: Media) -> Mapping[str, Any]:
     source = image_source(media)
     if source is None or source[0] == "url":
         return {"text": f"[{media.kind} not carried over]"}

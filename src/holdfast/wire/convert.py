@@ -8,9 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.core.conversation.batching import EACH, GROUPED, ITEMS, REQUESTS, Batching
-from holdfast.core.conversation.json_values import cleaned_text
-from holdfast.core.conversation.mend import mend
+from holdfast.core.conversation.batching import (
+    CALLS_AS_ITEMS,
+    ONE_RESULT_PER_MESSAGE,
+    RESULTS_IN_ONE_MESSAGE,
+    RESULTS_IN_ONE_REQUEST,
+    Batching,
+)
+from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.conversation.mend import repair_entries
 from holdfast.core.conversation.messages import Message, Text
 from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.view import Entry
@@ -19,31 +25,31 @@ from holdfast.wire import bedrock
 from holdfast.wire.anthropic_messages import (
     AnthropicMessages,
     count_cache_marks,
-    without_excess_marks,
+    drop_excess_cache_marks,
 )
-from holdfast.wire.formats import ALIASES, FORMATS, Format, elements_of, format_named
+from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, MessageFormat, format_named, split_elements
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
 from holdfast.wire.pydantic_ai import PydanticAI
-from holdfast.wire.reading import Place, check_list, is_list, is_mapping, kind_of
+from holdfast.wire.reading import InputPath, check_list, is_list, is_mapping, json_type_name
 from holdfast.wire.shaping import (
-    Shaping,
-    alternating,
-    fewer_images,
-    hoisted,
+    Restructuring,
     in_call_order,
-    itemised,
-    joined_runs,
-    short_id,
+    join_assistant_runs,
+    join_same_side,
+    limit_images,
+    nine_char_id,
+    separate_system,
+    split_calls,
     split_results,
-    with_callers,
-    with_ids,
-    with_ids_by_place,
+    with_answered_calls,
+    with_new_ids,
+    with_unique_ids,
 )
 
 MAX_SYSTEM_DEPTH = 8
-NO_FAILURE_MARK = "that a tool failed is not marked there"
+NO_FAILURE_FLAG = "that a tool failed is not marked there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,11 @@ class Converted:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class ChatTranscript:
     """Messages in OpenAI's chat format that nobody has mended."""
 
     messages: list[Mapping[str, Any]]
-    places: list[int]
+    source_indices: list[int]
     """From which of the messages given each was made."""
     notes: tuple[str, ...] = ()
     """What could not be carried over."""
@@ -74,30 +80,30 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     text that the source has outside its messages. Calls that still wait for a result are left waiting.
     """
     reader = format_named(source, "source")
-    name = ALIASES.get(target, target) if isinstance(target, str) else ""
-    shape = TARGETS.get(name)
+    name = FORMAT_ALIASES.get(target, target) if isinstance(target, str) else ""
+    shape = CONVERTERS.get(name)
     if shape is None:
-        raise SettingsError("target", f"{target!r} is not known; choose one of: {', '.join(TARGETS)}")
+        raise SettingsError("target", f"{target!r} is not known; choose one of: {', '.join(CONVERTERS)}")
     opening = plain_system_text(system)
     own = FORMATS.get(name)
     if own is not None and type(own) is type(reader):
-        return _as_is(messages, own, system, opening)
-    shaping = Shaping(name)
+        return _in_same_format(messages, own, system, opening)
+    shaping = Restructuring(name)
     _, portable = _portable(messages, reader, shaping)
-    if reader.batching.is_itemised:
+    if reader.batching.is_itemized:
         # An item that cannot be carried over leaves nothing behind; the rest of its run is one message.
-        portable = joined_runs(message for message in portable if message.parts)
+        portable = join_assistant_runs(message for message in portable if message.parts)
     return shape([system_message(opening), *portable] if opening else portable, shaping)
 
 
-def carried_over(messages: Sequence[Mapping[str, Any]], *, source: str) -> Carried:
+def as_chat_messages(messages: Sequence[Mapping[str, Any]], *, source: str) -> ChatTranscript:
     """Return messages of any format in that of OpenAI's chat, as they were said: what is broken stays broken."""
-    reader, shaping = format_named(source, "source"), Shaping(OpenAIChat.name)
+    reader, shaping = format_named(source, "source"), Restructuring(OpenAIChat.name)
     found: list[tuple[int, Message]] = []
     for place, message in zip(*_portable(messages, reader, shaping), strict=True):
-        is_next = reader.batching.is_itemised and found and message.role == found[-1][1].role == "assistant"
+        is_next = reader.batching.is_itemized and found and message.role == found[-1][1].role == "assistant"
         if is_next:
-            found[-1] = place, joined_runs((found[-1][1], message))[0]
+            found[-1] = place, join_assistant_runs((found[-1][1], message))[0]
         elif message.parts:
             found.append((place, message))
     carried = [
@@ -105,34 +111,38 @@ def carried_over(messages: Sequence[Mapping[str, Any]], *, source: str) -> Carri
         for place, message in found
         for part in split_results([message])
     ]
-    return Carried([native for _, native in carried], [place for place, _ in carried], shaping.notes)
+    return ChatTranscript([native for _, native in carried], [place for place, _ in carried], shaping.notes)
 
 
 def _portable(
-    messages: Sequence[Mapping[str, Any]], reader: Format, shaping: Shaping
+    messages: Sequence[Mapping[str, Any]], reader: MessageFormat, restructuring: Restructuring
 ) -> tuple[Sequence[int], list[Message]]:
     """Return messages without what only their own provider understands, and where each stood."""
-    natives, places = elements_of(reader, check_list(messages))
+    natives, places = split_elements(reader, check_list(messages))
     decoded = [reader.decode(native, index) for index, native in zip(places, natives, strict=True)]
     for message in decoded:
-        for note in message.notes:
-            shaping.note(note)
-    portable = [shaping.portable(message) for message in decoded]
-    return places, with_ids_by_place(portable) if reader.batching.pairs_by_name else portable
+        for note in message.repair_notes:
+            restructuring.note(note)
+    portable = [restructuring.portable(message) for message in decoded]
+    return places, with_unique_ids(portable) if reader.batching.pairs_by_name else portable
 
 
-def _as_is(messages: Sequence[Mapping[str, Any]], reader: Format, system: object, opening: str) -> Converted:
+def _in_same_format(
+    messages: Sequence[Mapping[str, Any]], reader: MessageFormat, system: object, opening: str
+) -> Converted:
     """Return messages that already are in the target's format, mended where they have to be."""
-    natives, places = elements_of(reader, check_list(messages))
+    natives, places = split_elements(reader, check_list(messages))
     entries = [Entry(reader.decode(native, index), index) for index, native in zip(places, natives, strict=True)]
-    mended = mend(entries, batching=reader.batching)
-    notes = [note for entry in entries for note in entry.message.notes] + [repair.what for repair in mended.repairs]
+    mended = repair_entries(entries, batching=reader.batching)
+    notes = [note for entry in entries for note in entry.message.repair_notes] + [
+        repair.description for repair in mended.repairs
+    ]
     encoded = [reader.encode(entry.message) for entry in mended.entries]
-    if not reader.has_system_apart:
+    if not reader.has_separate_system:
         return Converted([*([reader.encode(system_message(opening))] if opening else []), *encoded], None, tuple(notes))
     if reader.max_cache_marks is not None:
-        encoded = without_excess_marks(encoded, reader.max_cache_marks - count_cache_marks(system))
-    return Converted(encoded, None if system is None else Place("system").value(system), tuple(notes))
+        encoded = drop_excess_cache_marks(encoded, reader.max_cache_marks - count_cache_marks(system))
+    return Converted(encoded, None if system is None else InputPath("system").sendable_value(system), tuple(notes))
 
 
 def plain_system_text(value: object, depth: int = 0) -> str:
@@ -140,92 +150,100 @@ def plain_system_text(value: object, depth: int = 0) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return cleaned_text(value)
+        return replace_surrogates(value)
     if depth < MAX_SYSTEM_DEPTH and is_mapping(value):
         return plain_system_text(value.get("parts") or value.get("text"), depth + 1)
     if depth < MAX_SYSTEM_DEPTH and is_list(value):
         return "\n\n".join(text for item in value if (text := plain_system_text(item, depth + 1)))
-    raise MalformedInputError("system", f"must be a string or a list of text blocks, not {kind_of(value)}")
+    raise MalformedInputError("system", f"must be a string or a list of text blocks, not {json_type_name(value)}")
 
 
-def _mended(messages: Sequence[Message], shaping: Shaping, batching: Batching) -> list[Message]:
-    mended = mend([Entry(message, index) for index, message in enumerate(messages)], batching=batching)
+def _repair(messages: Sequence[Message], restructuring: Restructuring, batching: Batching) -> list[Message]:
+    mended = repair_entries([Entry(message, index) for index, message in enumerate(messages)], batching=batching)
     for repair in mended.repairs:
-        shaping.note(repair.what)
+        restructuring.note(repair.description)
     if mended.pending:
-        shaping.note(f"no result yet for {', '.join(map(repr, mended.pending))}: not to be sent before it is there")
+        restructuring.note(
+            f"no result yet for {', '.join(map(repr, mended.pending))}: not to be sent before it is there"
+        )
     return [entry.message for entry in mended.entries]
 
 
-def _to_openai(messages: list[Message], shaping: Shaping) -> Converted:
-    flat = _mended([_text_only_results(message, shaping) for message in split_results(messages)], shaping, EACH)
-    return Converted([OpenAIChat().encode(message) for message in flat], None, shaping.notes)
+def _to_openai(messages: list[Message], restructuring: Restructuring) -> Converted:
+    flat = _repair(
+        [_text_only_results(message, restructuring) for message in split_results(messages)],
+        restructuring,
+        ONE_RESULT_PER_MESSAGE,
+    )
+    return Converted([OpenAIChat().encode(message) for message in flat], None, restructuring.notes)
 
 
-def _to_responses(messages: list[Message], shaping: Shaping) -> Converted:
+def _to_responses(messages: list[Message], restructuring: Restructuring) -> Converted:
     for message in messages:
         if any(result.is_error for result in message.results):
-            shaping.note(NO_FAILURE_MARK)
-    items = _mended(list(itemised(split_results(messages))), shaping, ITEMS)
-    thin = fewer_images(items, OpenAIResponses.max_images, shaping)
-    return Converted([OpenAIResponses().encode(message) for message in thin], None, shaping.notes)
+            restructuring.note(NO_FAILURE_FLAG)
+    items = _repair(list(split_calls(split_results(messages))), restructuring, CALLS_AS_ITEMS)
+    thin = limit_images(items, OpenAIResponses.max_images, restructuring)
+    return Converted([OpenAIResponses().encode(message) for message in thin], None, restructuring.notes)
 
 
-def _to_mistral(messages: list[Message], shaping: Shaping) -> Converted:
-    systems, others = hoisted(split_results(messages))
-    plain = [_text_only_results(message, shaping) for message in with_ids(others, short_id)]
+def _to_mistral(messages: list[Message], restructuring: Restructuring) -> Converted:
+    systems, others = separate_system(split_results(messages))
+    plain = [_text_only_results(message, restructuring) for message in with_new_ids(others, nine_char_id)]
     # Mending may have to rename an id; the new name takes the nine characters too.
-    flat = with_ids(_mended(plain, shaping, EACH), short_id)
-    thin = fewer_images(flat, 8, shaping)
+    flat = with_new_ids(_repair(plain, restructuring, ONE_RESULT_PER_MESSAGE), nine_char_id)
+    thin = limit_images(flat, 8, restructuring)
     opening = [system_message("\n\n".join(systems))] if systems else []
-    return Converted([OpenAIChat().encode(message) for message in (*opening, *thin)], None, shaping.notes)
+    return Converted([OpenAIChat().encode(message) for message in (*opening, *thin)], None, restructuring.notes)
 
 
-def _text_only_results(message: Message, shaping: Shaping) -> Message:
+def _text_only_results(message: Message, restructuring: Restructuring) -> Message:
     """Return a tool message of words alone: chat formats take nothing else there."""
     if message.role != "tool":
         return message
     result = message.results[0]
     if result.is_error:
-        shaping.note(NO_FAILURE_MARK)
+        restructuring.note(NO_FAILURE_FLAG)
     if any(not isinstance(part, Text) for part in result.content):
-        shaping.note("media in tool results were left out")
+        restructuring.note("media in tool results were left out")
     text = "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in result.content)
     return Message("tool", (replace(result, content=(Text(text, "tool"),), is_error=False),))
 
 
-def _turns(messages: list[Message], shaping: Shaping, most_images: int) -> tuple[list[str], list[Message]]:
+def _alternating_turns(
+    messages: list[Message], restructuring: Restructuring, max_images: int
+) -> tuple[list[str], list[Message]]:
     """Return system texts, and strictly alternating turns with all results of a batch in one."""
-    systems, others = hoisted(messages)
-    turns = alternating(_mended(alternating(others), shaping, GROUPED))
-    return systems, fewer_images(in_call_order(turns), most_images, shaping)
+    systems, others = separate_system(messages)
+    turns = join_same_side(_repair(join_same_side(others), restructuring, RESULTS_IN_ONE_MESSAGE))
+    return systems, limit_images(in_call_order(turns), max_images, restructuring)
 
 
-def _to_anthropic(messages: list[Message], shaping: Shaping) -> Converted:
-    systems, turns = _turns(messages, shaping, 100)
+def _to_anthropic(messages: list[Message], restructuring: Restructuring) -> Converted:
+    systems, turns = _alternating_turns(messages, restructuring, 100)
     encoded = [AnthropicMessages().encode(message) for message in turns]
-    return Converted(encoded, "\n\n".join(systems) or None, shaping.notes)
+    return Converted(encoded, "\n\n".join(systems) or None, restructuring.notes)
 
 
-def _to_gemini(messages: list[Message], shaping: Shaping) -> Converted:
-    systems, turns = _turns(messages, shaping, Gemini.max_images)
+def _to_gemini(messages: list[Message], restructuring: Restructuring) -> Converted:
+    systems, turns = _alternating_turns(messages, restructuring, Gemini.max_images)
     instruction = {"parts": [{"text": text} for text in systems]} if systems else None
-    wire = format_named(shaping.target)
-    return Converted([wire.encode(message) for message in with_callers(turns)], instruction, shaping.notes)
+    wire = format_named(restructuring.target)
+    return Converted([wire.encode(message) for message in with_answered_calls(turns)], instruction, restructuring.notes)
 
 
-def _to_pydantic_ai(messages: list[Message], shaping: Shaping) -> Converted:
-    turns = in_call_order(_mended(alternating(messages), shaping, REQUESTS))
-    thin = fewer_images(turns, PydanticAI.max_images, shaping)
-    return Converted([PydanticAI().encode(message) for message in with_callers(thin)], None, shaping.notes)
+def _to_pydantic_ai(messages: list[Message], restructuring: Restructuring) -> Converted:
+    turns = in_call_order(_repair(join_same_side(messages), restructuring, RESULTS_IN_ONE_REQUEST))
+    thin = limit_images(turns, PydanticAI.max_images, restructuring)
+    return Converted([PydanticAI().encode(message) for message in with_answered_calls(thin)], None, restructuring.notes)
 
 
-def _to_bedrock(messages: list[Message], shaping: Shaping) -> Converted:
-    systems, turns = _turns(messages, shaping, 20)
-    return Converted(bedrock.encode(turns), [{"text": text} for text in systems] or None, shaping.notes)
+def _to_bedrock(messages: list[Message], restructuring: Restructuring) -> Converted:
+    systems, turns = _alternating_turns(messages, restructuring, 20)
+    return Converted(bedrock.encode_converse(turns), [{"text": text} for text in systems] or None, restructuring.notes)
 
 
-TARGETS: Mapping[str, Callable[[list[Message], Shaping], Converted]] = {
+CONVERTERS: Mapping[str, Callable[[list[Message], Restructuring], Converted]] = {
     "openai-chat": _to_openai,
     "openai-responses": _to_responses,
     "openai-responses-stateless": _to_responses,

@@ -5,23 +5,23 @@ from typing import Any, Protocol
 
 from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.transcript import Reader
+from holdfast.core.conversation.transcript import FormatReader
 from holdfast.errors import SettingsError
-from holdfast.wire.anthropic_messages import AnthropicMessages, without_cache_marks
+from holdfast.wire.anthropic_messages import AnthropicMessages, strip_cache_marks
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.openai_responses import OpenAIResponses
-from holdfast.wire.pydantic_ai import NAME as PYDANTIC_AI
-from holdfast.wire.pydantic_ai import PydanticAI, elements, essence
+from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME as PYDANTIC_AI
+from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
 
 
-class Format(Reader, Protocol):
+class MessageFormat(FormatReader, Protocol):
     """A provider's way to write messages down."""
 
     name: str
     batching: Batching
     """How it carries a batch of tool calls and their results."""
-    has_system_apart: bool
+    has_separate_system: bool
     """Whether system text can travel outside the messages."""
     max_cache_marks: int | None
     """The most cache marks a request may carry; None where there is no such thing."""
@@ -34,7 +34,7 @@ class Format(Reader, Protocol):
         ...
 
 
-FORMATS: Mapping[str, Format] = {
+FORMATS: Mapping[str, MessageFormat] = {
     wire.name: wire
     for wire in (
         OpenAIChat(),
@@ -46,27 +46,27 @@ FORMATS: Mapping[str, Format] = {
         PydanticAI(),
     )
 }
-KEEPING_MORE: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    PYDANTIC_AI: essence,
-    AnthropicMessages.name: without_cache_marks,
+CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+    PYDANTIC_AI: canonical_form,
+    AnthropicMessages.name: strip_cache_marks,
 }
 """Those that keep more beside a message than what it says."""
-ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
+FORMAT_ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 
-def format_named(name: str, setting: str = "format") -> Format:
+def format_named(name: str, setting: str = "format") -> MessageFormat:
     """Return a format by its name; `setting` is what the caller's users know it as."""
-    known = FORMATS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
+    known = FORMATS.get(FORMAT_ALIASES.get(name, name)) if isinstance(name, str) else None
     if known is None:
         raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
     return known
 
 
-def elements_of(wire: Format, natives: list[object]) -> tuple[list[object], Sequence[int]]:
+def split_elements(message_format: MessageFormat, natives: list[object]) -> tuple[list[object], Sequence[int]]:
     """Return what of a list is one message each, and from which of its members: nearly always the list itself."""
-    return elements(natives) if isinstance(wire, PydanticAI) else (natives, range(len(natives)))
+    return split_messages(natives) if isinstance(message_format, PydanticAI) else (natives, range(len(natives)))
 
 
-def essence_of(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:
+def canonical_message(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a message says, without what a format keeps beside it: nearly always the message itself."""
-    return KEEPING_MORE[name](native) if name in KEEPING_MORE else native
+    return CANONICAL[name](native) if name in CANONICAL else native

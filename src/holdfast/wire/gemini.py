@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.conversation.batching import TURNS, id_by_name
+from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, id_from_name
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
     Content,
@@ -25,28 +25,30 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
-from holdfast.core.conversation.transcript import Survey
-from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
-from holdfast.wire.gemini_gate import FOREIGN_SIGNATURE, repaired
-from holdfast.wire.gemini_writing import response_media, response_text, written_parts
+from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.core.conversation.weight import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
+from holdfast.wire.gemini_gate import FOREIGN_SIGNATURE, repair_turn
+from holdfast.wire.gemini_writing import encode_parts, response_media, response_text
 from holdfast.wire.media import data_tokens, image_tokens
 from holdfast.wire.reading import (
-    Place,
+    InputPath,
     extra_fields,
     is_list,
     is_mapping,
     json_bytes,
-    kind_of,
-    shown,
+    json_type_name,
+    preview_value,
 )
 
-NAME = "gemini"
-UNSIGNED = "gemini-2"
-ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
-SIGNATURE = "thoughtSignature"
+GEMINI_FORMAT_NAME = "gemini"
+GEMINI_UNSIGNED_FORMAT_NAME = "gemini-2"
+GEMINI_ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
+SIGNATURE_FIELD = "thoughtSignature"
 CHARS_PER_SIGNATURE_TOKEN = 4
 _FIELDS = frozenset({"role", "parts"})
-_PART_FIELDS = frozenset({"text", "thought", SIGNATURE, "functionCall", "functionResponse", "inlineData", "fileData"})
+_PART_FIELDS = frozenset(
+    {"text", "thought", SIGNATURE_FIELD, "functionCall", "functionResponse", "inlineData", "fileData"}
+)
 _CALL_FIELDS = frozenset({"id", "name", "args"})
 _RESPONSE_FIELDS = frozenset({"id", "name", "response", "parts"})
 
@@ -54,52 +56,52 @@ _RESPONSE_FIELDS = frozenset({"id", "name", "response", "parts"})
 class Gemini:
     """Reads and writes contents."""
 
-    batching = TURNS
-    has_system_apart = True
+    batching = CALL_AND_RESPONSE_TURNS
+    has_separate_system = True
     max_cache_marks: int | None = None
     max_text_chars: int | None = None
     max_images = 3_000
 
     def __init__(self, *, is_signed: bool = True) -> None:
-        self.name = NAME if is_signed else UNSIGNED
+        self.name = GEMINI_FORMAT_NAME if is_signed else GEMINI_UNSIGNED_FORMAT_NAME
         self._is_signed = is_signed
 
-    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+    def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of turns."""
-        survey = Survey([], [], [])
+        survey = MessageMeasures([], [], [])
         for index, native in enumerate(natives, start):
             try:
-                role, weight, is_prompt = ROLES[native["role"]], *_weigh(native["parts"])
+                role, weight, is_prompt = GEMINI_ROLES[native["role"]], *_measure_parts(native["parts"])
             except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
                 message = self.decode(native, index)
-                role, weight, is_prompt = message.role, weight_of(message), message.is_prompt
-            survey.weights.append(weight + MESSAGE_WEIGHT)
+                role, weight, is_prompt = message.role, message_bytes(message), message.is_prompt
+            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
             if role == "user" and is_prompt:
                 survey.prompts.append(index)
         return survey
 
     def decode(self, native: object, index: int) -> Message:
         """Return a turn with its parts."""
-        place = Place(index)
+        place = InputPath(index)
         if not is_mapping(native):
-            place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
-        native = repaired(place.sendable(native), place, is_signed=self._is_signed)
+            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+        native = repair_turn(place.sendable_message(native), place, is_signed=self._is_signed)
         spelled = native.get("role")
-        role = ROLES.get(spelled) if isinstance(spelled, str) else None
+        role = GEMINI_ROLES.get(spelled) if isinstance(spelled, str) else None
         if role is None:
             hint = "; system text goes into system=" if spelled == "system" else ""
-            place.refuse(".role", f"{shown(spelled)} is not a role; use 'user' or 'model'{hint}")
+            place.fail(".role", f"{preview_value(spelled)} is not a role; use 'user' or 'model'{hint}")
         parts = tuple(_parts(native.get("parts"), TRUST_OF_ROLE[role], place))
-        return Message(role, parts, native, parts, tuple(place.notes), _extras(native))
+        return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a turn as JSON: the JSON it came from, changed only where it was edited."""
-        if message.is_untouched and message.native is not None:
+        if message.is_unedited and message.native is not None:
             return message.native
         role = "model" if message.role == "assistant" else "user"
-        parts = written_parts(message.parts)
+        parts = encode_parts(message.parts)
         if self._is_signed:
-            parts = _signed(parts)
+            parts = _sign_first_call(parts)
         return {**(message.native or {"role": role}), "parts": parts}
 
     def json_bytes(self, message: Message) -> int:
@@ -107,19 +109,19 @@ class Gemini:
         return json_bytes(self.encode(message))
 
 
-def _signed(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _sign_first_call(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return parts of which the first call is signed: only the first of parallel calls needs to be."""
     first = next((number for number, part in enumerate(parts) if "functionCall" in part), None)
-    if first is None or parts[first].get(SIGNATURE):
+    if first is None or parts[first].get(SIGNATURE_FIELD):
         return parts
-    return [*parts[:first], {**parts[first], SIGNATURE: FOREIGN_SIGNATURE}, *parts[first + 1 :]]
+    return [*parts[:first], {**parts[first], SIGNATURE_FIELD: FOREIGN_SIGNATURE}, *parts[first + 1 :]]
 
 
-def _weigh(parts: Any) -> tuple[int, bool]:
+def _measure_parts(parts: Any) -> tuple[int, bool]:
     """Return the size of plain parts and whether they are more than responses; raise where they are not plain."""
     weight, is_prompt = 0, False
     for part in parts:
-        if type(part.get(SIGNATURE, "")) is not str:
+        if type(part.get(SIGNATURE_FIELD, "")) is not str:
             raise TypeError
         if (text := part.get("text")) is not None:
             weight += utf8_length(text)
@@ -127,11 +129,11 @@ def _weigh(parts: Any) -> tuple[int, bool]:
         elif (call := part.get("functionCall")) is not None:
             weight += len(call.get("id", "") + call["name"] + json.dumps(call.get("args") or {}, allow_nan=False))
         else:
-            weight += _weigh_response(part["functionResponse"])
+            weight += _measure_response(part["functionResponse"])
     return weight, is_prompt
 
 
-def _weigh_response(response: Any) -> int:
+def _measure_response(response: Any) -> int:
     if "parts" in response:
         raise ValueError
     said = response["response"]
@@ -142,17 +144,21 @@ def _weigh_response(response: Any) -> int:
     return weight + len(json.dumps(said, allow_nan=False))
 
 
-def _parts(value: object, trust: Trust, place: Place) -> Iterator[Part]:
+def _parts(value: object, trust: Trust, place: InputPath) -> Iterator[Part]:
     if value is None:
         return
     if not is_list(value):
-        place.refuse(".parts", f"must be a list of parts, not {kind_of(value)}")
+        place.fail(".parts", f"must be a list of parts, not {json_type_name(value)}")
     calls: Counter[str] = Counter()
     responses: Counter[str] = Counter()
     for number, raw in enumerate(value):
         path = f".parts[{number}]"
-        part = place.mapping(raw, path)
-        signature = None if part.get(SIGNATURE) is None else place.text(part[SIGNATURE], f"{path}.{SIGNATURE}")
+        part = place.require_mapping(raw, path)
+        signature = (
+            None
+            if part.get(SIGNATURE_FIELD) is None
+            else place.require_text(part[SIGNATURE_FIELD], f"{path}.{SIGNATURE_FIELD}")
+        )
         if "functionCall" in part:
             read: Part = _call(part, calls, place, f"{path}.functionCall")
         elif "functionResponse" in part:
@@ -163,48 +169,48 @@ def _parts(value: object, trust: Trust, place: Place) -> Iterator[Part]:
             read = _content(part, trust, place, path)
         if signature and not isinstance(read, Thinking | Opaque):
             tokens = len(signature) // CHARS_PER_SIGNATURE_TOKEN
-            yield Opaque(SIGNATURE, "", trust, SIGNATURE, tokens)
+            yield Opaque(SIGNATURE_FIELD, "", trust, SIGNATURE_FIELD, tokens)
         yield read
 
 
-def _text(part: Mapping[str, Any], signature: str | None, trust: Trust, place: Place, path: str) -> Text | Thinking:
-    text = place.text(part["text"], f"{path}.text")
+def _text(part: Mapping[str, Any], signature: str | None, trust: Trust, place: InputPath, path: str) -> Text | Thinking:
+    text = place.require_text(part["text"], f"{path}.text")
     # A signature may arrive on a part without words, and has to go back on it.
     if part.get("thought") is True or (signature and not text.strip()):
         return Thinking(text, signature, native=part)
     return Text(text, trust, part)
 
 
-def _id(function: Mapping[str, Any], name: str, numbers: Counter[str], place: Place, path: str) -> str:
+def _id(function: Mapping[str, Any], name: str, numbers: Counter[str], place: InputPath, path: str) -> str:
     if function.get("id"):
-        return place.text(function["id"], f"{path}.id")
+        return place.require_text(function["id"], f"{path}.id")
     numbers[name] += 1
-    return id_by_name(name, numbers[name])
+    return id_from_name(name, numbers[name])
 
 
-def _call(part: Mapping[str, Any], numbers: Counter[str], place: Place, path: str) -> ToolCall:
-    call = place.mapping(part["functionCall"], path)
-    name = place.text(call.get("name"), f"{path}.name")
-    arguments = place.json(call.get("args") or {}, f"{path}.args")
+def _call(part: Mapping[str, Any], numbers: Counter[str], place: InputPath, path: str) -> ToolCall:
+    call = place.require_mapping(part["functionCall"], path)
+    name = place.require_text(call.get("name"), f"{path}.name")
+    arguments = place.json_text(call.get("args") or {}, f"{path}.args")
     return ToolCall(_id(call, name, numbers, place, path), name, arguments, native=part)
 
 
-def _response(part: Mapping[str, Any], numbers: Counter[str], place: Place, path: str) -> ToolResult:
-    response = place.mapping(part["functionResponse"], path)
-    name = place.text(response.get("name"), f"{path}.name")
-    said = place.mapping(response.get("response"), f"{path}.response")
+def _response(part: Mapping[str, Any], numbers: Counter[str], place: InputPath, path: str) -> ToolResult:
+    response = place.require_mapping(part["functionResponse"], path)
+    name = place.require_text(response.get("name"), f"{path}.name")
+    said = place.require_mapping(response.get("response"), f"{path}.response")
     media = response.get("parts")
     if media is not None and not is_list(media):
-        place.refuse(f"{path}.parts", f"must be a list of parts, not {kind_of(media)}")
+        place.fail(f"{path}.parts", f"must be a list of parts, not {json_type_name(media)}")
     words = response_text(said)
     content: tuple[Content, ...] = (Text(words, "tool"),) if words else ()
     for number, inner in enumerate(media or ()):
-        content += (_content(place.mapping(inner, f"{path}.parts[{number}]"), "tool", place, path),)
+        content += (_content(place.require_mapping(inner, f"{path}.parts[{number}]"), "tool", place, path),)
     call_id = _id(response, name, numbers, place, path)
     return ToolResult(call_id, content, [*said] == ["error"], native=part)
 
 
-def _content(part: Mapping[str, Any], trust: Trust, place: Place, path: str) -> Content:
+def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str) -> Content:
     for key in ("inlineData", "fileData"):
         if is_mapping(data := part.get(key)):
             mime = str(data.get("mimeType"))
@@ -213,15 +219,15 @@ def _content(part: Mapping[str, Any], trust: Trust, place: Place, path: str) -> 
             return Media(
                 "audio" if mime.startswith("audio/") else "document", trust, data_tokens(data.get("data")), part
             )
-    kind = next((key for key in part if key not in {"thought", SIGNATURE}), "part")
-    return Opaque(kind, place.json(part, path), trust, part)
+    kind = next((key for key in part if key not in {"thought", SIGNATURE_FIELD}), "part")
+    return Opaque(kind, place.json_text(part, path), trust, part)
 
 
 def _extras(native: Mapping[str, Any]) -> str:
     """Return everything that is sent and that no part stands for, as JSON text."""
     extras = extra_fields(native, _FIELDS)
     for part in native.get("parts") or ():
-        if not part.keys().isdisjoint(_PART_FIELDS - {"thought", SIGNATURE}):
+        if not part.keys().isdisjoint(_PART_FIELDS - {"thought", SIGNATURE_FIELD}):
             extras += extra_fields(part, _PART_FIELDS)
         extras += extra_fields(part.get("functionCall"), _CALL_FIELDS)
         if is_mapping(response := part.get("functionResponse")):

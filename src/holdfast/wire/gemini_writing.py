@@ -4,14 +4,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.core.conversation.batching import is_by_name
+from holdfast.core.conversation.batching import is_id_from_name
 from holdfast.core.conversation.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.wire.anthropic_messages import arguments_object
 from holdfast.wire.media import image_source
 from holdfast.wire.reading import is_list, is_mapping
 
 
-def written_parts(parts: Iterable[Part]) -> list[Mapping[str, Any]]:
+def encode_parts(parts: Iterable[Part]) -> list[Mapping[str, Any]]:
     """Return parts as JSON."""
     return [written for part in parts for written in _part(part)]
 
@@ -42,7 +42,7 @@ def _call(call: ToolCall) -> Mapping[str, Any]:
     if part and not call.is_edited:
         return part
     function = {**part.get("functionCall", {}), "name": call.name, "args": arguments_object(call.arguments)}
-    if not is_by_name(call.id):
+    if not is_id_from_name(call.id):
         function["id"] = call.id
     return {**part, "functionCall": function}
 
@@ -52,9 +52,9 @@ def _response(result: ToolResult) -> Mapping[str, Any]:
     if part and not result.is_edited:
         return part
     was: Mapping[str, Any] = part.get("functionResponse", {})
-    name = was.get("name") or (result.answers.name if result.answers else "tool")
-    function = {**was, "name": name, "response": _said(result, was.get("response"))}
-    if not is_by_name(result.call_id):
+    name = was.get("name") or (result.answered_call.name if result.answered_call else "tool")
+    function = {**was, "name": name, "response": _response_value(result, was.get("response"))}
+    if not is_id_from_name(result.call_id):
         function["id"] = result.call_id
     media = [item.native for item in result.content if not isinstance(item, Text) and is_mapping(item.native)]
     if media and part:
@@ -64,23 +64,23 @@ def _response(result: ToolResult) -> Mapping[str, Any]:
     return {**part, "functionResponse": function}
 
 
-def _said(result: ToolResult, was: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _response_value(result: ToolResult, original: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return what a function gave back: as it was, or the edited text in its place."""
-    if was is not None and result.text == response_text(was):
-        return was
-    key = next(iter(was)) if was and _is_one_text(was) else "error" if result.is_error else "output"
+    if original is not None and result.text == response_text(original):
+        return original
+    key = next(iter(original)) if original and _is_single_text(original) else "error" if result.is_error else "output"
     return {key: result.text}
 
 
-def _is_one_text(said: Mapping[str, Any]) -> bool:
+def _is_single_text(said: Mapping[str, Any]) -> bool:
     return len(said) == 1 and all(isinstance(value, str) for value in said.values())
 
 
-def response_text(said: Mapping[str, Any]) -> str:
+def response_text(value: Mapping[str, Any]) -> str:
     """Return what a function gave back: its words where it is one text, else its JSON."""
-    if not said:
+    if not value:
         return ""
-    return next(iter(said.values())) if _is_one_text(said) else json.dumps(said, ensure_ascii=False)
+    return next(iter(value.values())) if _is_single_text(value) else json.dumps(value, ensure_ascii=False)
 
 
 def response_media(response: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.conversation.messages import Media
-from holdfast.wire.pieces import Piece
+from holdfast.wire.pieces import PromptPiece
 from holdfast.wire.reading import is_mapping
 
 IMAGE_TOKENS = 1_600
@@ -29,8 +29,8 @@ def data_tokens(data: object) -> int:
 def image_source(media: Media) -> tuple[str, str] | None:
     """Return an image as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
     block = media.native
-    if isinstance(block, Piece):
-        block = block.items[block.spoken]
+    if isinstance(block, PromptPiece):
+        block = block.items[block.item_index]
     if media.kind != "image" or not is_mapping(block):
         return None
     if is_mapping(source := block.get("source")):

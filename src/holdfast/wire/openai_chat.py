@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.conversation.batching import EACH
+from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
     Content,
@@ -18,20 +18,20 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
-from holdfast.core.conversation.transcript import Survey
-from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
+from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.core.conversation.weight import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 from holdfast.wire.reading import (
-    Place,
+    InputPath,
     extra_fields,
     is_list,
     is_mapping,
     json_bytes,
-    shown,
+    preview_value,
 )
 
-NAME = "openai-chat"
-ROLES: Mapping[str, Role] = {
+OPENAI_CHAT_FORMAT_NAME = "openai-chat"
+OPENAI_CHAT_ROLES: Mapping[str, Role] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -56,23 +56,23 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
 _MEDIA_KINDS = frozenset({"image_url", "input_audio", "file"})
 _CALL_FIELDS = frozenset({"id", "type", "function", "custom", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
-_PLAIN = 2
+_PLAIN_FIELD_COUNT = 2
 """How many fields there are with role and content alone."""
 
 
 class OpenAIChat:
     """Reads and writes chat messages."""
 
-    name = NAME
-    batching = EACH
-    has_system_apart = False
+    name = OPENAI_CHAT_FORMAT_NAME
+    batching = ONE_RESULT_PER_MESSAGE
+    has_separate_system = False
     max_cache_marks: int | None = None
     max_text_chars: int | None = 1_048_576
     max_images = 500
 
-    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+    def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of messages."""
-        survey = Survey([], [], [])
+        survey = MessageMeasures([], [], [])
         weights, prompts, systems = survey
         add = weights.append
         for index, native in enumerate(natives, start):
@@ -80,52 +80,52 @@ class OpenAIChat:
             # whatever surprises it is read properly, and refused there if it has to be.
             try:
                 role, content = native["role"], native["content"]
-                weight = MESSAGE_WEIGHT
+                weight = MESSAGE_OVERHEAD_BYTES
                 if type(content) is str:
                     weight += len(content) if content.isascii() else utf8_length(content)
                 elif content is not None:
-                    weight += self._weigh_blocks(native, index)
+                    weight += self._measure_blocks(native, index)
                 if role == "tool":
                     if type(native["tool_call_id"]) is not str:
                         self.decode(native, index)
                 elif role == "assistant":
-                    if len(native) > _PLAIN:
-                        weight += _weigh_fields(native)
+                    if len(native) > _PLAIN_FIELD_COUNT:
+                        weight += _measure_fields(native)
                 else:
-                    (prompts if ROLES[role] == "user" else systems).append(index)
+                    (prompts if OPENAI_CHAT_ROLES[role] == "user" else systems).append(index)
             except (KeyError, TypeError, AttributeError):
                 message = self.decode(native, index)
-                weight = weight_of(message) + MESSAGE_WEIGHT
+                weight = message_bytes(message) + MESSAGE_OVERHEAD_BYTES
                 if message.role in {"user", "system"}:
                     (prompts if message.role == "user" else systems).append(index)
             add(weight)
         return survey
 
-    def _weigh_blocks(self, native: Mapping[str, Any], index: int) -> int:
-        return weight_of(self.decode({"role": native["role"], "content": native["content"]}, index))
+    def _measure_blocks(self, native: Mapping[str, Any], index: int) -> int:
+        return message_bytes(self.decode({"role": native["role"], "content": native["content"]}, index))
 
     def decode(self, native: object, index: int) -> Message:
         """Return a chat message with its parts."""
-        place = Place(index)
+        place = InputPath(index)
         if not is_mapping(native):
-            place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
         spelled = native.get("role")
-        role = ROLES.get(spelled) if isinstance(spelled, str) else None
+        role = OPENAI_CHAT_ROLES.get(spelled) if isinstance(spelled, str) else None
         if role is None:
-            place.refuse(".role", f"{shown(spelled)} is not a role; use one of: {', '.join(ROLES)}")
-        native = _repaired(place.sendable(native), role, place)
+            place.fail(".role", f"{preview_value(spelled)} is not a role; use one of: {', '.join(OPENAI_CHAT_ROLES)}")
+        native = _repair_message(place.sendable_message(native), role, place)
         content = _content(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
         parts: tuple[Part, ...] = content
         if role == "tool":
             call_id = native.get("tool_call_id")
-            parts = (ToolResult("" if call_id is None else place.text(call_id, ".tool_call_id"), content),)
+            parts = (ToolResult("" if call_id is None else place.require_text(call_id, ".tool_call_id"), content),)
         elif len(native) > 1 + ("content" in native):
             parts = (*_reasoning(native, place), *content, *_other_fields(native, place), *_calls(native, place))
-        return Message(role, parts, native, parts, tuple(place.notes), _extras(native, role))
+        return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, role))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a message as JSON: the JSON it came from, changed only where it was edited."""
-        if message.is_untouched and message.native is not None:
+        if message.is_unedited and message.native is not None:
             return message.native
         if message.results:
             return self._encode_result(message, message.results[0])
@@ -169,7 +169,7 @@ def _extras(native: Mapping[str, Any], role: Role) -> str:
     return extras
 
 
-def _weigh_fields(native: Mapping[str, Any]) -> int:
+def _measure_fields(native: Mapping[str, Any]) -> int:
     """Return the size of what an assistant message has besides its content; raise where that is not plain."""
     weight = 0
     for call in native.get("tool_calls") or ():
@@ -178,36 +178,36 @@ def _weigh_fields(native: Mapping[str, Any]) -> int:
         if type(arguments) is not str or type(function["name"]) is not str:
             raise TypeError
         weight += len(arguments)
-    if len(native) > _PLAIN + ("tool_calls" in native):
+    if len(native) > _PLAIN_FIELD_COUNT + ("tool_calls" in native):
         weight += sum(len("" + (native.get(name) or "")) for name in REASONING_FIELDS[:2])
     return weight
 
 
-def _repaired(native: Mapping[str, Any], role: Role, place: Place) -> Mapping[str, Any]:
+def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
     """Return a message without what providers refuse in it, noting what that took."""
     if role == "tool" and native.get("content") is None:
-        place.notes.append("gave a tool message without content an empty one")
+        place.repair_notes.append("gave a tool message without content an empty one")
         native = {**native, "content": ""}
     if "tool_calls" not in native:
         return native
     calls = native["tool_calls"]
     if calls == [] or role != "assistant":
-        place.notes.append("left out a list of tool calls that was empty or not the assistant's")
+        place.repair_notes.append("left out a list of tool calls that was empty or not the assistant's")
         return {key: value for key, value in native.items() if key != "tool_calls"}
     if not is_list(calls):
         return native
-    mended = [_repaired_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(calls)]
+    mended = [_repair_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(calls)]
     return (
         native if all(new is old for new, old in zip(mended, calls, strict=True)) else {**native, "tool_calls": mended}
     )
 
 
-def _repaired_call(call: Any, place: Place, path: str) -> Any:
+def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     custom = call.get("custom") if is_mapping(call) and call.get("type") == "custom" else None
     if is_mapping(custom):
         if custom.get("name") != "":
             return call
-        place.notes.append("gave a call without a name one")
+        place.repair_notes.append("gave a call without a name one")
         return {**call, "custom": {**custom, "name": "tool"}}
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
@@ -215,29 +215,29 @@ def _repaired_call(call: Any, place: Place, path: str) -> Any:
     changes: dict[str, Any] = {}
     if not isinstance(function.get("arguments"), str):
         value = function.get("arguments")
-        changes["arguments"] = "{}" if value is None else place.json(value, f"{path}.function.arguments")
-        place.notes.append("wrote the arguments of a call as JSON text")
+        changes["arguments"] = "{}" if value is None else place.json_text(value, f"{path}.function.arguments")
+        place.repair_notes.append("wrote the arguments of a call as JSON text")
     if function.get("name") == "":
         changes["name"] = "tool"
-        place.notes.append("gave a call without a name one")
+        place.repair_notes.append("gave a call without a name one")
     return {**call, "function": {**function, **changes}} if changes else call
 
 
-def _content(value: object, trust: Trust, place: Place, path: str) -> tuple[Content, ...]:
+def _content(value: object, trust: Trust, place: InputPath, path: str) -> tuple[Content, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
         return (Text(value, trust),) if value else ()
     if not is_list(value):
-        place.refuse(path, f"must be a string, a list of parts or null, not {type(value).__name__}")
+        place.fail(path, f"must be a string, a list of parts or null, not {type(value).__name__}")
     return tuple(_block(block, trust, place, f"{path}[{number}]") for number, block in enumerate(value))
 
 
-def _block(value: object, trust: Trust, place: Place, path: str) -> Content:
-    block = place.mapping(value, path, "an object with a type")
-    kind = place.text(block.get("type"), f"{path}.type")
+def _block(value: object, trust: Trust, place: InputPath, path: str) -> Content:
+    block = place.require_mapping(value, path, "an object with a type")
+    kind = place.require_text(block.get("type"), f"{path}.type")
     if kind == "text":
-        return Text(place.text(block.get("text"), f"{path}.text"), trust, block)
+        return Text(place.require_text(block.get("text"), f"{path}.text"), trust, block)
     if kind == "image_url":
         image = block.get("image_url")
         return Media("image", trust, image_tokens(image.get("detail") if is_mapping(image) else None), block)
@@ -245,55 +245,61 @@ def _block(value: object, trust: Trust, place: Place, path: str) -> Content:
         return Media("audio", trust, data_tokens(audio.get("data")), block)
     if kind == "file" and is_mapping(file := block.get("file")):
         return Media("document", trust, data_tokens(file.get("file_data")), block)
-    return Opaque(kind, place.json(block, path), trust, block)
+    return Opaque(kind, place.json_text(block, path), trust, block)
 
 
-def _reasoning(native: Mapping[str, Any], place: Place) -> list[Thinking]:
+def _reasoning(native: Mapping[str, Any], place: InputPath) -> list[Thinking]:
     found: list[Thinking] = []
     for name in REASONING_FIELDS:
         value = native.get(name)
         if value:
-            text = place.json(value, f".{name}") if name == "reasoning_details" else place.text(value, f".{name}")
+            text = (
+                place.json_text(value, f".{name}")
+                if name == "reasoning_details"
+                else place.require_text(value, f".{name}")
+            )
             found.append(Thinking(text, native=name))
     return found
 
 
-def _other_fields(native: Mapping[str, Any], place: Place) -> list[Opaque]:
+def _other_fields(native: Mapping[str, Any], place: InputPath) -> list[Opaque]:
     fields: list[Opaque] = []
     for name in OPAQUE_FIELDS:
         value = native.get(name)
         if value:
-            text = value if isinstance(value, str) else place.json(value, f".{name}")
+            text = value if isinstance(value, str) else place.json_text(value, f".{name}")
             fields.append(Opaque(name, text, "model", name))
     return fields
 
 
-def _calls(native: Mapping[str, Any], place: Place) -> list[ToolCall]:
+def _calls(native: Mapping[str, Any], place: InputPath) -> list[ToolCall]:
     value = native.get("tool_calls")
     if value is None:
         return []
     if not is_list(value):
-        place.refuse(".tool_calls", f"must be a list, not {type(value).__name__}")
+        place.fail(".tool_calls", f"must be a list, not {type(value).__name__}")
     return [_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(value)]
 
 
-def _call(value: object, place: Place, path: str) -> ToolCall:
-    call = place.mapping(value, path)
-    call_id = "" if call.get("id") is None else place.text(call["id"], f"{path}.id")
+def _call(value: object, place: InputPath, path: str) -> ToolCall:
+    call = place.require_mapping(value, path)
+    call_id = "" if call.get("id") is None else place.require_text(call["id"], f"{path}.id")
     if call.get("type") == "custom" and is_mapping(custom := call.get("custom")):
-        name, arguments = place.text(custom.get("name"), f"{path}.custom.name"), custom.get("input")
-        return ToolCall(call_id, name, place.text(arguments, f"{path}.custom.input"), native=call)
-    function = place.mapping(call.get("function"), f"{path}.function", "an object with name and arguments")
-    name = place.text(function.get("name"), f"{path}.function.name")
-    return ToolCall(call_id, name, place.text(function.get("arguments"), f"{path}.function.arguments"), native=call)
+        name, arguments = place.require_text(custom.get("name"), f"{path}.custom.name"), custom.get("input")
+        return ToolCall(call_id, name, place.require_text(arguments, f"{path}.custom.input"), native=call)
+    function = place.require_mapping(call.get("function"), f"{path}.function", "an object with name and arguments")
+    name = place.require_text(function.get("name"), f"{path}.function.name")
+    return ToolCall(
+        call_id, name, place.require_text(function.get("arguments"), f"{path}.function.arguments"), native=call
+    )
 
 
-def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], was: object) -> object:
+def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], original: object) -> object:
     """Return content as a bare string where it was one or can be one, else as a list of blocks."""
     inline = [part for part in parts if isinstance(part, Text | Media | Opaque) and not isinstance(part.native, str)]
-    if not inline and not was:
-        return was
-    if not is_list(was) and all(isinstance(part, Text) and part.native is None for part in inline):
+    if not inline and not original:
+        return original
+    if not is_list(original) and all(isinstance(part, Text) and part.native is None for part in inline):
         return "\n".join(part.text for part in inline if isinstance(part, Text)) or None
     return [_content_block(part) for part in inline]
 

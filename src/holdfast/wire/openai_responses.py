@@ -9,37 +9,48 @@ so it is a format of its own.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.conversation.batching import ITEMS
+from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.messages import TRUST_OF_ROLE, Message, Opaque, Part, Role, Thinking
-from holdfast.core.conversation.transcript import Survey
-from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
+from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.core.conversation.weight import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.wire.media import IMAGE_TOKENS
 from holdfast.wire.reading import (
-    Place,
+    InputPath,
     extra_fields,
     is_list,
     is_mapping,
     json_bytes,
-    shown,
+    preview_value,
 )
-from holdfast.wire.responses_blocks import TEXT_KINDS, block_extras, content_json, contents, sealed_tokens
+from holdfast.wire.responses_blocks import (
+    TEXT_BLOCK_TYPES,
+    block_extra_fields,
+    decode_blocks,
+    encode_content,
+    encrypted_tokens,
+)
 from holdfast.wire.responses_tools import (
-    TEXT_OUTPUTS,
-    TOOLS,
-    read_call,
-    read_output,
-    shell_extras,
-    tool_of_call,
-    tool_of_output,
-    written_call,
-    written_output,
+    TEXT_OUTPUT_TYPES,
+    TOOL_CALL_KINDS,
+    call_kind_of,
+    decode_call_item,
+    decode_output_item,
+    encode_call_item,
+    encode_output_item,
+    output_kind_of,
+    shell_extra_fields,
 )
 
-NAME = "openai-responses"
-STATELESS = "openai-responses-stateless"
-ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-COMPACTIONS = frozenset({"compaction", "compaction_summary"})
-ID_PREFIXES: Mapping[str, str] = {
+OPENAI_RESPONSES_FORMAT_NAME = "openai-responses"
+OPENAI_RESPONSES_STATELESS_FORMAT_NAME = "openai-responses-stateless"
+OPENAI_RESPONSES_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+COMPACTION_ITEM_TYPES = frozenset({"compaction", "compaction_summary"})
+ITEM_ID_PREFIXES: Mapping[str, str] = {
     "message": "msg",
     "reasoning": "rs",
     "function_call": "fc",
@@ -56,26 +67,26 @@ _OUTPUT_FIELDS = frozenset({"type", "id", "status", "call_id", "approval_request
 class OpenAIResponses:
     """Reads and writes the items of a response's input."""
 
-    batching = ITEMS
-    has_system_apart = True
+    batching = CALLS_AS_ITEMS
+    has_separate_system = True
     max_cache_marks: int | None = None
     max_text_chars: int | None = 10_485_760
     max_images = 500
 
     def __init__(self, *, is_stored: bool = True) -> None:
-        self.name = NAME if is_stored else STATELESS
+        self.name = OPENAI_RESPONSES_FORMAT_NAME if is_stored else OPENAI_RESPONSES_STATELESS_FORMAT_NAME
         self._is_stored = is_stored
 
-    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+    def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of items."""
-        survey = Survey([], [], [])
+        survey = MessageMeasures([], [], [])
         for index, native in enumerate(natives, start):
             try:
-                role, weight = _weigh(native)
+                role, weight = _measure_item(native)
             except (KeyError, TypeError, AttributeError, ValueError):
                 message = self.decode(native, index)
-                role, weight = message.role, weight_of(message)
-            survey.weights.append(weight + MESSAGE_WEIGHT)
+                role, weight = message.role, message_bytes(message)
+            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
             if role == "user":
                 survey.prompts.append(index)
             elif role == "system":
@@ -84,29 +95,29 @@ class OpenAIResponses:
 
     def decode(self, native: object, index: int) -> Message:
         """Return an item with its parts."""
-        place = Place(index)
+        place = InputPath(index)
         if not is_mapping(native):
-            place.refuse("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
         kind = _kind(native, place)
-        native = _repaired(place.sendable(native), kind, place)
-        if not self._is_stored and (note := _unsendable(native, kind)):
-            return Message("assistant", (), native, (), (*place.notes, note))
-        role, parts = _read(native, kind, place)
-        return Message(role, parts, native, parts, tuple(place.notes), _extras(native, kind))
+        native = _repair_item(place.sendable_message(native), kind, place)
+        if not self._is_stored and (note := _unsendable_reason(native, kind)):
+            return Message("assistant", (), native, (), (*place.repair_notes, note))
+        role, parts = _decode_item(native, kind, place)
+        return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, kind))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return an item as JSON: the JSON it came from, changed only where it was edited."""
-        if message.is_untouched and message.native is not None:
+        if message.is_unedited and message.native is not None:
             return message.native
         if message.results:
-            return written_output(message.results[0])
+            return encode_output_item(message.results[0])
         if message.calls:
-            return written_call(message.calls[0])
+            return encode_call_item(message.calls[0])
         native = message.native
         if native is not None and "role" not in native:
             return native
         was = native.get("content") if native else None
-        content = content_json(message.parts, was, message.role)
+        content = encode_content(message.parts, was, message.role)
         return {**(native or {"role": message.role}), "content": content}
 
     def json_bytes(self, message: Message) -> int:
@@ -114,16 +125,16 @@ class OpenAIResponses:
         return json_bytes(self.encode(message))
 
 
-def _kind(native: Mapping[str, Any], place: Place) -> str:
+def _kind(native: Mapping[str, Any], place: InputPath) -> str:
     kind = native.get("type")
     if kind is None:
         if "role" in native or "id" not in native:
             return "message"
         return "item_reference"
-    return place.text(kind, ".type")
+    return place.require_text(kind, ".type")
 
 
-def _weigh(native: Mapping[str, Any]) -> tuple[Role, int]:
+def _measure_item(native: Mapping[str, Any]) -> tuple[Role, int]:
     """Return the role and size of a plain item; raise where it is not plain."""
     kind = native.get("type")
     if kind == "function_call_output" and type(native["call_id"]) is str and type(output := native["output"]) is str:
@@ -134,13 +145,13 @@ def _weigh(native: Mapping[str, Any]) -> tuple[Role, int]:
         raise ValueError(kind)
     content = native["content"]
     if type(content) is str:
-        return ROLES[native["role"]], utf8_length(content)
-    if not is_list(content) or not all(block["type"] in TEXT_KINDS for block in content):
+        return OPENAI_RESPONSES_ROLES[native["role"]], utf8_length(content)
+    if not is_list(content) or not all(block["type"] in TEXT_BLOCK_TYPES for block in content):
         raise ValueError(kind)
-    return ROLES[native["role"]], sum(utf8_length(block["text"]) for block in content)
+    return OPENAI_RESPONSES_ROLES[native["role"]], sum(utf8_length(block["text"]) for block in content)
 
 
-def _unsendable(native: Mapping[str, Any], kind: str) -> str | None:
+def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
     """Return why an item cannot be sent where nothing is stored."""
     if kind == "item_reference":
         return "left out a reference to an item: nothing is stored that it could mean"
@@ -149,75 +160,79 @@ def _unsendable(native: Mapping[str, Any], kind: str) -> str | None:
     return None
 
 
-def _read(native: Mapping[str, Any], kind: str, place: Place) -> tuple[Role, tuple[Part, ...]]:
+def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tuple[Role, tuple[Part, ...]]:
     if kind == "message":
         spelled = native.get("role")
-        role = ROLES.get(spelled) if isinstance(spelled, str) else None
+        role = OPENAI_RESPONSES_ROLES.get(spelled) if isinstance(spelled, str) else None
         if role is None:
-            place.refuse(".role", f"{shown(spelled)} is not a role; use one of: {', '.join(ROLES)}")
-        return role, contents(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
+            place.fail(
+                ".role", f"{preview_value(spelled)} is not a role; use one of: {', '.join(OPENAI_RESPONSES_ROLES)}"
+            )
+        return role, decode_blocks(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
     if kind == "reasoning":
         return "assistant", (_reasoning(native, place),)
-    if kind in COMPACTIONS:
+    if kind in COMPACTION_ITEM_TYPES:
         # It stands for everything before it and is not to be touched: system text, as far as we are concerned.
-        sealed = place.text(native.get("encrypted_content"), ".encrypted_content")
-        return "system", (Opaque(kind, "", "summary", native, sealed_tokens(sealed)),)
-    if tool := tool_of_call(kind, native):
-        return "assistant", (read_call(kind, tool, native, place),)
-    if tool := tool_of_output(kind, native):
-        return "tool", (read_output(tool, native, place),)
+        sealed = place.require_text(native.get("encrypted_content"), ".encrypted_content")
+        return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(sealed)),)
+    if tool := call_kind_of(kind, native):
+        return "assistant", (decode_call_item(kind, tool, native, place),)
+    if tool := output_kind_of(kind, native):
+        return "tool", (decode_output_item(tool, native, place),)
     if kind == "image_generation_call":
         return "assistant", (Opaque(kind, "", "model", native, IMAGE_TOKENS),)
-    return "assistant", (Opaque(kind, place.json(native, ""), "model", native),)
+    return "assistant", (Opaque(kind, place.json_text(native, ""), "model", native),)
 
 
-def _reasoning(native: Mapping[str, Any], place: Place) -> Thinking:
+def _reasoning(native: Mapping[str, Any], place: InputPath) -> Thinking:
     texts: list[str] = []
     for field in ("summary", "content"):
         blocks = native.get(field)
         if blocks is not None and not is_list(blocks):
-            place.refuse(f".{field}", f"must be a list, not {shown(blocks)}")
+            place.fail(f".{field}", f"must be a list, not {preview_value(blocks)}")
         for number, block in enumerate(blocks or ()):
             path = f".{field}[{number}]"
-            texts.append(place.text(place.mapping(block, path).get("text"), f"{path}.text"))
+            texts.append(place.require_text(place.require_mapping(block, path).get("text"), f"{path}.text"))
     sealed = native.get("encrypted_content")
-    signature = None if sealed is None else place.text(sealed, ".encrypted_content")
+    signature = None if sealed is None else place.require_text(sealed, ".encrypted_content")
     return Thinking("\n".join(texts), signature, native=native)
 
 
 def _extras(native: Mapping[str, Any], kind: str) -> str:
     """Return everything that is sent and that no part stands for, as JSON text."""
     if kind == "message":
-        return extra_fields(native, _FIELDS) + block_extras(native.get("content"))
-    if kind in TOOLS:
+        return extra_fields(native, _FIELDS) + block_extra_fields(native.get("content"))
+    if kind in TOOL_CALL_KINDS:
         return extra_fields(native, _CALL_FIELDS)
-    if tool_of_output(kind, native):
-        return extra_fields(native, _OUTPUT_FIELDS) + block_extras(native.get("output")) + shell_extras(native)
+    if output_kind_of(kind, native):
+        return (
+            extra_fields(native, _OUTPUT_FIELDS) + block_extra_fields(native.get("output")) + shell_extra_fields(native)
+        )
     return ""
 
 
-def _repaired(native: Mapping[str, Any], kind: str, place: Place) -> Mapping[str, Any]:
+def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapping[str, Any]:
     """Return an item without what its provider refuses in it, noting what that took."""
     changes: dict[str, Any] = {}
     if kind in {"function_call", "custom_tool_call"}:
-        changes |= _repaired_call(native, TOOLS[kind].arguments[0], place)
-    if kind in TEXT_OUTPUTS and native.get("output") is None:
-        place.notes.append("gave an output without content an empty one")
+        changes |= _repair_call(native, TOOL_CALL_KINDS[kind].arguments[0], place)
+    if kind in TEXT_OUTPUT_TYPES and native.get("output") is None:
+        place.repair_notes.append("gave an output without content an empty one")
         changes["output"] = ""
-    prefix, item_id = ID_PREFIXES.get(kind), native.get("id")
+    prefix, item_id = ITEM_ID_PREFIXES.get(kind), native.get("id")
     if prefix and item_id is not None and not (isinstance(item_id, str) and item_id.startswith(prefix)):
-        place.notes.append(f"left out an item id that does not begin with {prefix!r}")
+        place.repair_notes.append(f"left out an item id that does not begin with {prefix!r}")
         native = {key: value for key, value in native.items() if key != "id"}
     return {**native, **changes} if changes else native
 
 
-def _repaired_call(native: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+def _repair_call(native: Mapping[str, Any], key: str, place: InputPath) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if not isinstance(native.get(key), str):
         value = native.get(key)
-        changes[key] = "{}" if value is None else place.json(value, f".{key}")
-        place.notes.append("wrote the arguments of a call as JSON text")
+        changes[key] = "{}" if value is None else place.json_text(value, f".{key}")
+        place.repair_notes.append("wrote the arguments of a call as JSON text")
     if native.get("name") == "":
         changes["name"] = "tool"
-        place.notes.append("gave a call without a name one")
+        place.repair_notes.append("gave a call without a name one")
     return changes

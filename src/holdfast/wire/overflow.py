@@ -14,14 +14,20 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.errors import SettingsError
 from holdfast.wire.reading import is_list, is_mapping
-from holdfast.wire.refusal_texts import MALFORMED, OUTPUT_CAPS, OVERFLOW_CODES, OVERFLOWS, RATE_LIMITS
+from holdfast.wire.refusal_texts import (
+    MALFORMED_PATTERNS,
+    OUTPUT_CAP_PATTERNS,
+    OVERFLOW_CODES,
+    OVERFLOW_PATTERNS,
+    RATE_LIMIT_PATTERNS,
+)
 
 RefusalKind: TypeAlias = Literal["overflow", "output_cap", "rate_limit", "malformed", "other"]
 
-BAD_REQUEST, TOO_LARGE, TOO_MANY = 400, 413, 429
-FIRST_ERROR_STATUS = 400
-MAX_DIGITS = 15
-MAX_WRAPPERS = 8
+BAD_REQUEST, PAYLOAD_TOO_LARGE, TOO_MANY_REQUESTS = 400, 413, 429
+MIN_ERROR_STATUS = 400
+MAX_TOKEN_DIGITS = 15
+MAX_ERROR_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +51,24 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
     """
     if status is not None and (isinstance(status, bool) or not isinstance(status, int)):
         raise SettingsError("status", f"must be an HTTP status or None, not {status!r}")
-    text, payload = _read(body)
+    text, payload = _parse_body(body)
     if not text.strip() or "(no body)" in text:
-        return _without_words(text, status, is_stream=is_stream)
+        return _classify_by_status(text, status, is_stream=is_stream)
     message, codes = _message_and_codes(payload, text)
     if not _is_refusal(payload, text, status, codes):
         return None
-    if status == TOO_MANY or "rate_limit_exceeded" in codes or _search(RATE_LIMITS, message):
+    if status == TOO_MANY_REQUESTS or "rate_limit_exceeded" in codes or _search(RATE_LIMIT_PATTERNS, message):
         return Refusal("rate_limit", message)
-    if found := _search(OUTPUT_CAPS, message):
-        return _with_numbers("output_cap", message, found)
+    if found := _search(OUTPUT_CAP_PATTERNS, message):
+        return _refusal_with_numbers("output_cap", message, found)
     # A code is the provider's own word, so it outweighs what its text happens to mention.
     is_coded = bool(codes & OVERFLOW_CODES)
-    if not is_coded and _search(MALFORMED, message):
+    if not is_coded and _search(MALFORMED_PATTERNS, message):
         return Refusal("malformed", message)
-    if found := _search(OVERFLOWS, message):
-        return _with_numbers("overflow", message, found, payload)
-    if is_coded or status == TOO_LARGE:
-        return _with_numbers("overflow", message, None, payload)
+    if found := _search(OVERFLOW_PATTERNS, message):
+        return _refusal_with_numbers("overflow", message, found, payload)
+    if is_coded or status == PAYLOAD_TOO_LARGE:
+        return _refusal_with_numbers("overflow", message, None, payload)
     return Refusal("other", message)
 
 
@@ -75,15 +81,15 @@ def is_silently_truncated(*, counted: int, reported: int) -> bool:
     return 0 < reported < counted * 0.9 - 64
 
 
-def _without_words(text: str, status: int | None, *, is_stream: bool) -> Refusal | None:
+def _classify_by_status(text: str, status: int | None, *, is_stream: bool) -> Refusal | None:
     told = re.match(r"\s*(4\d\d)\b", text)
     status = int(told.group(1)) if told else status
-    if status in {BAD_REQUEST, TOO_LARGE}:
+    if status in {BAD_REQUEST, PAYLOAD_TOO_LARGE}:
         # Some servers say nothing at all when a request is too long, and only then.
         return Refusal("overflow", f"{status} without a body")
-    if status == TOO_MANY:
+    if status == TOO_MANY_REQUESTS:
         return Refusal("rate_limit", "429 without a body")
-    if status is not None and status >= FIRST_ERROR_STATUS:
+    if status is not None and status >= MIN_ERROR_STATUS:
         return Refusal("other", f"{status} without a body")
     return Refusal("other", "the stream ended without an event") if is_stream else None
 
@@ -94,7 +100,7 @@ def _is_refusal(payload: object, text: str, status: int | None, codes: frozenset
         return True
     if status is None:
         return payload is None or not _has_answer(payload)
-    return status >= FIRST_ERROR_STATUS or (payload is None and text.lstrip().lower().startswith("error"))
+    return status >= MIN_ERROR_STATUS or (payload is None and text.lstrip().lower().startswith("error"))
 
 
 def _search(patterns: tuple[str, ...], message: str) -> re.Match[str] | None:
@@ -103,12 +109,14 @@ def _search(patterns: tuple[str, ...], message: str) -> re.Match[str] | None:
     return next((match for match in found if match), None)
 
 
-def _with_numbers(kind: RefusalKind, message: str, found: re.Match[str] | None, payload: object = None) -> Refusal:
+def _refusal_with_numbers(
+    kind: RefusalKind, message: str, found: re.Match[str] | None, payload: object = None
+) -> Refusal:
     groups = found.groupdict() if found else {}
     limit, size = _number(groups.get("limit")), _number(groups.get("size"))
     if limit is None and (named := re.search(r"maximum context length is ([\d,]+)", message)):
         limit = _number(named[1])
-    for item in _objects(payload):
+    for item in _error_objects(payload):
         if isinstance(item.get("n_ctx"), int) and isinstance(item.get("n_prompt_tokens"), int):
             limit, size = item["n_ctx"], item["n_prompt_tokens"]
     is_lower_bound = size is not None and "at least" in message
@@ -117,10 +125,10 @@ def _with_numbers(kind: RefusalKind, message: str, found: re.Match[str] | None, 
 
 def _number(text: str | None) -> int | None:
     digits = (text or "").replace(",", "")
-    return int(digits) if digits and len(digits) <= MAX_DIGITS else None
+    return int(digits) if digits and len(digits) <= MAX_TOKEN_DIGITS else None
 
 
-def _read(body: object) -> tuple[str, object]:
+def _parse_body(body: object) -> tuple[str, object]:
     """Return a body as text, and as JSON where it is some."""
     if isinstance(body, bytes | bytearray):
         body = bytes(body).decode("utf-8", "replace")
@@ -153,27 +161,27 @@ def _has_answer(payload: object) -> bool:
     return is_mapping(payload) and any(key in payload for key in ("choices", "content", "output", "candidates"))
 
 
-def _objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+def _error_objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Yield an error's objects: itself, its inner error, and what a router wraps."""
-    if depth > MAX_WRAPPERS:
+    if depth > MAX_ERROR_DEPTH:
         return
     if is_list(value):
         for item in value:
-            yield from _objects(item, depth + 1)
+            yield from _error_objects(item, depth + 1)
     if not is_mapping(value):
         return
     yield value
     for key in ("error", "response", "metadata"):
-        yield from _objects(value.get(key), depth + 1)
+        yield from _error_objects(value.get(key), depth + 1)
     raw = value.get("raw")
     if isinstance(raw, str):
-        yield from _objects(_read(raw)[1] or {"message": raw}, depth + 1)
+        yield from _error_objects(_parse_body(raw)[1] or {"message": raw}, depth + 1)
 
 
 def _message_and_codes(payload: object, text: str) -> tuple[str, frozenset[str]]:
     messages: list[str] = []
     codes: set[str] = set()
-    for item in _objects(payload):
+    for item in _error_objects(payload):
         messages += [item[key] for key in ("message", "error", "detail") if isinstance(item.get(key), str)]
         codes.update(str(item[key]) for key in ("code", "type") if isinstance(item.get(key), str))
     for choice in _choices(payload):

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Piece(NamedTuple):
+class PromptPiece(NamedTuple):
     """What one part of ours was read from, where a prompt has several items."""
 
     part: Mapping[str, Any]
     """The prompt."""
     items: tuple[Any, ...]
     """The item itself, and marks beside it that nobody sees, such as cache points: they travel with it."""
-    spoken: int
+    item_index: int
     """Which of them is the item itself."""
     is_first: bool
     """Whether the prompt begins with them."""

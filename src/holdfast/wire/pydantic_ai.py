@@ -9,46 +9,46 @@ are not sent with a message, so no part stands for them.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.conversation.batching import REQUESTS
+from holdfast.core.conversation.batching import RESULTS_IN_ONE_REQUEST
 from holdfast.core.conversation.messages import Message, Role
-from holdfast.core.conversation.transcript import Survey
-from holdfast.core.conversation.weight import MESSAGE_WEIGHT, utf8_length, weight_of
+from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.core.conversation.weight import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.wire.pydantic_ai_reading import (
-    KINDS,
-    hidden_text,
-    is_hidden,
-    is_standing_system,
+    MESSAGE_KINDS,
+    is_not_decoded,
+    is_permanent_system,
     request_parts,
     response_parts,
+    undecoded_text,
 )
-from holdfast.wire.pydantic_ai_writing import arguments_of, written_request, written_response
-from holdfast.wire.reading import Place, is_list, is_mapping, json_bytes, shown
+from holdfast.wire.pydantic_ai_writing import encode_arguments, encode_request, encode_response
+from holdfast.wire.reading import InputPath, is_list, is_mapping, json_bytes, preview_value
 
-NAME = "pydantic-ai"
-_SAID = ("part_kind", "content", "tool_name", "tool_call_id", "args", "transcript", "file_id")
+PYDANTIC_AI_FORMAT_NAME = "pydantic-ai"
+_CANONICAL_FIELDS = ("part_kind", "content", "tool_name", "tool_call_id", "args", "transcript", "file_id")
 
 
 class PydanticAI:
     """Reads and writes what pydantic-ai keeps of a conversation."""
 
-    name = NAME
-    batching = REQUESTS
-    has_system_apart = True
+    name = PYDANTIC_AI_FORMAT_NAME
+    batching = RESULTS_IN_ONE_REQUEST
+    has_separate_system = True
     max_cache_marks: int | None = None
     max_text_chars: int | None = None
     max_images = 100
 
-    def survey(self, natives: Sequence[Any], start: int) -> Survey:
+    def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of messages."""
-        survey = Survey([], [], [])
+        survey = MessageMeasures([], [], [])
         for index, native in enumerate(natives, start):
             try:
-                weight, is_prompt = _weigh(native)
+                weight, is_prompt = _measure_message(native)
                 role: Role = "user" if native["kind"] == "request" else "assistant"
             except (KeyError, TypeError, AttributeError, ValueError):
                 message = self.decode(native, index)
-                role, weight, is_prompt = message.role, weight_of(message), message.is_prompt
-            survey.weights.append(weight + MESSAGE_WEIGHT)
+                role, weight, is_prompt = message.role, message_bytes(message), message.is_prompt
+            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
             if role == "system":
                 survey.systems.append(index)
             elif role == "user" and is_prompt:
@@ -57,34 +57,34 @@ class PydanticAI:
 
     def decode(self, native: object, index: int) -> Message:
         """Return a message with its parts."""
-        place = Place(index)
+        place = InputPath(index)
         if not is_mapping(native):
             hint = "write them down with ModelMessagesTypeAdapter.dump_python(mode='json') first"
-            place.refuse("", f"must be an object, not {type(native).__name__}; {hint}")
+            place.fail("", f"must be an object, not {type(native).__name__}; {hint}")
         kind = native.get("kind")
-        if not isinstance(kind, str) or kind not in KINDS:
-            place.refuse(".kind", f"{shown(kind)} is no kind of message; it is 'request' or 'response'")
+        if not isinstance(kind, str) or kind not in MESSAGE_KINDS:
+            place.fail(".kind", f"{preview_value(kind)} is no kind of message; it is 'request' or 'response'")
         if not is_list(native.get("parts")):
-            place.refuse(".parts", f"must be a list of parts, not {type(native.get('parts')).__name__}")
-        native = place.sendable(native)
+            place.fail(".parts", f"must be a list of parts, not {type(native.get('parts')).__name__}")
+        native = place.sendable_message(native)
         parts, whole = (request_parts if kind == "request" else response_parts)(native, place)
         role: Role = "assistant" if kind == "response" else "user"
-        if role == "user" and whole["parts"] and all(map(is_standing_system, whole["parts"])):
+        if role == "user" and whole["parts"] and all(map(is_permanent_system, whole["parts"])):
             role = "system"
-        return Message(role, parts, whole, parts, tuple(place.notes), hidden_text(whole))
+        return Message(role, parts, whole, parts, tuple(place.repair_notes), undecoded_text(whole))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         """Return a message as JSON: the JSON it came from, changed only where it was edited."""
-        if message.is_untouched and message.native is not None:
+        if message.is_unedited and message.native is not None:
             return message.native
-        return written_response(message) if message.role == "assistant" else written_request(message)
+        return encode_response(message) if message.role == "assistant" else encode_request(message)
 
     def json_bytes(self, message: Message) -> int:
         """Return the size of a message as it would be kept."""
         return json_bytes(self.encode(message))
 
 
-def _weigh(native: Any) -> tuple[int, bool]:
+def _measure_message(native: Any) -> tuple[int, bool]:
     """Return the size of a plain message and whether a person says it; raise where it is not plain."""
     weight, is_prompt = 0, False
     for part in native["parts"]:
@@ -96,43 +96,46 @@ def _weigh(native: Any) -> tuple[int, bool]:
     return weight, is_prompt
 
 
-def is_pydantic_ai(value: object) -> bool:
+def is_pydantic_ai_message(value: object) -> bool:
     """Return whether a value is one request or response of such a history."""
-    return is_mapping(value) and value.get("kind") in KINDS and is_list(value.get("parts"))
+    return is_mapping(value) and value.get("kind") in MESSAGE_KINDS and is_list(value.get("parts"))
 
 
-def elements(natives: Sequence[object]) -> tuple[list[object], list[int]]:
+def split_messages(natives: Sequence[object]) -> tuple[list[object], list[int]]:
     """Return a history's elements, and from which of its messages each is: one that opens with system text is two."""
     found, places = list[object](), list[int]()
     for index, native in enumerate(natives):
-        parted = opened(native) if is_mapping(native) else [native]
+        parted = split_system_text(native) if is_mapping(native) else [native]
         found += parted
         places += [index] * len(parted)
     return found, places
 
 
-def opened(native: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def split_system_text(native: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the elements of one message: itself, or the system text that opens it and the rest."""
     parts: Any = native.get("parts") if native.get("kind") == "request" else None
     if not is_list(parts):
         return [native]
-    count = next((number for number, part in enumerate(parts) if not is_standing_system(part)), len(parts))
+    count = next((number for number, part in enumerate(parts) if not is_permanent_system(part)), len(parts))
     if not 0 < count < len(parts):
         return [native]
     return [{**native, "parts": list(parts[:count])}, {**native, "parts": list(parts[count:])}]
 
 
-def essence(native: Mapping[str, Any]) -> Mapping[str, Any]:
+def canonical_form(native: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a message says, whoever wrote it down and when."""
-    return {"kind": native["kind"], "parts": [_said(part) for part in native["parts"] if not is_hidden(part)]}
+    return {
+        "kind": native["kind"],
+        "parts": [_canonical_part(part) for part in native["parts"] if not is_not_decoded(part)],
+    }
 
 
-def _said(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _canonical_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
     if part.get("dynamic_ref") is not None:
         # System text that is made anew for every run is the same text, whatever it says this time.
         return {"dynamic_ref": part["dynamic_ref"]}
-    said = {key: part[key] for key in _SAID if part.get(key) is not None}
+    said = {key: part[key] for key in _CANONICAL_FIELDS if part.get(key) is not None}
     if isinstance(said.get("args"), str):
         # The same call comes back as a text or as an object.
-        said["args"] = arguments_of(said["args"])
+        said["args"] = encode_arguments(said["args"])
     return {**said, "args": said.get("args") or {}} if part.get("part_kind") == "tool-call" else said

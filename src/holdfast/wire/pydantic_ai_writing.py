@@ -6,7 +6,7 @@ What is made up here is as short as pydantic-ai lets it be: it fills in the rest
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.core.conversation.json_values import parsed
+from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.messages import (
     Content,
     Media,
@@ -19,15 +19,15 @@ from holdfast.core.conversation.messages import (
     ToolResult,
 )
 from holdfast.wire.media import image_source
-from holdfast.wire.pieces import Piece
-from holdfast.wire.pydantic_ai_reading import is_hidden, result_content
-from holdfast.wire.reading import Place, is_list, is_mapping
+from holdfast.wire.pieces import PromptPiece
+from holdfast.wire.pydantic_ai_reading import is_not_decoded, result_content
+from holdfast.wire.reading import InputPath, is_list, is_mapping
 
-MADE_UP = {"pydantic_ai_synthesized_tool_return": True}
+SYNTHESIZED_RETURN = {"pydantic_ai_synthesized_tool_return": True}
 """How pydantic-ai itself marks a result that no tool gave."""
 
 
-def written_request(message: Message) -> Mapping[str, Any]:
+def encode_request(message: Message) -> Mapping[str, Any]:
     """Return what is said to the model as JSON; what nobody sees stays where it was."""
     native: Mapping[str, Any] = message.native or {"kind": "request"}
     was: list[Mapping[str, Any]] = list(native.get("parts", ()))
@@ -35,7 +35,7 @@ def written_request(message: Message) -> Mapping[str, Any]:
     for number in reversed(range(len(was))):
         # One object may stand in a list more than once.
         places.setdefault(id(was[number]), []).append(number)
-    hidden = [(number, part) for number, part in enumerate(was) if is_hidden(part)]
+    hidden = [(number, part) for number, part in enumerate(was) if is_not_decoded(part)]
     parts: list[Mapping[str, Any]] = []
     for origin, written in _request_parts(message):
         stood = places.get(id(origin))
@@ -46,7 +46,7 @@ def written_request(message: Message) -> Mapping[str, Any]:
     return {**native, "parts": [*parts, *(part for _, part in hidden)]}
 
 
-def written_response(message: Message) -> Mapping[str, Any]:
+def encode_response(message: Message) -> Mapping[str, Any]:
     """Return what the model said as JSON."""
     native: Mapping[str, Any] = message.native or {"kind": "response"}
     return {**native, "parts": [_response_part(part) for part in message.parts]}
@@ -60,7 +60,7 @@ def _request_parts(message: Message) -> Iterator[tuple[object, Mapping[str, Any]
     parent: Mapping[str, Any] | None = None
     items: list[Any] = []
     for part in message.parts:
-        if isinstance(part.native, Piece):
+        if isinstance(part.native, PromptPiece):
             if parent is not None and (part.native.is_first or part.native.part is not parent):
                 yield parent, _prompt(parent, items)
                 items = []
@@ -84,12 +84,12 @@ def _prompt(parent: Mapping[str, Any], items: list[Any]) -> Mapping[str, Any]:
     return parent if is_same else {**parent, "content": items}
 
 
-def _items(part: Part, piece: Piece) -> Iterable[Any]:
+def _items(part: Part, piece: PromptPiece) -> Iterable[Any]:
     if not isinstance(part, Text) or not part.is_edited:
         return piece.items
-    spoken = piece.items[piece.spoken]
+    spoken = piece.items[piece.item_index]
     said = {**spoken, "content": part.text} if is_mapping(spoken) else part.text
-    return (*piece.items[: piece.spoken], said, *piece.items[piece.spoken + 1 :])
+    return (*piece.items[: piece.item_index], said, *piece.items[piece.item_index + 1 :])
 
 
 def _request_part(part: Part, message: Message) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ def _request_part(part: Part, message: Message) -> Mapping[str, Any]:
 
 def _text(part: Text, message: Message) -> Mapping[str, Any]:
     if is_mapping(part.native):
-        return _rewritten(part, part.native) if part.is_edited else part.native
+        return _with_new_text(part, part.native) if part.is_edited else part.native
     if message.role == "system":
         return {"part_kind": "system-prompt", "content": part.text}
     if part.trust == "summary" and message.native is None:
@@ -114,7 +114,7 @@ def _text(part: Text, message: Message) -> Mapping[str, Any]:
     return {"part_kind": "user-prompt", "content": part.text}
 
 
-def _rewritten(part: Text, native: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_new_text(part: Text, native: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a part with other words; what a provider has under its own name for it does not hold any more."""
     unnamed = {**native, "id": None} if native.get("id") else native
     return {**unnamed, ("transcript" if native.get("part_kind") == "speech" else "content"): part.text}
@@ -127,24 +127,24 @@ def _result(result: ToolResult) -> Mapping[str, Any]:
     if not result.is_edited:
         return part
     edited = {**part, "tool_call_id": result.call_id}
-    return edited if _says_the_same(result, part) else {**edited, "content": _content(result, part)}
+    return edited if _is_same_content(result, part) else {**edited, "content": _content(result, part)}
 
 
 def _new_result(result: ToolResult) -> Mapping[str, Any]:
     made: dict[str, Any] = {
         "part_kind": "tool-return",
-        "tool_name": (result.answers.name if result.answers else "") or "tool",
+        "tool_name": (result.answered_call.name if result.answered_call else "") or "tool",
         "tool_call_id": result.call_id,
         "content": _content(result, {}),
     }
-    if result.answers is not None and result.is_error:
-        return {**made, "outcome": "interrupted", "metadata": MADE_UP}
+    if result.answered_call is not None and result.is_error:
+        return {**made, "outcome": "interrupted", "metadata": SYNTHESIZED_RETURN}
     return {**made, "outcome": "failed"} if result.is_error else made
 
 
-def _says_the_same(result: ToolResult, part: Mapping[str, Any]) -> bool:
+def _is_same_content(result: ToolResult, part: Mapping[str, Any]) -> bool:
     is_edited = any(isinstance(item, Text) and item.is_edited for item in result.content)
-    return not is_edited and len(result.content) == len(result_content(part, Place("result")))
+    return not is_edited and len(result.content) == len(result_content(part, InputPath("result")))
 
 
 def _content(result: ToolResult, part: Mapping[str, Any]) -> Any:
@@ -187,7 +187,7 @@ def _response_part(part: Part) -> Mapping[str, Any]:
     if isinstance(part, Text):
         if native is None:
             return {"part_kind": "text", "content": part.text}
-        return _rewritten(part, native) if part.is_edited else native
+        return _with_new_text(part, native) if part.is_edited else native
     if native is not None:
         return native
     if isinstance(part, Thinking):
@@ -204,13 +204,13 @@ def _call(call: ToolCall, native: Mapping[str, Any] | None) -> Mapping[str, Any]
     part = {**native, "id": None} if native and native.get("id") else native or {"part_kind": "tool-call"}
     edited = {**part, "tool_name": call.name or "tool", "tool_call_id": call.id}
     was = native.get("args") if native else ""
-    return {**edited, "args": call.arguments if isinstance(was, str) else arguments_of(call.arguments)}
+    return {**edited, "args": call.arguments if isinstance(was, str) else encode_arguments(call.arguments)}
 
 
-def arguments_of(text: str) -> Any:
+def encode_arguments(text: str) -> Any:
     """Return arguments as an object where they are one, else as they are: pydantic-ai takes both."""
     try:
-        value = parsed(text)
+        value = parse_json(text)
     except ValueError:
         return text
     return value if is_mapping(value) else text

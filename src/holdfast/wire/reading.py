@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeGuard, cast
 
-from holdfast.core.conversation.json_values import Json, NotJsonError, cleaned, is_clean, written
+from holdfast.core.conversation.json_values import Json, NotJsonError, dump_json, is_sendable_json, sendable_json
 from holdfast.errors import MalformedInputError
 
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
@@ -20,57 +20,57 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 
 
-class Place:
+class InputPath:
     """Where in the input we are, and what had to be mended there."""
 
-    __slots__ = ("_where", "notes")
+    __slots__ = ("_where", "repair_notes")
 
     def __init__(self, where: int | str) -> None:
         self._where = where
-        self.notes: list[str] = []
+        self.repair_notes: list[str] = []
 
     @property
     def name(self) -> str:
         """The place in words: the index of a message, or the name of something else."""
         return self._where if isinstance(self._where, str) else f"messages[{self._where}]"
 
-    def refuse(self, path: str, problem: str) -> NoReturn:
+    def fail(self, path: str, problem: str) -> NoReturn:
         """Raise an error that names the place."""
         raise MalformedInputError(self.name + path, problem)
 
-    def mapping(self, value: object, path: str, what: str = "an object") -> Mapping[str, Any]:
+    def require_mapping(self, value: object, path: str, what: str = "an object") -> Mapping[str, Any]:
         """Return the value if it is an object."""
         if is_mapping(value):
             return value
-        self.refuse(path, f"must be {what}, not {kind_of(value)}")
+        self.fail(path, f"must be {what}, not {json_type_name(value)}")
 
-    def text(self, value: object, path: str) -> str:
+    def require_text(self, value: object, path: str) -> str:
         """Return the value if it is a string."""
         if isinstance(value, str):
             return value
-        self.refuse(path, f"must be a string, not {kind_of(value)}")
+        self.fail(path, f"must be a string, not {json_type_name(value)}")
 
-    def sendable(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
+    def sendable_message(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a message that can be sent: itself, or a mended copy with a note."""
         try:
-            if is_clean(native):
+            if is_sendable_json(native):
                 return native
         except NotJsonError as error:
-            self.refuse(error.path, error.problem)
-        self.notes.append("replaced lone surrogates by a replacement character, and NaN or infinity by null")
-        return cast("dict[str, Any]", cleaned(native))
+            self.fail(error.path, error.problem)
+        self.repair_notes.append("replaced lone surrogates by a replacement character, and NaN or infinity by null")
+        return cast("dict[str, Any]", sendable_json(native))
 
-    def value(self, value: object, path: str = "") -> Json:
+    def sendable_value(self, value: object, path: str = "") -> Json:
         """Return a value that can be sent, mended where it has to be."""
         try:
-            is_clean(value)
+            is_sendable_json(value)
         except NotJsonError as error:
-            self.refuse(path + error.path, error.problem)
-        return cleaned(value)
+            self.fail(path + error.path, error.problem)
+        return sendable_json(value)
 
-    def json(self, value: object, path: str) -> str:
+    def json_text(self, value: object, path: str) -> str:
         """Return a value as JSON text."""
-        return json.dumps(self.value(value, path), ensure_ascii=False)
+        return json.dumps(self.sendable_value(value, path), ensure_ascii=False)
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
@@ -84,7 +84,7 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, list | tuple)
 
 
-def kind_of(value: object) -> str:
+def json_type_name(value: object) -> str:
     """Return what a value is, in JSON's words where it has one."""
     if value is None:
         return "null"
@@ -94,9 +94,9 @@ def kind_of(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def shown(value: object) -> str:
+def preview_value(value: object) -> str:
     """Return a value as an error can show it."""
-    return repr(value[:40]) if isinstance(value, str) else kind_of(value)
+    return repr(value[:40]) if isinstance(value, str) else json_type_name(value)
 
 
 def check_list(messages: object) -> list[object]:
@@ -106,7 +106,7 @@ def check_list(messages: object) -> list[object]:
     if isinstance(messages, tuple):
         return list(cast("tuple[object, ...]", messages))
     hint = "; read the JSON first" if isinstance(messages, str | bytes) else ""
-    raise MalformedInputError("messages", f"must be a list of messages, not {kind_of(messages)}{hint}")
+    raise MalformedInputError("messages", f"must be a list of messages, not {json_type_name(messages)}{hint}")
 
 
 def extra_fields(value: Any, known: frozenset[str] | None) -> str:
@@ -118,4 +118,4 @@ def extra_fields(value: Any, known: frozenset[str] | None) -> str:
 
 def json_bytes(value: object) -> int:
     """Return the size of a value as clients send it: compact, in UTF-8."""
-    return len(written(value).encode())
+    return len(dump_json(value).encode())

@@ -5,7 +5,7 @@
 
 _L, _S = r"(?P<limit>[\d,]+)", r"(?P<size>[\d,]+)"
 
-RATE_LIMITS = (
+RATE_LIMIT_PATTERNS = (
     r"rate.?limit",
     r"(tokens|requests) per (minute|day|hour)",
     r"\b[TR]PM\b",
@@ -14,7 +14,7 @@ RATE_LIMITS = (
     r"overloaded",
     r"resource.?exhausted",
 )
-OUTPUT_CAPS = (
+OUTPUT_CAP_PATTERNS = (
     rf"input length and `max_tokens` exceed context limit: {_S} \+ [\d,]+ > {_L}",
     rf"you requested [\d,]+ output tokens and your prompt contains (?:at least )?{_S} input tokens",
     r"max_tokens must be at least 1, got -\d+",
@@ -22,7 +22,7 @@ OUTPUT_CAPS = (
     rf"max_tokens is too large: [\d,]+\. This model supports at most {_L}",
     rf"max_tokens.{{0,40}}(?:too large|exceeds|must be (?:less|at most|<=?))\D*{_L}?",
 )
-MALFORMED = (
+MALFORMED_PATTERNS = (
     r"must be followed by",
     r"must be a response to a prece+ding message",
     r"insufficient tool messages",
@@ -42,7 +42,7 @@ MALFORMED = (
     r"invalid_request_message_order|invalid_function_call",
     r"expected a string, got null",
 )
-OVERFLOWS = (
+OVERFLOW_PATTERNS = (
     rf"maximum context length is {_L} tokens\. However, your messages resulted in {_S} tokens",
     rf"maximum context length is {_L} tokens\. However, you requested (?:about )?{_S} tokens",
     rf"configured limit of {_L} tokens\. Your messages resulted in {_S} tokens",

@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.core.conversation.json_values import parsed
+from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.messages import Content, Opaque, Text, ToolCall, ToolResult
 from holdfast.wire.media import IMAGE_TOKENS, SMALL_IMAGE_TOKENS
-from holdfast.wire.reading import Place, is_list, is_mapping, kind_of
-from holdfast.wire.responses_blocks import content_json, contents
+from holdfast.wire.reading import InputPath, is_list, is_mapping, json_type_name
+from holdfast.wire.responses_blocks import decode_blocks, encode_content
 
 BLANK_IMAGE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
@@ -20,18 +20,18 @@ BLANK_IMAGE = (
 """One pixel: a computer's output has to be an image, and words have no place in it."""
 
 
-FRAME_TOKENS = 48
+OUTPUT_FRAME_TOKENS = 48
 """What the fields around the words of an output cost at most."""
 
 
-class Tool(NamedTuple):
+class ToolItemKind(NamedTuple):
     """How the calls of one kind of tool and their outputs are written."""
 
     output: str
     """The type of its outputs."""
     arguments: tuple[str, ...]
     """The fields in which a call may have its arguments; the first that is there counts."""
-    make_up: Callable[[str], dict[str, Any]] | None
+    synthesize: Callable[[str], dict[str, Any]] | None
     """What an output says if there was none, besides its type and id; None where it is words."""
     is_text: bool = False
     """Whether arguments are text; else they are an object."""
@@ -40,11 +40,11 @@ class Tool(NamedTuple):
     """The fields in which an output may name its call."""
 
     @property
-    def answer_tokens(self) -> int:
+    def result_overhead_tokens(self) -> int:
         """What a made-up output costs besides its words."""
-        if self.make_up is None:
+        if self.synthesize is None:
             return 0
-        return SMALL_IMAGE_TOKENS if self.make_up is _screenshot else FRAME_TOKENS
+        return SMALL_IMAGE_TOKENS if self.synthesize is _screenshot else OUTPUT_FRAME_TOKENS
 
 
 def _screenshot(_text: str) -> dict[str, Any]:
@@ -63,134 +63,138 @@ def _nothing_found(_text: str) -> dict[str, Any]:
     return {"tools": []}
 
 
-def _refused(text: str) -> dict[str, Any]:
+def _denied_approval(text: str) -> dict[str, Any]:
     return {"approve": False, "reason": text}
 
 
-TOOLS: Mapping[str, Tool] = {
-    "function_call": Tool("function_call_output", ("arguments",), None, is_text=True),
-    "custom_tool_call": Tool("custom_tool_call_output", ("input",), None, is_text=True),
-    "computer_call": Tool("computer_call_output", ("action", "actions"), _screenshot),
-    "shell_call": Tool("shell_call_output", ("action",), _shell_output),
-    "local_shell_call": Tool("local_shell_call_output", ("action",), None, output_keys=("call_id", "id")),
-    "apply_patch_call": Tool("apply_patch_call_output", ("operation",), _failed_patch),
-    "tool_search_call": Tool("tool_search_output", ("arguments",), _nothing_found),
-    "mcp_approval_request": Tool(
+TOOL_CALL_KINDS: Mapping[str, ToolItemKind] = {
+    "function_call": ToolItemKind("function_call_output", ("arguments",), None, is_text=True),
+    "custom_tool_call": ToolItemKind("custom_tool_call_output", ("input",), None, is_text=True),
+    "computer_call": ToolItemKind("computer_call_output", ("action", "actions"), _screenshot),
+    "shell_call": ToolItemKind("shell_call_output", ("action",), _shell_output),
+    "local_shell_call": ToolItemKind("local_shell_call_output", ("action",), None, output_keys=("call_id", "id")),
+    "apply_patch_call": ToolItemKind("apply_patch_call_output", ("operation",), _failed_patch),
+    "tool_search_call": ToolItemKind("tool_search_output", ("arguments",), _nothing_found),
+    "mcp_approval_request": ToolItemKind(
         "mcp_approval_response",
         ("arguments",),
-        _refused,
+        _denied_approval,
         is_text=True,
         call_key="id",
         output_keys=("approval_request_id",),
     ),
 }
-OUTPUTS: Mapping[str, Tool] = {tool.output: tool for tool in TOOLS.values()}
-NAMED = frozenset({"function_call", "custom_tool_call", "mcp_approval_request"})
+TOOL_OUTPUT_KINDS: Mapping[str, ToolItemKind] = {tool.output: tool for tool in TOOL_CALL_KINDS.values()}
+NAMED_CALL_TYPES = frozenset({"function_call", "custom_tool_call", "mcp_approval_request"})
 """Calls that name their tool; of the others the kind says it."""
-TEXT_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+TEXT_OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
 """Outputs that have to be there, if only empty."""
 
 
-def tool_of_call(kind: str, item: Mapping[str, Any]) -> Tool | None:
+def call_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
     """Return how a call is written, or None if the item is none that somebody answers."""
     # A tool that the provider runs itself has no call id: nobody else answers it.
     if kind == "tool_search_call" and item.get("call_id") is None:
         return None
-    if kind in TOOLS:
-        return TOOLS[kind]
+    if kind in TOOL_CALL_KINDS:
+        return TOOL_CALL_KINDS[kind]
     is_call = kind.endswith("_call") and isinstance(item.get("call_id"), str)
-    return Tool(f"{kind}_output", (), None) if is_call else None
+    return ToolItemKind(f"{kind}_output", (), None) if is_call else None
 
 
-def tool_of_output(kind: str, item: Mapping[str, Any]) -> Tool | None:
+def output_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
     """Return how an output is written, or None if the item is none."""
     if kind == "tool_search_output" and item.get("call_id") is None:
         return None
-    if kind in OUTPUTS:
-        return OUTPUTS[kind]
+    if kind in TOOL_OUTPUT_KINDS:
+        return TOOL_OUTPUT_KINDS[kind]
     is_output = kind.endswith("_output") and isinstance(item.get("call_id"), str)
-    return Tool(kind, (), None) if is_output else None
+    return ToolItemKind(kind, (), None) if is_output else None
 
 
-def read_call(kind: str, tool: Tool, item: Mapping[str, Any], place: Place) -> ToolCall:
+def decode_call_item(kind: str, tool: ToolItemKind, item: Mapping[str, Any], place: InputPath) -> ToolCall:
     """Return the call of an item."""
-    name = place.text(item.get("name"), ".name") if kind in NAMED else kind.removesuffix("_call")
+    name = place.require_text(item.get("name"), ".name") if kind in NAMED_CALL_TYPES else kind.removesuffix("_call")
     key = next((key for key in tool.arguments if key in item), None)
     if key is None:
-        arguments = place.text(None, f".{tool.arguments[0]}") if tool.is_text else place.json(_besides(item), "")
+        arguments = (
+            place.require_text(None, f".{tool.arguments[0]}")
+            if tool.is_text
+            else place.json_text(_other_fields(item), "")
+        )
     else:
-        arguments = place.text(item[key], f".{key}") if tool.is_text else place.json(item[key], f".{key}")
+        arguments = place.require_text(item[key], f".{key}") if tool.is_text else place.json_text(item[key], f".{key}")
     call_id = _id(item, (tool.call_key,), place)
-    return ToolCall(call_id, name, arguments, native=item, answer_tokens=tool.answer_tokens)
+    return ToolCall(call_id, name, arguments, native=item, result_overhead_tokens=tool.result_overhead_tokens)
 
 
-def _besides(item: Mapping[str, Any]) -> dict[str, Any]:
+def _other_fields(item: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in item.items() if key not in {"type", "id", "call_id", "status"}}
 
 
-def _id(item: Mapping[str, Any], keys: tuple[str, ...], place: Place) -> str:
+def _id(item: Mapping[str, Any], keys: tuple[str, ...], place: InputPath) -> str:
     for key in keys:
         if item.get(key) is not None:
-            return place.text(item[key], f".{key}")
+            return place.require_text(item[key], f".{key}")
     return ""
 
 
-def read_output(tool: Tool, item: Mapping[str, Any], place: Place) -> ToolResult:
+def decode_output_item(tool: ToolItemKind, item: Mapping[str, Any], place: InputPath) -> ToolResult:
     """Return the result of an item."""
     call_id = _id(item, tool.output_keys, place)
     return ToolResult(call_id, _output(tool.output, item, place), native=item)
 
 
-def _output(kind: str, item: Mapping[str, Any], place: Place) -> tuple[Content, ...]:
+def _output(kind: str, item: Mapping[str, Any], place: InputPath) -> tuple[Content, ...]:
     value = item.get("output")
     if kind == "shell_call_output" and is_list(value):
         return tuple(_stream(chunk, place, f".output[{number}]") for number, chunk in enumerate(value))
-    if kind in TEXT_OUTPUTS or value is None or isinstance(value, str) or is_list(value):
-        return contents(value, "tool", place, ".output")
+    if kind in TEXT_OUTPUT_TYPES or value is None or isinstance(value, str) or is_list(value):
+        return decode_blocks(value, "tool", place, ".output")
     if not is_mapping(value):
-        place.refuse(".output", f"must be a string, a list or an object, not {kind_of(value)}")
+        place.fail(".output", f"must be a string, a list or an object, not {json_type_name(value)}")
     if "image_url" in value or "file_id" in value:
         tokens = SMALL_IMAGE_TOKENS if value.get("image_url") == BLANK_IMAGE else IMAGE_TOKENS
         return (Opaque(str(value.get("type")), "", "tool", value, tokens),)
-    return (Opaque(str(value.get("type")), place.json(value, ".output"), "tool", value),)
+    return (Opaque(str(value.get("type")), place.json_text(value, ".output"), "tool", value),)
 
 
-def _stream(value: object, place: Place, path: str) -> Text:
-    chunk = place.mapping(value, path)
-    return Text(place.text(chunk.get("stdout", ""), f"{path}.stdout"), "tool")
+def _stream(value: object, place: InputPath, path: str) -> Text:
+    chunk = place.require_mapping(value, path)
+    return Text(place.require_text(chunk.get("stdout", ""), f"{path}.stdout"), "tool")
 
 
-def written_call(call: ToolCall) -> Mapping[str, Any]:
+def encode_call_item(call: ToolCall) -> Mapping[str, Any]:
     """Return a call as an item: the one it came from, changed only where it was edited."""
     if is_mapping(call.native) and not call.is_edited:
         return call.native
     item = call.native if is_mapping(call.native) else {"type": "function_call"}
-    tool = tool_of_call(str(item["type"]), item) or TOOLS["function_call"]
+    tool = call_kind_of(str(item["type"]), item) or TOOL_CALL_KINDS["function_call"]
     key = next((key for key in tool.arguments if key in item), tool.arguments[0] if tool.is_text else None)
     edited: dict[str, Any] = {**item, tool.call_key: call.id}
-    if item["type"] in NAMED:
+    if item["type"] in NAMED_CALL_TYPES:
         edited["name"] = call.name
     if key is not None:
-        edited[key] = call.arguments if tool.is_text else _object(call.arguments, item.get(key))
+        edited[key] = call.arguments if tool.is_text else _arguments_object(call.arguments, item.get(key))
     return edited
 
 
-def _object(arguments: str, was: object) -> object:
+def _arguments_object(arguments: str, original: object) -> object:
     try:
-        value = parsed(arguments)
+        value = parse_json(arguments)
     except ValueError:
-        return was
-    return value if type(value) is type(was) else was
+        return original
+    return value if type(value) is type(original) else original
 
 
-def written_output(result: ToolResult) -> Mapping[str, Any]:
+def encode_output_item(result: ToolResult) -> Mapping[str, Any]:
     """Return a result as an item: the one it came from, changed only where it was edited."""
     if not is_mapping(result.native):
         return _new_output(result)
     if not result.is_edited:
         return result.native
     item = result.native
-    tool = tool_of_output(str(item["type"]), item) or OUTPUTS["function_call_output"]
+    tool = output_kind_of(str(item["type"]), item) or TOOL_OUTPUT_KINDS["function_call_output"]
     key = next((key for key in tool.output_keys if key in item), tool.output_keys[0])
     edited: dict[str, Any] = {**item, key: result.call_id}
     value = item.get("output")
@@ -201,21 +205,21 @@ def written_output(result: ToolResult) -> Mapping[str, Any]:
             if isinstance(part, Text)
         ]
     elif isinstance(value, str) or is_list(value):
-        edited["output"] = content_json(result.content, value, "tool")
+        edited["output"] = encode_content(result.content, value, "tool")
     return edited
 
 
 def _new_output(result: ToolResult) -> Mapping[str, Any]:
-    call = result.answers.native if result.answers else None
-    tool = tool_of_call(str(call.get("type")), call) if is_mapping(call) else None
-    tool = tool or TOOLS["function_call"]
+    call = result.answered_call.native if result.answered_call else None
+    tool = call_kind_of(str(call.get("type")), call) if is_mapping(call) else None
+    tool = tool or TOOL_CALL_KINDS["function_call"]
     head = {"type": tool.output, tool.output_keys[-1]: result.call_id}
-    if tool.make_up is None:
-        return {**head, "output": content_json(result.content, None, "tool")}
-    return {**head, **tool.make_up(result.text)}
+    if tool.synthesize is None:
+        return {**head, "output": encode_content(result.content, None, "tool")}
+    return {**head, **tool.synthesize(result.text)}
 
 
-def shell_extras(item: Mapping[str, Any]) -> str:
+def shell_extra_fields(item: Mapping[str, Any]) -> str:
     """Return what a shell's output says besides its standard output, as JSON text."""
     value = item.get("output")
     if item.get("type") != "shell_call_output" or not is_list(value):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from holdfast.core.conversation.batching import is_by_name
+from holdfast.core.conversation.batching import is_id_from_name
 from holdfast.core.conversation.messages import (
     Content,
     Media,
@@ -23,25 +23,25 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.wire.reading import is_mapping
 
-_NOT_SAFE = r"[^a-zA-Z0-9_-]"
+_UNSAFE_NAME_CHARS = r"[^a-zA-Z0-9_-]"
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
-class Shaping:
+class Restructuring:
     """One conversion: what could not be carried over is noted here."""
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self.noted: dict[str, None] = {}
+        self._notes: dict[str, None] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What could not be carried over, in the order in which it came up."""
-        return tuple(self.noted)
+        return tuple(self._notes)
 
     def note(self, what: str) -> None:
         """Say what could not be carried over, once."""
-        self.noted[what] = None
+        self._notes[what] = None
 
     def portable(self, message: Message) -> Message:
         """Return a message without its JSON and without what only its own provider understands."""
@@ -90,10 +90,10 @@ class Shaping:
 
 def safe_name(name: str) -> str:
     """Return a tool name that every provider accepts."""
-    return re.sub(_NOT_SAFE, "_", name)[:64] or "tool"
+    return re.sub(_UNSAFE_NAME_CHARS, "_", name)[:64] or "tool"
 
 
-def hoisted(messages: Iterable[Message]) -> tuple[list[str], list[Message]]:
+def separate_system(messages: Iterable[Message]) -> tuple[list[str], list[Message]]:
     """Return the system texts, and the messages without them."""
     systems: list[str] = []
     others: list[Message] = []
@@ -119,7 +119,7 @@ def split_results(messages: Iterable[Message]) -> Iterator[Message]:
             yield Message("user", besides)
 
 
-def joined_runs(messages: Iterable[Message]) -> list[Message]:
+def join_assistant_runs(messages: Iterable[Message]) -> list[Message]:
     """Return messages with the model's elements that follow each other in one."""
     joined: list[Message] = []
     for message in messages:
@@ -130,7 +130,7 @@ def joined_runs(messages: Iterable[Message]) -> list[Message]:
     return joined
 
 
-def itemised(messages: Iterable[Message]) -> Iterator[Message]:
+def split_calls(messages: Iterable[Message]) -> Iterator[Message]:
     """Yield messages with each call in one of its own, behind what the model says with it."""
     for message in messages:
         if not message.calls:
@@ -143,7 +143,7 @@ def itemised(messages: Iterable[Message]) -> Iterator[Message]:
             yield Message(message.role, (call,))
 
 
-def alternating(messages: Iterable[Message]) -> list[Message]:
+def join_same_side(messages: Iterable[Message]) -> list[Message]:
     """Return messages with neighbours of one side joined, tool results standing on the user's."""
     joined: list[Message] = []
     for message in messages:
@@ -173,7 +173,7 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
     return ordered
 
 
-def with_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[Message]:
+def with_new_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[Message]:
     """Return messages with every call id replaced, on calls and results alike."""
 
     def renamed(part: Part) -> Part:
@@ -184,7 +184,7 @@ def with_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[
     return [message.with_parts(tuple(map(renamed, message.parts))) for message in messages]
 
 
-def with_ids_by_place(messages: Sequence[Message]) -> list[Message]:
+def with_unique_ids(messages: Sequence[Message]) -> list[Message]:
     """Return messages whose calls, where they went by name alone, have ids that occur nowhere else."""
     current: dict[str, str] = {}
     placed: list[Message] = []
@@ -194,25 +194,25 @@ def with_ids_by_place(messages: Sequence[Message]) -> list[Message]:
 
     for index, message in enumerate(messages):
         for number, call in enumerate(message.calls):
-            if is_by_name(call.id):
+            if is_id_from_name(call.id):
                 current[call.id] = f"{safe_name(call.name)[:40]}_{index}_{number}"
-        placed += with_ids([message], by_place)
+        placed += with_new_ids([message], by_place)
     return placed
 
 
-def with_callers(messages: Iterable[Message]) -> Iterator[Message]:
+def with_answered_calls(messages: Iterable[Message]) -> Iterator[Message]:
     """Yield messages whose results know the call they answer: some formats name its tool beside them."""
     calls: dict[str, ToolCall] = {}
 
     def informed(part: Part) -> Part:
-        return replace(part, answers=calls.get(part.call_id)) if isinstance(part, ToolResult) else part
+        return replace(part, answered_call=calls.get(part.call_id)) if isinstance(part, ToolResult) else part
 
     for message in messages:
         calls |= {call.id: call for call in message.calls}
         yield message.with_parts(tuple(map(informed, message.parts))) if message.results else message
 
 
-def short_id(call_id: str) -> str:
+def nine_char_id(call_id: str) -> str:
     """Return an id of nine letters and digits; the same id for the same id."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():  # noqa: PLR2004
         return call_id
@@ -226,12 +226,12 @@ def short_id(call_id: str) -> str:
     return "".join(letters)
 
 
-def fewer_images(messages: Sequence[Message], most: int, shaping: Shaping) -> list[Message]:
+def limit_images(messages: Sequence[Message], max_images: int, restructuring: Restructuring) -> list[Message]:
     """Return messages with the oldest images beyond `most` replaced by a word."""
-    excess = sum(isinstance(part, Media) for message in messages for part in _flat(message.parts)) - most
+    excess = sum(isinstance(part, Media) for message in messages for part in _flat_parts(message.parts)) - max_images
     if excess <= 0:
         return list(messages)
-    shaping.note(f"{excess} image(s) were left out: {shaping.target} takes {most}")
+    restructuring.note(f"{excess} image(s) were left out: {restructuring.target} takes {max_images}")
 
     def thinned(part: Part) -> Part:
         nonlocal excess
@@ -246,7 +246,7 @@ def fewer_images(messages: Sequence[Message], most: int, shaping: Shaping) -> li
     return [message.with_parts(tuple(map(thinned, message.parts))) for message in messages]
 
 
-def _flat(parts: Iterable[Part]) -> Iterator[Part]:
+def _flat_parts(parts: Iterable[Part]) -> Iterator[Part]:
     for part in parts:
         yield part
         if isinstance(part, ToolResult):

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import events as log
-from holdfast.core.history.lasting.leavings import RESCUED, Leaving, Leavings
+from holdfast.core.history.lasting.leavings import EMERGENCY_VIEW_KEY, Eviction, Evictions
 
 SAID = log.MessageAppended(format="openai-chat", native={})
 CLEARED = log.ContextCleared()
-REFUSED = log.RequestPrepared(view=(), payload_hash="", policy="", engine="", situation={RESCUED: True})
+REFUSED = log.RequestPrepared(view=(), payload_hash="", policy="", engine="", situation={EMERGENCY_VIEW_KEY: True})
 
 
 def fold(start: int, stop: int, *, by: str | None = None, text: str = "", **more: object) -> log.CompactionCompleted:
@@ -27,11 +27,11 @@ def written(start: int, stop: int, text: str) -> log.SummaryWritten:
 
 def told(events: Sequence[log.Event], *, may_wait: bool = False) -> list[tuple[str, list[int], str]]:
     """What left, in short: why, which messages, and what a model says of them."""
-    leavings = Leavings()
-    found: list[Leaving] = []
+    leavings = Evictions()
+    found: list[Eviction] = []
     for number, event in enumerate(events):
-        found += leavings.take(event, number, may_wait=may_wait)
-    return [(one.cause, [at for span in one.messages for at in span], one.summary) for one in found]
+        found += leavings.observe(event, number, may_await_summary=may_wait)
+    return [(one.cause, [at for span in one.ranges for at in span], one.summary) for one in found]
 
 
 def test_a_fold_tells_of_its_span_with_what_a_model_wrote_of_it() -> None:
@@ -113,23 +113,23 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.integers(0, 30))
 def test_no_message_leaves_twice_and_who_was_stopped_goes_on_alike(events: list[log.Event], stop: int) -> None:
-    whole, stopped = Leavings(), Leavings()
-    one: list[Leaving] = []
-    other: list[Leaving] = []
+    whole, stopped = Evictions(), Evictions()
+    one: list[Eviction] = []
+    other: list[Eviction] = []
 
     for number, event in enumerate(events):
-        one += whole.take(event, number, may_wait=True)
+        one += whole.observe(event, number, may_await_summary=True)
         if number == stop:
-            stopped = Leavings.of(stopped.record())
-        other += stopped.take(event, number, may_wait=True)
-    one += whole.give_up()
-    other += stopped.give_up()
+            stopped = Evictions.from_json(stopped.to_json())
+        other += stopped.observe(event, number, may_await_summary=True)
+    one += whole.release_awaiting()
+    other += stopped.release_awaiting()
 
     assert one == other
-    positions = [at for leaving in one for span in leaving.messages for at in span]
+    positions = [at for leaving in one for span in leaving.ranges for at in span]
     assert len(positions) == len(set(positions))
 
 
 def test_a_record_that_cannot_be_read_begins_anew() -> None:
     for record in ({"place": -1}, {"place": "x"}, {"told": 3}, {"awaited": [{}]}, {"awaited": [{"cause": "?"}]}):
-        assert Leavings.of(record) == Leavings()
+        assert Evictions.from_json(record) == Evictions()

@@ -6,13 +6,13 @@ import pytest
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger import Ledger
-from holdfast.testing.chat import Json
+from holdfast.testing.chat import JsonMessage
 from holdfast.wire.formats import format_named
 
 
 @pytest.fixture
 def ledger() -> Callable[..., Ledger]:
-    def observed(*messages: Json) -> Ledger:
+    def observed(*messages: JsonMessage) -> Ledger:
         reader, kept = format_named("openai-chat"), Ledger()
         for index, native in enumerate(messages):
             kept.observe(Entry(reader.decode(native, index), index))

@@ -8,16 +8,23 @@ import pytest
 from holdfast.core.conversation.messages import Text, ToolCall, ToolResult
 from holdfast.core.history.identifiers import argument_value
 from holdfast.core.history.ledger import Ledger
-from holdfast.core.history.ledger.calls import read_call
-from holdfast.core.history.ledger.files import MOST_FILES, File, Touch
-from holdfast.core.history.ledger.work import MOST_RECORDS, Command, Error, Outcome, Search, outcome_of
-from holdfast.testing.chat import Json, called, returned
+from holdfast.core.history.ledger.calls import describe_call
+from holdfast.core.history.ledger.files import MAX_LEDGER_FILES, FileAccess, FileRecord
+from holdfast.core.history.ledger.work import (
+    MAX_ACTION_RECORDS,
+    CallOutcome,
+    CommandRecord,
+    ErrorRecord,
+    SearchRecord,
+    call_outcome,
+)
+from holdfast.testing.chat import JsonMessage, tool_call_message, tool_result_message
 
 LedgerOf = Callable[..., Ledger]
 
 
-def did(call_id: str, output: str, tool: str, **arguments: object) -> list[Json]:
-    return [called(call_id, name=tool, arguments=arguments), returned(call_id, output)]
+def did(call_id: str, output: str, tool: str, **arguments: object) -> list[JsonMessage]:
+    return [tool_call_message(call_id, name=tool, arguments=arguments), tool_result_message(call_id, output)]
 
 
 def hash_of(text: str) -> str:
@@ -33,17 +40,21 @@ def test_a_file_is_known_with_the_lines_and_the_hash_of_what_was_read_and_writte
     )
 
     assert list(kept.files) == [
-        File("src/a.py", 0, 3, Touch(1, (40, 41), hash_of("x = 1\ny = 2")), Touch(3, None, hash_of("x = 2"))),
-        File("src/b.py", 4, 5, read=Touch(5, (7, 8), hash_of("    7\tdef f():\n    8\t    pass"))),
-        File("src/c.py", 6, 7, wrote=Touch(7, None, hash_of("print()"))),
+        FileRecord(
+            "src/a.py", 0, 3, FileAccess(1, (40, 41), hash_of("x = 1\ny = 2")), FileAccess(3, None, hash_of("x = 2"))
+        ),
+        FileRecord("src/b.py", 4, 5, last_read=FileAccess(5, (7, 8), hash_of("    7\tdef f():\n    8\t    pass"))),
+        FileRecord("src/c.py", 6, 7, last_write=FileAccess(7, None, hash_of("print()"))),
     ]
     assert str(next(kept.files)) == "src/a.py: wrote #3, read 40-41 #1"
 
 
 def test_a_file_that_could_not_be_read_is_only_named(ledger: LedgerOf) -> None:
-    kept = ledger(*did("a", "Error: no such file", "read", path="gone.py"), called("b", arguments={"path": "open.py"}))
+    kept = ledger(
+        *did("a", "Error: no such file", "read", path="gone.py"), tool_call_message("b", arguments={"path": "open.py"})
+    )
 
-    assert list(kept.files) == [File("gone.py", 0, 0), File("open.py", 2, 2)]
+    assert list(kept.files) == [FileRecord("gone.py", 0, 0), FileRecord("open.py", 2, 2)]
     assert [call.subject for call in kept.open_calls] == ["open.py"]
 
 
@@ -66,7 +77,7 @@ def test_commands_are_kept_with_how_they_ended_the_last_time(ledger: LedgerOf) -
         "pytest -q: ok, 2 runs #5",
         'send_mail {"to": "ann@example.org"}: ok #7',
     ]
-    assert list(kept.commands)[1] == Command("pytest -q", Outcome(is_ok=True), (1, 5), 2)
+    assert list(kept.commands)[1] == CommandRecord("pytest -q", CallOutcome(is_ok=True), (1, 5), 2)
 
 
 def test_an_error_is_resolved_when_the_same_attempt_goes_well(ledger: LedgerOf) -> None:
@@ -77,8 +88,10 @@ def test_an_error_is_resolved_when_the_same_attempt_goes_well(ledger: LedgerOf) 
     )
 
     assert list(kept.errors) == [
-        Error("cd /repo && make", "bash", "TypeError: no more", (1,), is_resolved=True),
-        Error('edit {"path": "a.py", "oldText": "x", "newText": "y"}', "edit", "Could not find the exact text", (3,)),
+        ErrorRecord("cd /repo && make", "bash", "TypeError: no more", (1,), is_resolved=True),
+        ErrorRecord(
+            'edit {"path": "a.py", "oldText": "x", "newText": "y"}', "edit", "Could not find the exact text", (3,)
+        ),
     ]
     assert str(next(kept.errors)) == "make: TypeError: no more (resolved) #1"
 
@@ -89,7 +102,7 @@ def test_searches_are_kept_with_where_and_how_much_was_found(ledger: LedgerOf) -
         *did("b", "No matches found", "grep", pattern="FIXME"),
     )
 
-    assert list(kept.searches) == [Search("TODO", "src", 2, (1,)), Search("FIXME", "", 0, (3,))]
+    assert list(kept.searches) == [SearchRecord("TODO", "src", 2, (1,)), SearchRecord("FIXME", "", 0, (3,))]
 
 
 @pytest.mark.parametrize(
@@ -106,24 +119,24 @@ def test_searches_are_kept_with_where_and_how_much_was_found(ledger: LedgerOf) -
     ],
 )
 def test_a_failure_is_told_from_a_text_about_failures(output: str, tool: str, arguments: str, is_ok: bool) -> None:  # noqa: FBT001
-    call = read_call(ToolCall("a", tool, arguments), argument_value(arguments), 0)
+    call = describe_call(ToolCall("a", tool, arguments), argument_value(arguments), 0)
 
-    assert outcome_of(call, ToolResult("a", (Text(output, "tool"),))).is_ok is is_ok
+    assert call_outcome(call, ToolResult("a", (Text(output, "tool"),))).is_ok is is_ok
 
 
 def test_records_are_bounded_and_the_oldest_go_first(ledger: LedgerOf) -> None:
-    runs = MOST_FILES + 10
+    runs = MAX_LEDGER_FILES + 10
     messages = [message for n in range(runs) for message in did(str(n), "error: x", "bash", command=f"x{n} a/{n}.py")]
 
     kept = ledger(*messages)
 
-    assert len(list(kept.files)) == MOST_FILES
-    assert len(list(kept.commands)) == len(list(kept.errors)) == MOST_RECORDS
+    assert len(list(kept.files)) == MAX_LEDGER_FILES
+    assert len(list(kept.commands)) == len(list(kept.errors)) == MAX_ACTION_RECORDS
     assert [command.text for command in kept.commands][-1] == f"x{runs - 1} a/{runs - 1}.py"
 
 
 def test_calls_without_a_result_do_not_pile_up(ledger: LedgerOf) -> None:
-    kept = ledger(*(called(str(number)) for number in range(1_000)))
+    kept = ledger(*(tool_call_message(str(number)) for number in range(1_000)))
 
     assert [call.id for call in kept.open_calls] == [str(number) for number in range(800, 1_000)]
 
@@ -132,4 +145,4 @@ def test_calls_without_a_result_do_not_pile_up(ledger: LedgerOf) -> None:
     "arguments", ["", "null", "[1, 2]", "not json", '{"path": 7, "limit": "x"}', '{"edits": [1, {}], "path": "a"}']
 )
 def test_anything_may_stand_in_the_arguments_of_a_call(arguments: str) -> None:
-    assert read_call(ToolCall("a", "tool", arguments), argument_value(arguments), 0).label.startswith("tool")
+    assert describe_call(ToolCall("a", "tool", arguments), argument_value(arguments), 0).label.startswith("tool")

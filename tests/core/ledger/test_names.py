@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import counter_for
-from holdfast.core.history.ledger import HEADING, Ledger, names, pack
-from holdfast.core.history.ledger.names import Names
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.core.history.ledger import IDENTIFIERS_HEADING, Ledger, names, pack_names
+from holdfast.core.history.ledger.names import UsedNames
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 COUNTER = counter_for("gpt-5")
 LedgerOf = Callable[..., Ledger]
@@ -15,68 +15,85 @@ LedgerOf = Callable[..., Ledger]
 
 def test_what_was_said_outranks_what_only_stood_in_an_output(ledger: LedgerOf) -> None:
     kept = ledger(
-        said("fix parseConfig"), called("a", arguments={"path": "src/a.py"}), returned("a", "otherName someThing")
+        user_message("fix parseConfig"),
+        tool_call_message("a", arguments={"path": "src/a.py"}),
+        tool_result_message("a", "otherName someThing"),
     )
 
-    assert [item.text for item in kept.ranked()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
+    assert [item.text for item in kept.ranked_identifiers()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
 
 
 def test_short_numbers_count_only_where_somebody_has_used_them(ledger: LedgerOf) -> None:
     table = "\n".join(f"row {number} of order 12345678" for number in range(1_000, 1_200))
-    kept = ledger(said("is port 8080 free?"), called("a", arguments={"row": 1100}), returned("a", table))
+    kept = ledger(
+        user_message("is port 8080 free?"),
+        tool_call_message("a", arguments={"row": 1100}),
+        tool_result_message("a", table),
+    )
 
-    assert {item.text for item in kept.ranked()} == {"8080", "1100", "12345678"}
+    assert {item.text for item in kept.ranked_identifiers()} == {"8080", "1100", "12345678"}
 
 
 def test_recent_and_frequent_uses_outrank_old_ones(ledger: LedgerOf) -> None:
-    filler = [answered("fine")] * 400
-    kept = ledger(said("oldName1"), said("useTwice"), *filler, said("newName1"), said("useTwice"))
+    filler = [assistant_message("fine")] * 400
+    kept = ledger(
+        user_message("oldName1"), user_message("useTwice"), *filler, user_message("newName1"), user_message("useTwice")
+    )
 
-    assert [item[1:] for item in kept.ranked()] == [("useTwice", 1, 403), ("newName1", 402, 402), ("oldName1", 0, 0)]
+    assert [item[1:] for item in kept.ranked_identifiers()] == [
+        ("useTwice", 1, 403),
+        ("newName1", 402, 402),
+        ("oldName1", 0, 0),
+    ]
 
 
 def test_the_best_are_the_beginning_of_all(ledger: LedgerOf) -> None:
-    kept = ledger(*(said(f"name{number % 70}Of{number % 30}") for number in range(300)))
+    kept = ledger(*(user_message(f"name{number % 70}Of{number % 30}") for number in range(300)))
 
-    assert [kept.ranked(limit) for limit in (0, 1, 50, 999)] == [kept.ranked()[:limit] for limit in (0, 1, 50, 999)]
+    assert [kept.ranked_identifiers(limit) for limit in (0, 1, 50, 999)] == [
+        kept.ranked_identifiers()[:limit] for limit in (0, 1, 50, 999)
+    ]
 
 
 def test_a_ledger_keeps_to_its_allowance_and_repeats_nothing_that_stands_inside_another() -> None:
     paths = ["login_view.py", "src/app/handlers/login_view.py", "login_view", "handlers/login_view.py"]
     modules = [f"module_{number}" for number in range(500)]
 
-    text = pack([*paths, *modules], 200, COUNTER)
+    text = pack_names([*paths, *modules], 200, COUNTER)
 
-    assert text.startswith(f"{HEADING}\nsrc/app/handlers/login_view.py module_0 module_1 module_2 ")
+    assert text.startswith(f"{IDENTIFIERS_HEADING}\nsrc/app/handlers/login_view.py module_0 module_1 module_2 ")
     assert COUNTER.count(text) <= 200
-    assert pack(modules, 5, COUNTER) == ""
+    assert pack_names(modules, 5, COUNTER) == ""
 
 
 def test_a_name_that_merely_begins_like_another_is_kept() -> None:
-    assert pack(["page_1", "page_10", "page_1.py"], 100, COUNTER) == f"{HEADING}\npage_10 page_1.py"
+    assert pack_names(["page_1", "page_10", "page_1.py"], 100, COUNTER) == f"{IDENTIFIERS_HEADING}\npage_10 page_1.py"
 
 
 def test_what_stands_beside_the_ledger_is_left_out_of_it(ledger: LedgerOf) -> None:
-    kept = ledger(said("firstName secondName thirdName"))
+    kept = ledger(user_message("firstName secondName thirdName"))
 
-    assert kept.pack(100, COUNTER, beside="see firstName, and thirdNames") == f"{HEADING}\nthirdName secondName"
+    assert (
+        kept.pack_identifiers(100, COUNTER, exclude_text="see firstName, and thirdNames")
+        == f"{IDENTIFIERS_HEADING}\nthirdName secondName"
+    )
 
 
 @pytest.mark.parametrize("allowance", [-1, 0, 5, 20, 200])
 def test_a_pack_never_costs_more_than_its_allowance(ledger: LedgerOf, allowance: int) -> None:
-    kept = ledger(*(said(f"src/module_{number}/näme{number}Ünique.py") for number in range(200)))
+    kept = ledger(*(user_message(f"src/module_{number}/näme{number}Ünique.py") for number in range(200)))
 
-    assert COUNTER.count(kept.pack(allowance, COUNTER)) <= max(0, allowance)
+    assert COUNTER.count(kept.pack_identifiers(allowance, COUNTER)) <= max(0, allowance)
 
 
 def test_of_too_many_names_the_best_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "MOST_KEPT", 20)
-    monkeypatch.setattr(names, "MOST_HELD", 30)
-    kept = Names()
+    monkeypatch.setattr(names, "MAX_KEPT_NAMES", 20)
+    monkeypatch.setattr(names, "MAX_HELD_NAMES", 30)
+    kept = UsedNames()
 
-    kept.use({"usedOften": 3.0, "usedOnce": 0.2}, 0)
+    kept.observe({"usedOften": 3.0, "usedOnce": 0.2}, 0)
     for position in range(1, 500):
-        kept.use({f"name{position}": 0.2, "usedOften": 3.0}, position)
+        kept.observe({f"name{position}": 0.2, "usedOften": 3.0}, position)
         assert len(kept) <= 30
 
     held = {item.text for item in kept.ranked()}
@@ -85,6 +102,6 @@ def test_of_too_many_names_the_best_are_held(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_same_messages_give_the_same_ledger(ledger: LedgerOf) -> None:
-    messages = [said("aName bName"), returned("x", "cName dName")]
+    messages = [user_message("aName bName"), tool_result_message("x", "cName dName")]
 
-    assert ledger(*messages).pack(100, COUNTER) == ledger(*messages).pack(100, COUNTER)
+    assert ledger(*messages).pack_identifiers(100, COUNTER) == ledger(*messages).pack_identifiers(100, COUNTER)

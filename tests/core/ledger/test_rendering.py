@@ -8,29 +8,29 @@ from hypothesis import strategies as st
 
 from holdfast import counter_for
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger import Ledger, render
-from holdfast.testing.chat import Json, answered, called, returned, said
+from holdfast.core.history.ledger import Ledger, render_ledger
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.histories import chat_histories
-from holdfast.testing.sessions import generated_session
+from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")
 LedgerOf = Callable[..., Ledger]
 
 SESSION = (
-    said("Fix parseConfig. Never touch src/lexer.py."),
-    called("a", arguments={"path": "src/parser.py"}),
-    returned("a", "def parse_tabs(): ..."),
-    called("b", name="run", arguments={"cmd": "cd /repo && pytest -q"}),
-    returned("b", "E  AssertionError: tabs"),
-    called("c", name="grep", arguments={"pattern": "tabs", "path": "src"}),
-    returned("c", "src/parser.py:3: tabs"),
-    answered("Let's use expandTabs."),
+    user_message("Fix parseConfig. Never touch src/lexer.py."),
+    tool_call_message("a", arguments={"path": "src/parser.py"}),
+    tool_result_message("a", "def parse_tabs(): ..."),
+    tool_call_message("b", name="run", arguments={"cmd": "cd /repo && pytest -q"}),
+    tool_result_message("b", "E  AssertionError: tabs"),
+    tool_call_message("c", name="grep", arguments={"pattern": "tabs", "path": "src"}),
+    tool_result_message("c", "src/parser.py:3: tabs"),
+    assistant_message("Let's use expandTabs."),
 )
 
 
 def test_it_says_what_to_keep_to_what_was_done_and_which_names_were_used(ledger: LedgerOf) -> None:
-    assert render(ledger(*SESSION), 4_000, COUNTER) == (
+    assert render_ledger(ledger(*SESSION), 4_000, COUNTER) == (
         "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]\n"
         "The user asked to keep to:\n"
         "- “Never touch src/lexer.py.” #0\n"
@@ -51,24 +51,24 @@ def test_it_says_what_to_keep_to_what_was_done_and_which_names_were_used(ledger:
 
 @pytest.mark.parametrize("allowance", [10, 40, 100, 400, 1_500])
 def test_it_keeps_to_its_allowance(ledger: LedgerOf, allowance: int) -> None:
-    text = render(ledger(*generated_session(300), *SESSION), allowance, COUNTER)
+    text = render_ledger(ledger(*generate_session(300), *SESSION), allowance, COUNTER)
 
     assert COUNTER.count(text) <= allowance
     assert not text or text.startswith("[Ledger")
 
 
 def test_most_of_it_is_left_to_the_names_where_there_are_many(ledger: LedgerOf) -> None:
-    kept = ledger(*(called(f"{n}", arguments={"path": f"src/module_{n}.py"}) for n in range(900)), *SESSION)
+    kept = ledger(*(tool_call_message(f"{n}", arguments={"path": f"src/module_{n}.py"}) for n in range(900)), *SESSION)
 
-    above, _, names = render(kept, 1_000, COUNTER).partition("Identifiers")
+    above, _, names = render_ledger(kept, 1_000, COUNTER).partition("Identifiers")
 
     assert COUNTER.count(above) < COUNTER.count(names) / 2
 
 
 def test_what_holds_stands_before_what_no_longer_does(ledger: LedgerOf) -> None:
-    kept = ledger(said("Use npm."), said("Never push."), said("Use pnpm instead of npm."))
+    kept = ledger(user_message("Use npm."), user_message("Never push."), user_message("Use pnpm instead of npm."))
 
-    assert render(kept, 2_000, COUNTER).splitlines()[2:5] == [
+    assert render_ledger(kept, 2_000, COUNTER).splitlines()[2:5] == [
         "- “Use pnpm instead of npm.” #2",
         "- “Never push.” #1",
         "- “Use npm.” #0 (superseded by #2)",
@@ -76,20 +76,24 @@ def test_what_holds_stands_before_what_no_longer_does(ledger: LedgerOf) -> None:
 
 
 @given(chat_histories(), st.integers(-5, 300))
-def test_any_history_has_a_ledger_that_fits(messages: list[Json], allowance: int) -> None:
+def test_any_history_has_a_ledger_that_fits(messages: list[JsonMessage], allowance: int) -> None:
     reader, kept = format_named("openai-chat"), Ledger()
     for index, native in enumerate(messages):
         kept.observe(Entry(reader.decode(native, index), index))
 
-    assert COUNTER.count(render(kept, allowance, COUNTER)) <= max(0, allowance)
+    assert COUNTER.count(render_ledger(kept, allowance, COUNTER)) <= max(0, allowance)
 
 
 @pytest.mark.parametrize("allowance", range(110, 400, 7))
 def test_names_never_crowd_out_what_the_user_laid_down(ledger: LedgerOf, allowance: int) -> None:
     names = " ".join(f"src/part_{number}/module_{number}.py" for number in range(60))
-    kept = ledger(said("Do not add a dependency to requirements-prod.txt."), called("a"), returned("a", names))
+    kept = ledger(
+        user_message("Do not add a dependency to requirements-prod.txt."),
+        tool_call_message("a"),
+        tool_result_message("a", names),
+    )
 
-    text = render(kept, allowance, COUNTER)
+    text = render_ledger(kept, allowance, COUNTER)
 
     assert "- “Do not add a dependency to requirements-prod.txt.” #0" in text
     assert COUNTER.count(text) <= allowance

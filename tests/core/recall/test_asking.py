@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.history.recall.asking import Recall
-from holdfast.core.history.recall.ranking import is_by_whom, questions_of, telling_words
-from holdfast.core.history.recall.references import Reference, Span, references_in, span_of
+from holdfast.core.history.recall.asking import RecallQuery
+from holdfast.core.history.recall.ranking import is_by_named_speaker, search_words, split_questions
+from holdfast.core.history.recall.references import MessageReference, TextSpan, parse_references, parse_span
 from holdfast.errors import MalformedInputError
 
 
 @pytest.mark.parametrize(
     ("ask", "problem"),
     [
-        (lambda: Recall.of("  "), "recall: say what to look for"),
-        (lambda: Recall.from_arguments(["#12"]), r"recall: the arguments must be an object, not \['#12'\]"),
-        (lambda: Recall(text=7), "recall.text: must be a text, not 7"),  # pyright: ignore[reportArgumentType]
-        (lambda: references_in(" , "), "recall.ref: ' , ' is no reference; give one such as #12"),
-        (lambda: references_in(" ".join(f"#{n}" for n in range(201))), "recall.ref: 201 references are too many"),
-        (lambda: span_of("recall.lines", "first", is_lines=True), "recall.lines: 'first' is no range"),
+        (lambda: RecallQuery.from_text("  "), "recall: say what to look for"),
+        (lambda: RecallQuery.from_arguments(["#12"]), r"recall: the arguments must be an object, not \['#12'\]"),
+        (lambda: RecallQuery(text=7), "recall.text: must be a text, not 7"),  # pyright: ignore[reportArgumentType]
+        (lambda: parse_references(" , "), "recall.ref: ' , ' is no reference; give one such as #12"),
+        (lambda: parse_references(" ".join(f"#{n}" for n in range(201))), "recall.ref: 201 references are too many"),
+        (lambda: parse_span("recall.lines", "first", is_lines=True), "recall.lines: 'first' is no range"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_what_to_say_instead(ask: Any, problem: str) -> None:
@@ -27,35 +27,35 @@ def test_what_cannot_be_asked_is_refused_with_what_to_say_instead(ask: Any, prob
 
 
 def test_a_model_may_write_numbers_as_it_likes() -> None:
-    asked = Recall.from_arguments({"ref": [3, "#5"], "last": " #4", "skip": 2.0, "max_tokens": "1"})
+    asked = RecallQuery.from_arguments({"ref": [3, "#5"], "last": " #4", "skip": 2.0, "max_tokens": "1"})
 
     assert (asked.refs, asked.last, asked.skip, asked.max_tokens) == ("#3, #5", 4, 2, 100)
 
 
 def test_one_line_or_character_is_a_range_of_one() -> None:
-    assert span_of("recall.lines", "40", is_lines=True) == Span(40, 40, is_lines=True)
-    assert span_of("recall.chars", "40", is_lines=False) == Span(40, 41, is_lines=False)
+    assert parse_span("recall.lines", "40", is_lines=True) == TextSpan(40, 40, is_lines=True)
+    assert parse_span("recall.chars", "40", is_lines=False) == TextSpan(40, 41, is_lines=False)
 
 
 def test_a_reference_by_the_id_of_a_call_is_written_as_that_id() -> None:
-    assert [str(place) for place in references_in("call_abc, #3, 12, #4-#6")] == ["call_abc", "#3", "#12", "#4-#6"]
-    assert str(Reference(3, 3, 2, Span(10, 20))) == "#3.2:10-20"
+    assert [str(place) for place in parse_references("call_abc, #3, 12, #4-#6")] == ["call_abc", "#3", "#12", "#4-#6"]
+    assert str(MessageReference(3, 3, 2, TextSpan(10, 20))) == "#3.2:10-20"
 
 
 def test_something_that_was_pasted_is_one_question_and_a_few_are_asked_apart() -> None:
-    assert questions_of("Who sailed? When did she land?") == [
+    assert split_questions("Who sailed? When did she land?") == [
         "Who sailed When did she land", "Who sailed", "When did she land",
     ]  # fmt: skip
-    assert questions_of("one? two? three? four? five?") == ["one two three four five"]
+    assert split_questions("one? two? three? four? five?") == ["one two three four five"]
 
 
 def test_of_many_words_names_and_long_ones_are_looked_for_in_their_order() -> None:
     words = [f"w{'o' * number}rd" for number in range(1, 19)]
 
-    assert telling_words(f"{words[0]} BRG_40 {' '.join(words[1:])}") == " ".join(["BRG_40", *words[3:]])
+    assert search_words(f"{words[0]} BRG_40 {' '.join(words[1:])}") == " ".join(["BRG_40", *words[3:]])
 
 
 def test_a_text_is_by_whoever_a_question_names() -> None:
-    assert is_by_whom("Mara: the tide turned", ["What did Mara's crew see?"])
-    assert not is_by_whom("Mara: the tide turned", ["What did Jonas see?"])
-    assert not is_by_whom("the tide turned", ["What did Mara see?"])
+    assert is_by_named_speaker("Mara: the tide turned", ["What did Mara's crew see?"])
+    assert not is_by_named_speaker("Mara: the tide turned", ["What did Jonas see?"])
+    assert not is_by_named_speaker("the tide turned", ["What did Mara see?"])

@@ -7,36 +7,50 @@ from typing import Any
 import pytest
 
 from holdfast import SettingsError
-from holdfast.core.conversation.groups import exchanges, turns
+from holdfast.core.conversation.groups import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, content_length, keep_head
+from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, content_length, head_of
 from holdfast.core.planning.rules.truncator import BasicTruncator
 from holdfast.core.planning.rules.turns import (
     Emergency,
-    half_line,
-    must_reduce_to_text,
+    half_cut,
+    has_few_turns,
     recent_as_text,
-    reduced_to_text,
-    restored_turns,
-    trim_line,
+    restored_turn_count,
+    trim_cut,
+    turns_reduced_to_text,
 )
 from holdfast.core.planning.rules.window import (
-    Window,
-    compacted,
+    CompactionWindow,
     first_run_end,
+    manual_compaction_texts,
     plan_window,
     static_marker,
     summary_marker,
 )
-from holdfast.core.planning.triggers import Load, Move, Pending, Trigger, TwoLines, mid_run_fraction
-from holdfast.testing.chat import Json, answered, called, returned, said, told
+from holdfast.core.planning.triggers import (
+    CompactionMove,
+    ContextLoad,
+    PendingCompaction,
+    Trigger,
+    TwoThresholds,
+    mid_run_fraction,
+)
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.wire.formats import format_named
 
 CHAT = format_named("openai-chat")
 
 
-def view(*messages: Json) -> list[Entry]:
+def view(*messages: JsonMessage) -> list[Entry]:
     return [Entry(CHAT.decode(native, index), index) for index, native in enumerate(messages)]
 
 
@@ -44,14 +58,21 @@ def sent(entries: list[Entry]) -> list[Any]:
     return [CHAT.encode(entry.message) for entry in entries]
 
 
-def dialogue(count: int) -> list[Json]:
+def dialogue(count: int) -> list[JsonMessage]:
     """Return so many messages of alternating prompts and answers."""
-    return [said(f"q{number}") if number % 2 == 0 else answered(f"a{number}") for number in range(count)]
+    return [
+        user_message(f"q{number}") if number % 2 == 0 else assistant_message(f"a{number}") for number in range(count)
+    ]
 
 
-def worked(turn: int, output: str = "out") -> list[Json]:
+def worked(turn: int, output: str = "out") -> list[JsonMessage]:
     """Return a turn with one tool step and an answer."""
-    return [said(f"q{turn}"), called(f"c{turn}"), returned(f"c{turn}", output), answered(f"a{turn}")]
+    return [
+        user_message(f"q{turn}"),
+        tool_call_message(f"c{turn}"),
+        tool_result_message(f"c{turn}", output),
+        assistant_message(f"a{turn}"),
+    ]
 
 
 # co-cli
@@ -59,8 +80,8 @@ def worked(turn: int, output: str = "out") -> list[Json]:
 
 @pytest.mark.seed("A-11", "A-15")
 def test_an_output_longer_than_the_threshold_keeps_its_head_and_says_how_long_it_was() -> None:
-    assert keep_head("x" * 2_000, 2_000) == "x" * 2_000
-    assert keep_head("x" * 2_001, 2_000) == "x" * 2_000 + "\n[…truncated, 2001 chars total]"
+    assert head_of("x" * 2_000, 2_000) == "x" * 2_000
+    assert head_of("x" * 2_001, 2_000) == "x" * 2_000 + "\n[…truncated, 2001 chars total]"
 
 
 @pytest.mark.seed("A-12", "A-48")
@@ -69,23 +90,35 @@ def test_an_object_is_measured_as_json_and_becomes_a_clipped_string() -> None:
     text = json.dumps(content)
 
     assert content_length(content) == len(text)
-    assert keep_head(content, len(text)) is content
-    assert keep_head(content, 20) == f"{text[:20]}\n[…truncated, {len(text)} chars total]"
+    assert head_of(content, len(text)) is content
+    assert head_of(content, 20) == f"{text[:20]}\n[…truncated, {len(text)} chars total]"
 
 
 @pytest.mark.seed("A-9", "A-10", "A-13")
 def test_outputs_are_cut_in_all_but_the_last_two_messages_and_keep_their_call() -> None:
-    messages = [said("go"), called("a"), returned("a", "x" * 30), called("b"), returned("b", "y" * 30)]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        tool_result_message("a", "x" * 30),
+        tool_call_message("b"),
+        tool_result_message("b", "y" * 30),
+    ]
 
     cut = sent(KeepHeads(max_chars=10).apply(view(*messages)))
 
-    assert cut[2] == returned("a", "x" * 10 + "\n[…truncated, 30 chars total]")
+    assert cut[2] == tool_result_message("a", "x" * 10 + "\n[…truncated, 30 chars total]")
     assert [cut[index] for index in (0, 1, 3, 4)] == [messages[index] for index in (0, 1, 3, 4)]
 
 
 @pytest.mark.seed("A-14")
 def test_a_threshold_of_zero_switches_it_off() -> None:
-    messages = [said("go"), called("a"), returned("a", "x" * 9_000), answered("b"), said("c")]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        tool_result_message("a", "x" * 9_000),
+        assistant_message("b"),
+        user_message("c"),
+    ]
 
     assert sent(KeepHeads(max_chars=0).apply(view(*messages))) == messages
 
@@ -99,13 +132,20 @@ def test_a_window_is_planned_only_above_the_limit() -> None:
 
 @pytest.mark.seed("A-18", "A-20", "A-21")
 def test_a_window_has_a_head_a_dropped_middle_and_a_tail() -> None:
-    assert plan_window(view(*dialogue(41)), 40) == Window(range(2), range(2, 21), range(21, 41), 19)
-    assert plan_window(view(*dialogue(11)), 6) == Window(range(2), range(2, 7), range(7, 11), 5)
+    assert plan_window(view(*dialogue(41)), 40) == CompactionWindow(range(2), range(2, 21), range(21, 41), 19)
+    assert plan_window(view(*dialogue(11)), 6) == CompactionWindow(range(2), range(2, 7), range(7, 11), 5)
 
 
 @pytest.mark.seed("A-19")
 def test_the_head_ends_with_the_first_answer_in_words() -> None:
-    first_run = [said("go"), called("a"), returned("a"), called("b"), returned("b"), answered("done")]
+    first_run = [
+        user_message("go"),
+        tool_call_message("a"),
+        tool_result_message("a"),
+        tool_call_message("b"),
+        tool_result_message("b"),
+        assistant_message("done"),
+    ]
     entries = view(*first_run, *dialogue(60))
 
     window = plan_window(entries, 40)
@@ -117,9 +157,9 @@ def test_the_head_ends_with_the_first_answer_in_words() -> None:
 
 @pytest.mark.seed("A-19")
 def test_without_an_answer_in_words_nothing_is_pinned() -> None:
-    messages: list[Json] = [said("go")]
+    messages: list[JsonMessage] = [user_message("go")]
     for step in range(30):
-        messages += [called(f"c{step}"), returned(f"c{step}")]
+        messages += [tool_call_message(f"c{step}"), tool_result_message(f"c{step}")]
     entries = view(*messages)
 
     window = plan_window(entries, 40)
@@ -130,24 +170,32 @@ def test_without_an_answer_in_words_nothing_is_pinned() -> None:
 
 
 def test_a_head_that_meets_the_tail_leaves_everything_as_it_is() -> None:
-    messages: list[Json] = [said("go")]
+    messages: list[JsonMessage] = [user_message("go")]
     for step in range(18):
-        messages += [called(f"c{step}"), returned(f"c{step}")]
+        messages += [tool_call_message(f"c{step}"), tool_result_message(f"c{step}")]
 
-    assert plan_window(view(*messages, answered("done"), *dialogue(6)), 40) is None
+    assert plan_window(view(*messages, assistant_message("done"), *dialogue(6)), 40) is None
 
 
 def test_requests_are_runs_of_what_is_said_to_the_model() -> None:
-    messages = [told("be"), said("go"), called("a", "b"), returned("a"), returned("b"), said("and"), answered("ok")]
+    messages = [
+        system_message("be"),
+        user_message("go"),
+        tool_call_message("a", "b"),
+        tool_result_message("a"),
+        tool_result_message("b"),
+        user_message("and"),
+        assistant_message("ok"),
+    ]
 
-    assert exchanges(view(*messages)) == [range(2), range(2, 3), range(3, 6), range(6, 7)]
+    assert exchange_ranges(view(*messages)) == [range(2), range(2, 3), range(3, 6), range(6, 7)]
 
 
 @pytest.mark.seed("A-22", "A-23", "A-39")
 def test_markers_to_the_letter() -> None:
     assert summary_marker(19, "It went well.") == "[Summary of 19 earlier messages]\nIt went well."
     assert static_marker(19) == "[Earlier conversation trimmed — 19 messages removed to stay within context budget]"
-    assert compacted("It went well.") == (
+    assert manual_compaction_texts("It went well.") == (
         "[Compacted conversation summary]\nIt went well.",
         "Understood. I have the conversation context.",
     )
@@ -169,16 +217,21 @@ def test_the_share_at_which_a_run_is_compressed_grows_with_the_window(window: in
 def test_a_conversation_is_compressed_at_half_of_its_window() -> None:
     trigger = Trigger(fraction=0.5)
 
-    assert trigger.reasons(Load(tokens=49_999, window=100_000)) == []
-    assert trigger.reasons(Load(tokens=50_000, window=100_000)) == ["50,000 tokens are 50% of the window or more"]
+    assert trigger.reasons(ContextLoad(tokens=49_999, window=100_000)) == []
+    assert trigger.reasons(ContextLoad(tokens=50_000, window=100_000)) == [
+        "50,000 tokens are 50% of the window or more"
+    ]
 
 
 def test_a_trigger_fires_for_any_of_its_limits_and_says_which() -> None:
     trigger = Trigger(over_messages=40, over_turns=20, over_tokens=50_000, over_bytes=1_000)
 
-    assert trigger.reasons(Load(messages=40, turns=20, tokens=50_000, bytes=1_000)) == []
-    assert trigger.reasons(Load(messages=41, turns=21)) == ["41 messages are more than 40", "21 turns are more than 20"]
-    assert Trigger().reasons(Load(messages=10**6)) == []
+    assert trigger.reasons(ContextLoad(messages=40, turns=20, tokens=50_000, bytes=1_000)) == []
+    assert trigger.reasons(ContextLoad(messages=41, turns=21)) == [
+        "41 messages are more than 40",
+        "21 turns are more than 20",
+    ]
+    assert Trigger().reasons(ContextLoad(messages=10**6)) == []
     with pytest.raises(SettingsError, match=r"trigger\.fraction: must lie between 0 and 1, not 1.5"):
         Trigger(fraction=1.5)
 
@@ -189,42 +242,59 @@ def test_a_trigger_fires_for_any_of_its_limits_and_says_which() -> None:
 @pytest.mark.parametrize(
     ("utilisation", "pending", "messages", "was_refused", "move"),
     [
-        pytest.param(0.5, Pending.COMPLETED, 9, False, Move.APPLY, marks=pytest.mark.seed("C-15")),
-        pytest.param(0.95, Pending.RUNNING, 9, False, Move.WAIT, marks=pytest.mark.seed("C-16")),
-        pytest.param(0.94, Pending.RUNNING, 9, False, Move.CONTINUE, marks=pytest.mark.seed("C-17")),
-        pytest.param(0.79, Pending.NONE, 9, False, Move.CONTINUE, marks=pytest.mark.seed("C-18")),
-        pytest.param(0.80, Pending.NONE, 3, False, Move.CONTINUE, marks=pytest.mark.seed("C-19")),
-        pytest.param(0.80, Pending.NONE, 4, False, Move.START, marks=pytest.mark.seed("C-19", "C-21")),
-        pytest.param(0.96, Pending.NONE, 4, False, Move.START_AND_WAIT, marks=pytest.mark.seed("C-16")),
-        pytest.param(0.10, Pending.NONE, 4, True, Move.START_AND_WAIT, marks=pytest.mark.seed("C-20")),
-        pytest.param(0.10, Pending.RUNNING, 4, True, Move.WAIT, marks=pytest.mark.seed("C-20")),
+        pytest.param(0.5, PendingCompaction.COMPLETED, 9, False, CompactionMove.APPLY, marks=pytest.mark.seed("C-15")),
+        pytest.param(0.95, PendingCompaction.RUNNING, 9, False, CompactionMove.WAIT, marks=pytest.mark.seed("C-16")),
+        pytest.param(
+            0.94, PendingCompaction.RUNNING, 9, False, CompactionMove.CONTINUE, marks=pytest.mark.seed("C-17")
+        ),
+        pytest.param(0.79, PendingCompaction.NONE, 9, False, CompactionMove.CONTINUE, marks=pytest.mark.seed("C-18")),
+        pytest.param(0.80, PendingCompaction.NONE, 3, False, CompactionMove.CONTINUE, marks=pytest.mark.seed("C-19")),
+        pytest.param(
+            0.80, PendingCompaction.NONE, 4, False, CompactionMove.START, marks=pytest.mark.seed("C-19", "C-21")
+        ),
+        pytest.param(
+            0.96, PendingCompaction.NONE, 4, False, CompactionMove.START_AND_WAIT, marks=pytest.mark.seed("C-16")
+        ),
+        pytest.param(
+            0.10, PendingCompaction.NONE, 4, True, CompactionMove.START_AND_WAIT, marks=pytest.mark.seed("C-20")
+        ),
+        pytest.param(0.10, PendingCompaction.RUNNING, 4, True, CompactionMove.WAIT, marks=pytest.mark.seed("C-20")),
     ],
 )
 def test_what_is_done_about_compaction_before_a_request(
     utilisation: float,
-    pending: Pending,
+    pending: PendingCompaction,
     messages: int,
     was_refused: bool,  # noqa: FBT001
-    move: Move,
+    move: CompactionMove,
 ) -> None:
-    found = TwoLines().move(utilisation=utilisation, pending=pending, messages=messages, was_refused=was_refused)
+    found = TwoThresholds().next_move(
+        utilization=utilisation, pending=pending, messages=messages, was_refused=was_refused
+    )
 
     assert found is move
 
 
 @pytest.mark.seed("C-21")
 def test_the_two_lines_have_their_defaults_and_an_order() -> None:
-    assert TwoLines() == TwoLines(background=0.8, exhausted=0.95, min_messages=4)
+    assert TwoThresholds() == TwoThresholds(background=0.8, exhausted=0.95, min_messages=4)
     with pytest.raises(SettingsError, match=r"0\.9 must lie below 0\.8"):
-        TwoLines(background=0.9, exhausted=0.8)
+        TwoThresholds(background=0.9, exhausted=0.8)
 
 
 def flat(size: int) -> Callable[[Message], int]:
     return lambda _message: size
 
 
-SYSTEM, PROMPT = told("be"), said("newest")
-OLD = [said("old1"), called("a"), returned("a"), answered("x"), said("old2"), answered("y")]
+SYSTEM, PROMPT = system_message("be"), user_message("newest")
+OLD = [
+    user_message("old1"),
+    tool_call_message("a"),
+    tool_result_message("a"),
+    assistant_message("x"),
+    user_message("old2"),
+    assistant_message("y"),
+]
 
 
 @pytest.mark.seed("C-23")
@@ -241,7 +311,9 @@ def test_a_request_that_fits_loses_only_orphaned_results_and_no_event_tells_of_w
     truncator = BasicTruncator()
 
     whole = truncator.truncate(view(SYSTEM, *OLD, PROMPT), limit=10_000, tools_tokens=0, tokens_of=flat(10))
-    orphan = truncator.truncate(view(PROMPT, returned("gone")), limit=10_000, tools_tokens=0, tokens_of=flat(10))
+    orphan = truncator.truncate(
+        view(PROMPT, tool_result_message("gone")), limit=10_000, tools_tokens=0, tokens_of=flat(10)
+    )
 
     assert (sent(whole.entries), whole.event) == ([SYSTEM, *OLD, PROMPT], None)
     assert sent(orphan.entries) == [PROMPT]
@@ -251,7 +323,13 @@ def test_a_request_that_fits_loses_only_orphaned_results_and_no_event_tells_of_w
 def test_older_answers_go_first_with_their_results() -> None:
     truncated = BasicTruncator().truncate(view(SYSTEM, *OLD, PROMPT), limit=60, tools_tokens=0, tokens_of=flat(10))
 
-    assert sent(truncated.entries) == [SYSTEM, said("old1"), said("old2"), answered("y"), PROMPT]
+    assert sent(truncated.entries) == [
+        SYSTEM,
+        user_message("old1"),
+        user_message("old2"),
+        assistant_message("y"),
+        PROMPT,
+    ]
 
 
 @pytest.mark.seed("C-27", "C-28")
@@ -283,11 +361,18 @@ def test_what_was_removed_is_told_with_its_numbers() -> None:
 
 @pytest.mark.seed("C-29", "C-41")
 def test_a_batch_leaves_whole() -> None:
-    batch = [said("old"), called("a", "b"), returned("a"), returned("b"), answered("x"), PROMPT]
+    batch = [
+        user_message("old"),
+        tool_call_message("a", "b"),
+        tool_result_message("a"),
+        tool_result_message("b"),
+        assistant_message("x"),
+        PROMPT,
+    ]
 
     truncated = BasicTruncator().truncate(view(*batch), limit=40, tools_tokens=0, tokens_of=flat(10))
 
-    assert sent(truncated.entries) == [said("old"), answered("x"), PROMPT]
+    assert sent(truncated.entries) == [user_message("old"), assistant_message("x"), PROMPT]
 
 
 @pytest.mark.seed("C-37")
@@ -303,7 +388,7 @@ def test_after_refusals_without_a_number_the_target_falls_up_to_a_half() -> None
 @pytest.mark.seed("D-8")
 def test_long_results_of_historical_turns_keep_both_ends_and_the_current_turn_is_left_alone() -> None:
     long = "BEGIN" + "x" * 30_000 + "END"
-    messages = [*worked(0, long), said("now"), called("b"), returned("b", long)]
+    messages = [*worked(0, long), user_message("now"), tool_call_message("b"), tool_result_message("b", long)]
 
     cut = sent(KeepEnds().apply(view(*messages)))
 
@@ -312,32 +397,37 @@ def test_long_results_of_historical_turns_keep_both_ends_and_the_current_turn_is
     assert "characters cut" in cut[2]["content"]
     assert len(cut[2]["content"]) <= 20_000
     assert cut[-1] == messages[-1]
-    assert sent(KeepEnds().apply(view(*worked(0, "x" * 20_000), said("now")))) == [
+    assert sent(KeepEnds().apply(view(*worked(0, "x" * 20_000), user_message("now")))) == [
         *worked(0, "x" * 20_000),
-        said("now"),
+        user_message("now"),
     ]
 
 
 @pytest.mark.seed("D-2")
 def test_a_turn_reaches_from_one_prompt_to_the_next() -> None:
-    assert turns(view(told("be"), *worked(0), *worked(1), said("now"))) == [range(1, 5), range(5, 9), range(9, 10)]
+    assert turn_ranges(view(system_message("be"), *worked(0), *worked(1), user_message("now"))) == [
+        range(1, 5),
+        range(5, 9),
+        range(9, 10),
+    ]
 
 
 @pytest.mark.seed("D-5", "D-9")
 def test_the_oldest_half_of_complete_turns_goes_when_there_are_too_many() -> None:
     messages = [message for number in range(20) for message in worked(number)]
 
-    assert trim_line(view(*messages), 20) == 0
-    assert trim_line(view(*messages, said("now")), 20) == 10 * 4
+    assert trim_cut(view(*messages), 20) == 0
+    assert trim_cut(view(*messages, user_message("now")), 20) == 10 * 4
 
 
 @pytest.mark.seed("D-13")
 def test_few_turns_are_reduced_to_what_was_asked_and_answered() -> None:
-    entries = view(*worked(0), *worked(1), said("now"), called("c"), returned("c"))
+    entries = view(*worked(0), *worked(1), user_message("now"), tool_call_message("c"), tool_result_message("c"))
 
-    assert must_reduce_to_text(entries)
-    assert sent(reduced_to_text(entries)) == [
-        said("q0"), answered("a0"), said("q1"), answered("a1"), said("now"), called("c"), returned("c"),
+    assert has_few_turns(entries)
+    assert sent(turns_reduced_to_text(entries)) == [
+        user_message("q0"), assistant_message("a0"), user_message("q1"), assistant_message("a1"),
+        user_message("now"), tool_call_message("c"), tool_result_message("c"),
     ]  # fmt: skip
 
 
@@ -345,28 +435,32 @@ def test_few_turns_are_reduced_to_what_was_asked_and_answered() -> None:
 def test_with_five_turns_or_more_the_first_half_goes_again() -> None:
     entries = view(*(message for number in range(5) for message in worked(number)))
 
-    assert not must_reduce_to_text(entries)
-    assert half_line(entries) == 2 * 4
+    assert not has_few_turns(entries)
+    assert half_cut(entries) == 2 * 4
 
 
 @pytest.mark.seed("D-15")
 def test_in_an_emergency_five_turns_stay_with_short_results_and_short_user_texts() -> None:
     long = "x" * 12_000
-    messages = [told("be"), *(message for number in range(7) for message in worked(number, long)), said(long)]
+    messages = [
+        system_message("be"),
+        *(message for number in range(7) for message in worked(number, long)),
+        user_message(long),
+    ]
     messages[21]["content"] = long
 
-    left = sent(Emergency().apply(view(*messages), pins=frozenset({1})))
+    left = sent(Emergency().shrink(view(*messages), pins=frozenset({1})))
 
-    assert left[:2] == [told("be"), said("q0")]
+    assert left[:2] == [system_message("be"), user_message("q0")]
     assert len([message for message in left if message["role"] == "user"]) == 6
     assert all(len(message["content"] or "") <= 10_000 for message in left[:-1])
-    assert left[-1] == said(long)
+    assert left[-1] == user_message(long)
 
 
 @pytest.mark.seed("D-17", "D-25")
 @pytest.mark.parametrize(("max_turns", "restored"), [(20, 3), (30, 5), (40, 6), (6, 3)])
 def test_how_many_turns_a_session_is_restored_with(max_turns: int, restored: int) -> None:
-    assert restored_turns(max_turns) == restored
+    assert restored_turn_count(max_turns) == restored
 
 
 @pytest.mark.seed("D-17", "D-18")
@@ -374,18 +468,21 @@ def test_a_session_is_restored_with_the_words_of_its_newest_turns() -> None:
     entries = view(*(message for number in range(5) for message in worked(number)))
 
     assert sent(recent_as_text(entries, 20)) == [
-        said("q2"), answered("a2"), said("q3"), answered("a3"), said("q4"), answered("a4"),
+        user_message("q2"), assistant_message("a2"), user_message("q3"), assistant_message("a3"),
+        user_message("q4"), assistant_message("a4"),
     ]  # fmt: skip
 
 
 def test_of_several_texts_the_later_ones_go_and_what_has_no_words_stays() -> None:
     image = {"type": "image_url", "image_url": {"url": "u"}}
     texts = [{"type": "text", "text": "x" * 30}, image, {"type": "text", "text": "y" * 30}]
-    output: Json = {"role": "tool", "tool_call_id": "a", "content": texts}
+    output: JsonMessage = {"role": "tool", "tool_call_id": "a", "content": texts}
 
     (cut,) = [
         one
-        for one in sent(KeepHeads(max_chars=20).apply(view(said("go"), called("a"), output, *dialogue(4))))
+        for one in sent(
+            KeepHeads(max_chars=20).apply(view(user_message("go"), tool_call_message("a"), output, *dialogue(4)))
+        )
         if one["role"] == "tool"
     ]
 
@@ -394,6 +491,6 @@ def test_of_several_texts_the_later_ones_go_and_what_has_no_words_stays() -> Non
 
 
 def test_a_head_that_was_cut_before_still_says_how_long_the_whole_was() -> None:
-    once = keep_head("x" * 50, 20)
+    once = head_of("x" * 50, 20)
 
-    assert keep_head(once, 20) == once
+    assert head_of(once, 20) == once

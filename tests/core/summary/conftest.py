@@ -6,13 +6,13 @@ import pytest
 
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.ledger import Ledger
-from holdfast.testing.chat import Json
+from holdfast.testing.chat import JsonMessage
 from holdfast.wire.formats import format_named
 
 
 @pytest.fixture
 def entries() -> Callable[..., list[Entry]]:
-    def read(*messages: Json) -> list[Entry]:
+    def read(*messages: JsonMessage) -> list[Entry]:
         reader = format_named("openai-chat")
         return [Entry(reader.decode(native, index), index) for index, native in enumerate(messages)]
 
@@ -21,7 +21,7 @@ def entries() -> Callable[..., list[Entry]]:
 
 @pytest.fixture
 def ledger(entries: Callable[..., list[Entry]]) -> Callable[..., Ledger]:
-    def observed(*messages: Json) -> Ledger:
+    def observed(*messages: JsonMessage) -> Ledger:
         kept = Ledger()
         read: Sequence[Entry] = entries(*messages)
         for entry in read:

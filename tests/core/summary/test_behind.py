@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from holdfast import counter_for
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.summary.behind import BEHIND, asked_behind
-from holdfast.core.planning.summary.frames import NAMES, mark_of
-from holdfast.core.planning.summary.material import positions
-from holdfast.core.planning.summary.nature import nature_of
-from holdfast.testing.chat import answered, called, returned, said
+from holdfast.core.planning.summary.behind import PREFIX_INSTRUCTIONS, prefix_prompt
+from holdfast.core.planning.summary.frames import FRAME_NAMES, frame_mark
+from holdfast.core.planning.summary.material import position_index
+from holdfast.core.planning.summary.nature import not_a_summary_reasons
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 COUNTER = counter_for("gpt-5")
 INDEX = "[#4 user] Fix the parser."
@@ -22,7 +22,7 @@ INDEX = "[#4 user] Fix the parser."
 @pytest.mark.seed("A-29")
 @pytest.mark.seed("C-13a")
 def test_the_span_is_named_what_is_not_above_follows_and_the_request_comes_last() -> None:
-    system, text = asked_behind(
+    system, text = prefix_prompt(
         range(4, 31),
         INDEX,
         missing="[#9 result of read]\na long output",
@@ -34,11 +34,11 @@ def test_the_span_is_named_what_is_not_above_follows_and_the_request_comes_last(
         max_words=300,
     )
 
-    mark = mark_of([
+    mark = frame_mark([
         "1. parse", "- [ ] tabs", "debugging", "Intent: parse [#3]", INDEX, "[#9 result of read]\na long output",
         "the lexer",
     ])  # fmt: skip
-    assert system == BEHIND
+    assert system == PREFIX_INSTRUCTIONS
     assert text == (
         f"MARK is {mark}.\n\n"
         "The assistant's plan as it stands. It is kept beside the summary:\n"
@@ -65,22 +65,22 @@ def test_the_span_is_named_what_is_not_above_follows_and_the_request_comes_last(
 
 @given(st.text(alphabet="</>-abcdef0123456789positons \n", max_size=80))
 def test_nothing_that_is_shown_can_end_its_frame(text: str) -> None:
-    asked = asked_behind(range(3), text, missing=text, previous=text, plan=text, focus=text).text
+    asked = prefix_prompt(range(3), text, missing=text, previous=text, plan=text, focus=text).text
 
     mark = asked.removeprefix("MARK is ")[:8]
-    found = [name for name in NAMES if f"<{name}-{mark}>" in asked]
+    found = [name for name in FRAME_NAMES if f"<{name}-{mark}>" in asked]
     assert [asked.count(f"</{name}-{mark}>") for name in found] == [1] * len(found)
 
 
 def test_positions_are_told_by_how_messages_begin(entries: Callable[..., list[Entry]]) -> None:
     conversation = entries(
-        said("Read the file, and then tell me what it says about the harbour in winter."),
-        called("a"),
-        returned("a", "line one\nline two"),
-        answered("It says two lines."),
+        user_message("Read the file, and then tell me what it says about the harbour in winter."),
+        tool_call_message("a"),
+        tool_result_message("a", "line one\nline two"),
+        assistant_message("It says two lines."),
     )
 
-    assert positions(conversation, COUNTER, 500).splitlines() == [
+    assert position_index(conversation, COUNTER, 500).splitlines() == [
         "[#0 user] Read the file, and then tell me what it says about the harb…",
         '[#1 call read_file] {"path": "src/a.py"}',
         "[#2 result of read_file] line one line two",
@@ -89,17 +89,20 @@ def test_positions_are_told_by_how_messages_begin(entries: Callable[..., list[En
 
 
 def test_of_too_many_positions_some_are_told_with_the_first_and_the_last(entries: Callable[..., list[Entry]]) -> None:
-    conversation = entries(*(said(f"number {number}") for number in range(200)))
+    conversation = entries(*(user_message(f"number {number}") for number in range(200)))
 
-    lines = positions(conversation, COUNTER, 300).splitlines()
+    lines = position_index(conversation, COUNTER, 300).splitlines()
 
     numbers = [int(line.split("]")[0].removeprefix("[#").split()[0]) for line in lines]
     assert (numbers[0], numbers[-1], numbers[2] - numbers[1]) == (0, 199, numbers[1])
     assert COUNTER.count("\n".join(lines)) <= 300
-    assert positions([], COUNTER, 300) == ""
+    assert position_index([], COUNTER, 300) == ""
 
 
 def test_who_gives_the_question_or_the_index_back_has_not_understood() -> None:
     copied = "\n".join(f"[#{number} user] question {number}: alpha" for number in range(6))
 
-    assert (list(nature_of(BEHIND)), list(nature_of(copied))) == (["an echo"], ["an echo"])
+    assert (list(not_a_summary_reasons(PREFIX_INSTRUCTIONS)), list(not_a_summary_reasons(copied))) == (
+        ["an echo"],
+        ["an echo"],
+    )

@@ -7,15 +7,20 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.core.planning.consolidating import AGENT, TOOL, Proposal
-from holdfast.models.base import Ask
-from holdfast.session.memory.board import ContextBoard, held_at
-from holdfast.session.memory.consolidation import IDLE_MS, INTERACTION, Consolidation, RemAgent
+from holdfast.core.planning.consolidating import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
+from holdfast.models.base import SummaryPrompt
+from holdfast.session.memory.board import ContextBoard, board_key
+from holdfast.session.memory.consolidation import (
+    CONSOLIDATION_INTERACTION,
+    SESSION_IDLE_MS,
+    ConsolidationResult,
+    RemAgent,
+)
 from holdfast.session.memory.repository import Repository
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WORK = Repository(Path("/work/report"), "main")
@@ -24,15 +29,17 @@ RULE = "Always run the tests with make test."
 
 
 def agent(folder: Path, store: Store, *, writer: ScriptedModel | FailingModel | None = None, now: int = 0) -> RemAgent:
-    return RemAgent(store, ContextBoard(folder, WORK), writer=writer, clock=lambda: now or NOW + 2 * IDLE_MS)
+    return RemAgent(
+        store, ContextBoard(folder, WORK), summarizer=writer, clock=lambda: now or NOW + 2 * SESSION_IDLE_MS
+    )
 
 
 async def held(store: Store, name: str, *texts: str, board: str = WORK.key) -> None:
     """Let a conversation have been."""
     async with Session.open(name, store=store, clock=lambda: NOW) as session:
-        await store.put_fact(held_at(name), {"board": board})
+        await store.put_value(board_key(name), {"board": board})
         for text in texts:
-            await session.record([said(text), answered("Yes.")])
+            await session.record([user_message(text), assistant_message("Yes.")])
 
 
 async def log_of(store: Store, session: str) -> tuple[int, str]:
@@ -45,7 +52,7 @@ async def log_of(store: Store, session: str) -> tuple[int, str]:
 async def test_consolidation_proposes_for_the_board_and_never_changes_a_conversation(
     tmp_path: Path, *, writes: bool
 ) -> None:
-    call = {"tool": TOOL, "action": "add", "text": "Tests run with make test", "sources": [0]}
+    call = {"tool": BOARD_TOOL, "action": "add", "text": "Tests run with make test", "sources": [0]}
     store = SqliteStore(tmp_path / "chats.db")
     await held(store, "s1", RULE, "Go on, please.")
     before = await log_of(store, "s1")
@@ -56,10 +63,10 @@ async def test_consolidation_proposes_for_the_board_and_never_changes_a_conversa
     board = await rem.apply(done)
 
     text = "Tests run with make test" if writes else RULE
-    assert (AGENT, TOOL) == ("rem-agent", "context_board")
-    assert done.proposals == (Proposal("add", text, sources=("s1 #0",)),)
+    assert (CONSOLIDATION_AGENT, BOARD_TOOL) == ("rem-agent", "context_board")
+    assert done.proposals == (BoardProposal("add", text, sources=("s1 #0",)),)
     assert not untouched
-    assert [(entry.text, entry.sources) for entry in board.entries] == [(text, ("s1 #0",))]
+    assert [(entry.text, entry.sources) for entry in board.notes] == [(text, ("s1 #0",))]
     assert await log_of(store, "s1") == before
     await store.close()
 
@@ -75,7 +82,7 @@ async def test_a_conversation_is_read_once_and_what_is_said_later_is_read_later(
     await held(store, "s1", "Never push to main without asking me.")
     third = await rem.run()
 
-    assert (second.read, second.proposals) == ({}, ())
+    assert (second.read_progress, second.proposals) == ({}, ())
     assert [(one.text, one.sources) for one in third.proposals] == [
         ("Never push to main without asking me.", ("s1 #2",))
     ]
@@ -95,29 +102,29 @@ async def test_only_conversations_about_this_work_that_are_over_are_read(tmp_pat
     await held(store, "other-branch", RULE, board=Repository(WORK.root, "other").key)
     await held(store, "current", RULE)
     async with Session.open("nowhere", store=store, clock=lambda: NOW) as session:
-        await session.record([said(RULE), answered("Yes.")])
+        await session.record([user_message(RULE), assistant_message("Yes.")])
 
-    besides = await agent(tmp_path, store).run(besides="current")
+    besides = await agent(tmp_path, store).run(exclude="current")
     too_soon = await agent(tmp_path, store, now=NOW + 1).run()
     ending = await agent(tmp_path, store, now=NOW + 1).run(only="current")
 
-    assert (besides.read, too_soon.read) == ({}, {})
-    assert [*ending.read] == ["current"]
+    assert (besides.read_progress, too_soon.read_progress) == ({}, {})
+    assert [*ending.read_progress] == ["current"]
 
 
 async def test_a_model_is_asked_as_rem_agent_and_not_shown_keys_nor_its_own_board_as_words(tmp_path: Path) -> None:
     store = MemoryStore()
     async with Session.open("s1", store=store, clock=lambda: NOW) as session:
-        await store.put_fact(held_at("s1"), {"board": WORK.key})
-        await session.deliver("[Inbox]\n- offered to it")
-        await session.record([said("The key is sk-abcdefghijklmnop1234."), answered("Noted.")])
+        await store.put_value(board_key("s1"), {"board": WORK.key})
+        await session.add_memory_note("[Inbox]\n- offered to it")
+        await session.record([user_message("The key is sk-abcdefghijklmnop1234."), assistant_message("Noted.")])
     writer = ScriptedModel(["none"])
 
     done = await agent(tmp_path, store, writer=writer).run()
 
-    (ask,) = writer.asks
-    assert (done.proposals, ask.interaction) == ((), INTERACTION)
-    assert AGENT in ask.system
+    (ask,) = writer.prompts
+    assert (done.proposals, ask.interaction) == ((), CONSOLIDATION_INTERACTION)
+    assert CONSOLIDATION_AGENT in ask.system
     assert "abcdefghijklmnop" not in ask.text
     assert "offered to it" not in ask.text
 
@@ -133,7 +140,7 @@ async def test_a_model_that_fails_leaves_it_to_the_rule_and_says_so(tmp_path: Pa
 
 
 async def test_what_a_model_makes_up_is_not_proposed_and_what_looks_like_a_key_is_taken_out(tmp_path: Path) -> None:
-    def answer(ask: Ask) -> str:
+    def answer(ask: SummaryPrompt) -> str:
         del ask
         calls = [
             {"action": "add", "text": "Invented", "sources": [99]},
@@ -172,9 +179,9 @@ async def test_what_a_person_writes_while_it_is_proposed_stays_the_persons(tmp_p
     mine = await rem.board.add(RULE, day="2026-11-15")
 
     after = await rem.apply(done)
-    pruned = await rem.apply(Consolidation(proposals=(Proposal("prune", mine.text, mine.id, ("s1 #2",)),)))
+    pruned = await rem.apply(ConsolidationResult(proposals=(BoardProposal("prune", mine.text, mine.id, ("s1 #2",)),)))
 
-    assert (after.entries, pruned.entries) == ((mine,), (mine,))
+    assert (after.notes, pruned.notes) == ((mine,), (mine,))
 
 
 async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:
@@ -182,4 +189,4 @@ async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path
 
     done = await agent(tmp_path, store).run(only="gone")
 
-    assert (done.proposals, done.read["gone"].messages) == ((), 0)
+    assert (done.proposals, done.read_progress["gone"].messages) == ((), 0)

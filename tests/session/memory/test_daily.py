@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.history.lasting.leavings import Leaving
-from holdfast.core.history.lasting.notes import sections_of
+from holdfast.core.history.lasting.leavings import Eviction
+from holdfast.core.history.lasting.notes import parse_sections
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.session.memory.daily import DailyMemory
 
@@ -19,9 +19,9 @@ DAY = "2026-11-15"
 MANY = 25
 
 
-def left(place: int, *, days: int = 0) -> Leaving:
+def left(place: int, *, days: int = 0) -> Eviction:
     time_ms = WHEN + days * 86_400_000
-    return Leaving(place=place, time_ms=time_ms, cause="trimmed", messages=(range(2),))
+    return Eviction(log_index=place, time_ms=time_ms, cause="trimmed", ranges=(range(2),))
 
 
 async def test_a_note_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ async def test_a_note_is_written_once_for_its_owner_alone(tmp_path: Path) -> Non
     path = tmp_path / "memory" / f"{DAY}.md"
     assert new == [True, False]
     assert [stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent)] == [0o600, 0o700]
-    assert (await daily.days(), await daily.day(DAY)) == ([DAY], path.read_text())
+    assert (await daily.days(), await daily.read_day(DAY)) == ([DAY], path.read_text())
 
 
 @pytest.mark.parametrize(("days", "year"), [(-40_000, "1970"), (10**7, "9999")])
@@ -73,7 +73,7 @@ async def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None
 
     codes = [await asyncio.to_thread(writer.wait) for writer in writers]
 
-    sections = sections_of((tmp_path / f"{DAY}.md").read_text(), DAY)
+    sections = parse_sections((tmp_path / f"{DAY}.md").read_text(), DAY)
     assert codes == [0, 0, 0]
     assert sorted((section.session, section.place) for section in sections) == [
         (session, place) for session in ("s1", "s2") for place in range(MANY)
@@ -116,7 +116,7 @@ async def test_a_link_stays_a_link_and_the_file_it_means_is_added_to(tmp_path: P
     await DailyMemory(memory).add("s1", left(1), "the keys are red")
 
     assert (memory / f"{DAY}.md").is_symlink()
-    assert [section.text for section in sections_of(mine.read_text(), DAY)] == ["my own words", "the keys are red"]
+    assert [section.text for section in parse_sections(mine.read_text(), DAY)] == ["my own words", "the keys are red"]
 
 
 @pytest.mark.parametrize("target", ["nothing", f"{DAY}.md", "."], ids=["nothing", "itself", "folder"])
@@ -182,4 +182,4 @@ async def test_what_a_person_edits_is_what_is_found(tmp_path: Path) -> None:
 
 async def test_a_day_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(MalformedInputError, match="YYYY-MM-DD"):
-        await DailyMemory(tmp_path).day("../secrets")
+        await DailyMemory(tmp_path).read_day("../secrets")

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.core.history.lasting.leavings import Leavings
-from holdfast.core.history.lasting.notes import sections_of
+from holdfast.core.history.lasting.leavings import Evictions
+from holdfast.core.history.lasting.notes import parse_sections
 from tests.session.memory.memory_writer import opened
 
 WRITER = Path(__file__).parent / "memory_writer.py"
@@ -38,16 +38,16 @@ async def test_what_left_is_noted_once_however_often_a_process_is_killed(tmp_pat
 
     async with opened(url, str(folder)) as session:
         await session.clear()
-        leavings = Leavings()
+        leavings = Evictions()
         for event in await session.events():
-            leavings.take(event, 0, may_wait=False)
+            leavings.observe(event, 0, may_await_summary=False)
 
     noted = [
         at
         for path in folder.glob("*.md")
-        for section in sections_of(path.read_text(), path.stem)
+        for section in parse_sections(path.read_text(), path.stem)
         for at in positions(section.messages)
     ]
-    left = [at for span in leavings.told for at in span]
+    left = [at for span in leavings.reported for at in span]
     assert len(noted) == len(set(noted))
     assert sorted(noted) == left == [*range(len(session))]

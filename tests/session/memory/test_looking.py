@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.history.lasting.leavings import Leaving
+from holdfast.core.history.lasting.leavings import Eviction
 from holdfast.counters.vocabularies import counter_for
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.looking import FRAME, MemoryTool, excerpt
+from holdfast.session.memory.looking import MEMORY_FRAME, MemorySearchTool, memory_excerpt
 
 WHEN = int(datetime(2026, 11, 15, 14, 3).timestamp() * 1000)  # noqa: DTZ001 - the day of whoever sits there
 
 
-async def remembered(folder: Path, *texts: str) -> MemoryTool:
+async def remembered(folder: Path, *texts: str) -> MemorySearchTool:
     daily = DailyMemory(folder)
     for place, text in enumerate(texts):
-        await daily.add("s1", Leaving(place=place, time_ms=WHEN, cause="cleared", messages=(range(4),)), text)
-    return MemoryTool(daily)
+        await daily.add("s1", Eviction(log_index=place, time_ms=WHEN, cause="cleared", ranges=(range(4),)), text)
+    return MemorySearchTool(daily)
 
 
 async def test_an_answer_is_framed_as_reference_and_names_its_source(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ async def test_an_answer_is_framed_as_reference_and_names_its_source(tmp_path: P
     answer = await tool.call({"query": "keys"})
 
     source = "[2026-11-15 · Cleared Context (14:03) · conversation s1, messages #0-3]"
-    assert answer == f"{FRAME}\n\n{source}\nthe keys are in the red box"
+    assert answer == f"{MEMORY_FRAME}\n\n{source}\nthe keys are in the red box"
 
 
 async def test_answers_keep_to_their_allowance_and_say_how_to_ask_for_more(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_numbers_that_are_none_count_as_not_given(tmp_path: Path) -> None:
 def test_an_excerpt_keeps_the_lines_with_the_words_and_shows_its_gaps() -> None:
     text = "\n".join(["first line of it", *["something else entirely"] * 40, "the keys are red", "last line"])
 
-    short = excerpt(text, "keys", 40, counter_for(None))
+    short = memory_excerpt(text, "keys", 40, counter_for(None))
 
     assert "the keys are red" in short
     assert short.endswith("…")

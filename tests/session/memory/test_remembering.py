@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast import Session
-from holdfast.core.history.lasting.notes import Section, sections_of
-from holdfast.models.base import Ask
-from holdfast.session.compactor import Compaction
+from holdfast.core.history.lasting.notes import DailySection, parse_sections
+from holdfast.models.base import SummaryPrompt
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import answered, said
+from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 
 WHEN = int(datetime(2026, 11, 15, 14, 3).timestamp() * 1000)  # noqa: DTZ001 - the day of whoever sits there
@@ -23,7 +23,7 @@ OVERFLOW = {"error": {"message": "prompt is too long", "type": "invalid_request_
 
 
 def summaries() -> ScriptedModel:
-    def written(ask: Ask) -> str:
+    def written(ask: SummaryPrompt) -> str:
         del ask
         return "The user counts in Greek letters [#0]."
 
@@ -31,20 +31,20 @@ def summaries() -> ScriptedModel:
 
 
 def opening(folder: Path, store: Store, policy: str = "cowagent", **more: Any) -> Any:
-    how = Compaction(memory=DailyMemory(folder), automatic=more.get("by"), notice=more.get("notice"))
+    how = CompactionOptions(memory=DailyMemory(folder), automatic=more.get("by"), notice=more.get("notice"))
     return Session.open("c1", store=store, policy=policy, model="gpt-5", compaction=how, clock=lambda: WHEN)
 
 
 async def talk(session: Session, turns: int, start: int = 0) -> None:
     for number in range(start, start + turns):
-        await session.record([said(f"question {number}: {WORDS}")])
+        await session.record([user_message(f"question {number}: {WORDS}")])
         await session.prepare(60_000)
-        await session.record([answered(f"answer {number}: {WORDS}")])
+        await session.record([assistant_message(f"answer {number}: {WORDS}")])
 
 
-def noted(folder: Path) -> list[Section]:
+def noted(folder: Path) -> list[DailySection]:
     path = folder / f"{DAY}.md"
-    return sections_of(path.read_text(), DAY) if path.exists() else []
+    return parse_sections(path.read_text(), DAY) if path.exists() else []
 
 
 @pytest.mark.seed("D-10", "D-12")
@@ -65,11 +65,11 @@ async def test_memory_switched_off_hears_no_more_and_one_that_is_switched_on_hea
     async with opening(tmp_path / "one", MemoryStore(), by=summaries()) as session:
         await talk(session, 21)
         await settled(session)
-        await session.follow("cowagent", compaction=Compaction(automatic=summaries()))
+        await session.follow("cowagent", compaction=CompactionOptions(automatic=summaries()))
         await talk(session, 15, start=21)
         await settled(session)
         before = [section.messages for section in noted(tmp_path / "one")]
-        await session.follow("cowagent", compaction=Compaction(memory=DailyMemory(tmp_path / "two")))
+        await session.follow("cowagent", compaction=CompactionOptions(memory=DailyMemory(tmp_path / "two")))
         await session.clear()
         await settled(session)
 
@@ -82,8 +82,10 @@ async def test_memory_switched_off_hears_no_more_and_one_that_is_switched_on_hea
 async def test_turns_that_are_over_the_budget_are_written_to_memory_too(tmp_path: Path) -> None:
     async with opening(tmp_path, MemoryStore(), by=summaries()) as session:
         for number in range(6):
-            await session.record([said(f"question {number}: {WORDS}"), answered(f"answer {number}: {WORDS * 3}")])
-        await session.record([said("and now?")])
+            await session.record(
+                [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS * 3}")]
+            )
+        await session.record([user_message("and now?")])
         await session.prepare(1_800)
 
     (section,) = noted(tmp_path)
@@ -95,7 +97,7 @@ async def test_turns_that_are_over_the_budget_are_written_to_memory_too(tmp_path
 async def test_after_an_overflow_all_current_messages_are_summarised_into_memory(tmp_path: Path) -> None:
     async with opening(tmp_path, MemoryStore(), by=summaries()) as session:
         await talk(session, 6)
-        await session.record([said("the newest")])
+        await session.record([user_message("the newest")])
         await session.prepare(60_000)
         await session.retry(OVERFLOW, status=400)
         await session.retry(OVERFLOW, status=400)
@@ -134,7 +136,7 @@ async def test_a_summary_that_comes_too_late_is_not_noted_beside_the_digest(tmp_
 async def test_a_fold_of_any_policy_is_noted_where_a_folder_is_given(tmp_path: Path, policy: str) -> None:
     async with opening(tmp_path, MemoryStore(), policy, by=summaries()) as session:
         await talk(session, 8)
-        await session.record([said("so?")])
+        await session.record([user_message("so?")])
         await session.prepare(60_000)
         await session.compact()
 
@@ -148,9 +150,9 @@ async def test_a_fold_of_any_policy_is_noted_where_a_folder_is_given(tmp_path: P
 async def test_what_was_cleared_is_forgotten_and_only_memory_search_finds_it(tmp_path: Path) -> None:
     daily = DailyMemory(tmp_path)
     async with opening(tmp_path, MemoryStore(), "default") as session:
-        await session.record([said("the keys are in the red box"), answered("noted")])
+        await session.record([user_message("the keys are in the red box"), assistant_message("noted")])
         await session.clear()
-        await session.record([said("where are the keys?")])
+        await session.record([user_message("where are the keys?")])
         request = await session.prepare(8_000)
 
     found = await daily.search("keys")
@@ -189,7 +191,7 @@ async def test_what_a_crash_left_out_is_written_at_the_next_opening(tmp_path: Pa
 class ForgetfulStore(MemoryStore):
     """Loses every fact, as a process does that is killed between a file and the store."""
 
-    async def put_fact(self, key: str, value: Any) -> None:
+    async def put_value(self, key: str, value: Any) -> None:
         del key, value
 
 
@@ -205,9 +207,9 @@ async def test_what_was_written_before_a_crash_is_not_written_again(tmp_path: Pa
 async def test_a_conversation_with_the_name_of_one_that_was_deleted_is_noted_from_its_beginning(tmp_path: Path) -> None:
     store, moments = MemoryStore(), iter(range(WHEN, WHEN + 1_000))
     for words in ("apples and pears", "rockets and engines"):
-        how = Compaction(memory=DailyMemory(tmp_path))
+        how = CompactionOptions(memory=DailyMemory(tmp_path))
         async with Session.open("c1", store=store, compaction=how, clock=lambda: next(moments)) as session:
-            await session.record([said(words), answered("noted")])
+            await session.record([user_message(words), assistant_message("noted")])
             await session.clear()
         await store.delete("c1")
 
@@ -218,12 +220,12 @@ async def test_a_conversation_with_the_name_of_one_that_was_deleted_is_noted_fro
 async def test_a_note_that_a_person_has_deleted_does_not_come_back(tmp_path: Path) -> None:
     store = MemoryStore()
     async with opening(tmp_path, store, "default") as session:
-        await session.record([said("forget this"), answered("yes")])
+        await session.record([user_message("forget this"), assistant_message("yes")])
         await session.clear()
     (tmp_path / f"{DAY}.md").write_text("")
 
     async with opening(tmp_path, store, "default") as session:
-        await session.record([said("go on")])
+        await session.record([user_message("go on")])
 
     assert noted(tmp_path) == []
 
@@ -234,7 +236,7 @@ async def test_a_folder_that_cannot_be_written_is_told_once_and_hurts_nobody(tmp
     async with opening(tmp_path / "memory", MemoryStore(), notice=heard.append) as session:
         await talk(session, 23)
         await session.clear()
-        await session.record([said("still here?")])
+        await session.record([user_message("still here?")])
         request = await session.prepare(8_000)
 
     assert len(request.messages) == 1
@@ -247,7 +249,7 @@ async def test_a_day_that_cannot_be_written_holds_up_no_other_and_is_asked_for_o
     heard: list[str] = []
     days, writer = [WHEN], summaries()
     (tmp_path / f"{DAY}.md").write_bytes("caf\xe9\n".encode("latin-1"))
-    how = Compaction(memory=DailyMemory(tmp_path), automatic=writer, notice=heard.append)
+    how = CompactionOptions(memory=DailyMemory(tmp_path), automatic=writer, notice=heard.append)
     async with Session.open(
         "c1", store=MemoryStore(), model="gpt-5", compaction=how, clock=lambda: days[-1]
     ) as session:
@@ -257,15 +259,17 @@ async def test_a_day_that_cannot_be_written_holds_up_no_other_and_is_asked_for_o
             await settled(session)
             days.append(days[-1] + 86_400_000)
 
-    later = [sections_of((tmp_path / f"2026-11-{day}.md").read_text(), DAY) for day in (16, 17)]
-    assert (len(heard), len(writer.asks)) == (1, 3)
+    later = [parse_sections((tmp_path / f"2026-11-{day}.md").read_text(), DAY) for day in (16, 17)]
+    assert (len(heard), len(writer.prompts)) == (1, 3)
     assert "save it in UTF-8" in heard[0]
     assert [[section.messages for section in sections] for sections in later] == [["#4-7"], ["#8-11"]]
 
 
 async def test_what_was_cleared_is_noted_also_where_a_rewind_follows_before_the_note(tmp_path: Path) -> None:
     async with opening(tmp_path, MemoryStore(), "default") as session:
-        await session.record([said("the keys are in the red box"), answered("yes"), said("forget the boat")])
+        await session.record(
+            [user_message("the keys are in the red box"), assistant_message("yes"), user_message("forget the boat")]
+        )
         await session.rewind(to=2)
         await session.clear()
         await session.rewind(to=0)
@@ -278,9 +282,11 @@ async def test_what_was_cleared_is_noted_also_where_a_rewind_follows_before_the_
 
 async def test_what_the_store_has_lost_is_left_out_of_a_note_and_the_rest_is_noted(tmp_path: Path) -> None:
     store, heard = MemoryStore(), list[str]()
-    turns = [message for _ in range(40) for message in (said("go on"), answered("yes"))]
+    turns = [message for _ in range(40) for message in (user_message("go on"), assistant_message("yes"))]
     async with Session.open("c1", store=store, clock=lambda: WHEN) as session:
-        await session.record([*turns, said("the keys are in the red box"), answered("so it is " * 10_000), *turns[:40]])
+        await session.record(
+            [*turns, user_message("the keys are in the red box"), assistant_message("so it is " * 10_000), *turns[:40]]
+        )
         await session.compact()
     store._blobs.clear()
 
@@ -308,5 +314,5 @@ async def test_a_fork_does_not_note_again_what_left_its_parent(tmp_path: Path) -
 async def settled(session: Session) -> None:
     """Wait for a summary that is being written, and for what is made of it."""
     await session._compactor.wait()
-    if (task := session._compactor.companions._remembering) is not None:
+    if (task := session._compactor.observers._memory_task) is not None:
         await task

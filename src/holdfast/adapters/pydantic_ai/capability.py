@@ -11,14 +11,14 @@ from typing import Any, Self
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.tools import RunContext
 
-from holdfast.adapters.pydantic_ai.run import GovernedRun, is_inside
-from holdfast.adapters.pydantic_ai.sessions import Opened, Sessions
+from holdfast.adapters.pydantic_ai.run import GovernedRun, is_inside_run_of
+from holdfast.adapters.pydantic_ai.sessions import SessionOptions, SessionPool
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
-from holdfast.models.base import Writer
-from holdfast.session.compactor import Compaction
+from holdfast.models.base import Summarizer
+from holdfast.session.compactor import CompactionOptions
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
@@ -40,8 +40,8 @@ class Holdfast(AbstractCapability[Any]):
         policy: str | Policy | None = None,
         budget: int | Budget | None = None,
         model: str | None = None,
-        summariser: str | Writer | None = None,
-        compaction: Compaction | None = None,
+        summarizer: str | Summarizer | None = None,
+        compaction: CompactionOptions | None = None,
         recall: bool = True,
         recall_from: Sequence[str] = (),
         compact_context: bool = False,
@@ -55,18 +55,18 @@ class Holdfast(AbstractCapability[Any]):
         sessions that it may look into as well. `compact_context` gives it one by which it asks for a compaction itself.
         """
         given = session if isinstance(session, Session) else None
-        how = Opened(store=store, policy=policy, summariser=summariser, compaction=compaction)
-        self.conversations = Sessions(how, given)
-        self._fixed = session.id if isinstance(session, Session) else session
+        how = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
+        self.conversations = SessionPool(how, given)
+        self._fixed_session_id = session.id if isinstance(session, Session) else session
         self._current = given
         self.budget = budget
         self.model = model
         self.recall = recall
         self.recall_from = recall_from
         self.compact_context = compact_context
-        self.last: PreparedRequest | None = None
+        self.last_request: PreparedRequest | None = None
         """The newest request; those of runs inside other runs do not count."""
-        self.usage: Usage | None = None
+        self.last_usage: Usage | None = None
         """What the newest answer cost, as the provider says."""
 
     @classmethod
@@ -93,7 +93,7 @@ class Holdfast(AbstractCapability[Any]):
 
     async def open(self, conversation_id: str | None = None) -> Session:
         """Return the session that runs of a conversation use; None is the one that was given as `session=`."""
-        session_id = conversation_id or self._fixed
+        session_id = conversation_id or self._fixed_session_id
         if session_id is None:
             raise SettingsError("conversation_id", "is needed: there is no one session for all runs")
         self._current = (await self.conversations.conversation(session_id)).session
@@ -116,13 +116,13 @@ class Holdfast(AbstractCapability[Any]):
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
         """Return what governs one run."""
         own = ctx.conversation_id or ctx.run_id or "run"
-        is_nested = is_inside(self)
-        session_id = own if is_nested else self._fixed or own
-        if is_nested and session_id in (self._fixed, *self.conversations.busy):
+        is_nested = is_inside_run_of(self)
+        session_id = own if is_nested else self._fixed_session_id or own
+        if is_nested and session_id in (self._fixed_session_id, *self.conversations.busy_ids):
             # A conversation that is in the middle of a tool call cannot be gone on with.
             session_id = f"{session_id}.{ctx.run_id}"
         return GovernedRun(self, session_id, is_nested=is_nested)
 
-    def began(self, session: Session) -> None:
+    def run_started(self, session: Session) -> None:
         """Hear that a run takes part in a session."""
         self._current = session

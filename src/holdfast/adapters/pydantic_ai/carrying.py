@@ -3,7 +3,7 @@
 pydantic-ai reads the messages it is about to send for what is in force: which tools the model has been shown, which
 capabilities are loaded, which instructions have changed. Those records are carried over to the summary that stands for
 the messages they were in. A capability that the model has loaded by a call of its own brings instructions along, so
-that exchange stays as it is: see `is_load`.
+that exchange stays as it is: see `loads_capability`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,9 +26,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from holdfast.adapters.pydantic_ai.natives import is_system
+from holdfast.adapters.pydantic_ai.natives import is_system_message
 
-RECORDS = (
+STATE_PARTS = (
     CapabilityLoadDeltaPart,
     InstructionBaselinePart,
     InstructionDeltaPart,
@@ -37,47 +37,49 @@ RECORDS = (
 )
 
 
-def is_load(message: ModelMessage) -> bool:
+def loads_capability(message: ModelMessage) -> bool:
     """Return whether the model has loaded a capability here."""
     return any(isinstance(part, LoadCapabilityReturnPart) for part in message.parts)
 
 
-def records_of(message: ModelMessage) -> list[ModelRequestPart]:
+def state_parts_of(message: ModelMessage) -> list[ModelRequestPart]:
     """Return what a message records of what is in force from there on."""
     found: list[ModelRequestPart] = []
     for part in message.parts:
-        if isinstance(part, RECORDS):
+        if isinstance(part, STATE_PARTS):
             found.append(part)
         elif isinstance(part, ToolSearchReturnPart | NativeToolSearchReturnPart):
             found.append(ToolAvailabilityDeltaPart(tools_added=[match["name"] for match in part.discovered_tools]))
     return found
 
 
-def carrying(messages: Sequence[ModelMessage], records: Iterable[ModelRequestPart]) -> list[ModelMessage]:
+def carry_state_parts(messages: Sequence[ModelMessage], parts: Iterable[ModelRequestPart]) -> list[ModelMessage]:
     """Return messages whose first request that is more than system text says what is in force, too."""
-    carried = list(records)
-    place = next((at for at, one in enumerate(messages) if isinstance(one, ModelRequest) and not is_system(one)), None)
+    carried = list(parts)
+    place = next(
+        (at for at, one in enumerate(messages) if isinstance(one, ModelRequest) and not is_system_message(one)), None
+    )
     if not carried or place is None:
         return list(messages)
-    return [_with(one, carried) if at == place else one for at, one in enumerate(messages)]
+    return [_with_parts(one, carried) if at == place else one for at, one in enumerate(messages)]
 
 
-def _with(message: ModelMessage, records: Sequence[ModelRequestPart]) -> ModelMessage:
-    return replace(message, parts=[*message.parts, *records]) if isinstance(message, ModelRequest) else message
+def _with_parts(message: ModelMessage, parts: Sequence[ModelRequestPart]) -> ModelMessage:
+    return replace(message, parts=[*message.parts, *parts]) if isinstance(message, ModelRequest) else message
 
 
-def in_plain_words(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+def summaries_as_prompts(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
     """Return messages with summaries as the prompts that they are in the systems we reproduce."""
-    return [_plain(message) for message in messages]
+    return [_summary_as_prompt(message) for message in messages]
 
 
-def _plain(message: ModelMessage) -> ModelMessage:
+def _summary_as_prompt(message: ModelMessage) -> ModelMessage:
     if not isinstance(message, ModelRequest) or not any(isinstance(part, CompactionPart) for part in message.parts):
         return message
-    return replace(message, parts=list(chain.from_iterable(map(_plain_part, message.parts))))
+    return replace(message, parts=list(chain.from_iterable(map(_part_as_prompt, message.parts))))
 
 
-def _plain_part(part: ModelRequestPart) -> list[ModelRequestPart]:
+def _part_as_prompt(part: ModelRequestPart) -> list[ModelRequestPart]:
     if not isinstance(part, CompactionPart):
         return [part]
     return [UserPromptPart(part.content)] if part.content else []

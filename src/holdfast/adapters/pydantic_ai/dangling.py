@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 
-from holdfast.core.conversation.pairing import INTERRUPTED
+from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 
 
-def patch_dangling_tool_calls(messages: Sequence[ModelMessage], error_message: str = INTERRUPTED) -> list[ModelMessage]:
+def patch_dangling_tool_calls(
+    messages: Sequence[ModelMessage], error_message: str = INTERRUPTED_RESULT
+) -> list[ModelMessage]:
     """Return the messages, and a result for each call of the last response that has none."""
-    open_calls = _dangling(messages)
+    open_calls = _dangling_calls(messages)
     if not open_calls:
         return list(messages)
     results = [
@@ -24,10 +26,10 @@ def patch_dangling_tool_calls(messages: Sequence[ModelMessage], error_message: s
 
 def has_dangling_calls(messages: Sequence[ModelMessage]) -> bool:
     """Return whether the last response made calls that nobody has answered."""
-    return bool(_dangling(messages))
+    return bool(_dangling_calls(messages))
 
 
-def _dangling(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
+def _dangling_calls(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
     """Return the calls of the last response that have no result behind it."""
     last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], ModelResponse)), None)
     if last is None:

@@ -14,18 +14,18 @@ from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RunUsage, UsageLimits
 
-from holdfast.adapters.pydantic_ai.conversation import Conversation
-from holdfast.adapters.pydantic_ai.run import CURRENT, GovernedRun
-from holdfast.adapters.pydantic_ai.sessions import Opened, Sessions
+from holdfast.adapters.pydantic_ai.conversation import AgentConversation
+from holdfast.adapters.pydantic_ai.run import CURRENT_CONVERSATION, GovernedRun
+from holdfast.adapters.pydantic_ai.sessions import SessionOptions, SessionPool
 from holdfast.core.history.events import Usage
-from holdfast.core.history.scope import MainSees
-from holdfast.core.history.sees import EVERYTHING, Sees
+from holdfast.core.history.scope import MainVisibility
+from holdfast.core.history.sees import SEES_EVERYTHING, Visibility
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 
-DELEGATE = "delegate"
+DELEGATE_TOOL = "delegate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class SubAgent:
     agent: Agent[Any, Any]
     description: str = ""
     """What it is for, as the model is told."""
-    sees: Sees = EVERYTHING
-    main_sees: MainSees = "nothing"
+    sees: Visibility = SEES_EVERYTHING
+    main_sees: MainVisibility = "nothing"
     """What the main agent sees of its work beside the answer, which is the result of its call."""
     timeout_seconds: float | None = None
     max_steps: int | None = None
@@ -50,48 +50,48 @@ class SubAgent:
 
 
 @dataclass
-class _SubGovernor:
+class _SubAgentConfig:
     """What the runs of a sub-agent share: its own model and window, and nothing of the one who asked."""
 
-    conversations: Sessions
+    conversations: SessionPool
     budget: int | Budget | None
     model: str | None
     recall: bool
     recall_from: Sequence[str] = ()
     compact_context: bool = False
-    last: PreparedRequest | None = None
-    usage: Usage | None = None
+    last_request: PreparedRequest | None = None
+    last_usage: Usage | None = None
 
-    def began(self, session: Session) -> None:
+    def run_started(self, session: Session) -> None:
         """Hear that a run takes part in a session."""
 
 
-class InDelegation(AbstractCapability[Any]):
+class SubAgentCapability(AbstractCapability[Any]):
     """Governs one run of a sub-agent."""
 
     id = "holdfast"
 
-    def __init__(self, asked: SubAgent, conversation: Conversation) -> None:
-        self._asked = asked
+    def __init__(self, sub_agent: SubAgent, conversation: AgentConversation) -> None:
+        self._sub_agent = sub_agent
         self._conversation = conversation
 
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
         """Return what governs it."""
-        conversations = Sessions(Opened(), self._conversation.session)
-        asked = self._asked
-        governor = _SubGovernor(conversations, asked.budget, asked.model or ctx.model.model_id, asked.recall)
+        conversations = SessionPool(SessionOptions(), self._conversation.session)
+        asked = self._sub_agent
+        governor = _SubAgentConfig(conversations, asked.budget, asked.model or ctx.model.model_id, asked.recall)
         return _DelegatedRun(governor, self._conversation)
 
 
 class _DelegatedRun(GovernedRun):
     """A run whose conversation is a delegation's."""
 
-    def __init__(self, governor: _SubGovernor, conversation: Conversation) -> None:
-        super().__init__(governor, conversation.session.id, is_nested=True)
-        self._given = conversation
+    def __init__(self, config: _SubAgentConfig, conversation: AgentConversation) -> None:
+        super().__init__(config, conversation.session.id, is_nested=True)
+        self._delegated_conversation = conversation
 
-    async def _opened(self) -> Conversation:
-        return self._given
+    async def _open_conversation(self) -> AgentConversation:
+        return self._delegated_conversation
 
 
 def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
@@ -107,28 +107,35 @@ def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
             return "say what the agent is to do: it knows only what you tell it and what it is shown"
         spent = RunUsage()
         try:
-            return await _answered(agent, task, asked, spent)
+            return await _run_sub_agent(agent, task, asked, spent)
         finally:
             # What it cost is part of the run that asked; its requests are steps of its own.
             ctx.usage.incr(replace(spent, requests=0, tool_calls=0))
 
-    tool = Tool[Any].from_schema(delegate, DELEGATE, _description(agents), _parameters(agents), takes_ctx=True)
+    tool = Tool[Any].from_schema(delegate, DELEGATE_TOOL, _description(agents), _parameters(agents), takes_ctx=True)
     return FunctionToolset([tool], id="holdfast-delegating")
 
 
-async def _answered(name: str, task: str, asked: SubAgent, spent: RunUsage) -> str:
+async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUsage) -> str:
     """Return what a sub-agent answers, or why it does not, in words: the one who asked is to go on."""
-    current = CURRENT.get()
+    current = CURRENT_CONVERSATION.get()
     if current is None:
         raise SettingsError("delegate", "is for agents that Holdfast governs: capabilities=[Holdfast(…)]")
-    limits = UsageLimits(request_limit=asked.max_steps)
-    sending = current.sender.delegate(
-        name, task=task, sees=asked.sees, main_sees=asked.main_sees, timeout_seconds=asked.timeout_seconds, tells=False
+    limits = UsageLimits(request_limit=sub_agent.max_steps)
+    sending = current.delegator.delegate(
+        name,
+        task=task,
+        sees=sub_agent.sees,
+        main_sees=sub_agent.main_sees,
+        timeout_seconds=sub_agent.timeout_seconds,
+        adds_task_message=False,
     )
     try:
         async with sending as child:
-            governed = InDelegation(asked, Conversation(current.session, child))
-            result = await asked.agent.run(child.opening, capabilities=[governed], usage_limits=limits, usage=spent)
+            governed = SubAgentCapability(sub_agent, AgentConversation(current.session, child))
+            result = await sub_agent.agent.run(
+                child.opening_prompt, capabilities=[governed], usage_limits=limits, usage=usage
+            )
             return str(await child.answer(str(result.output)))
     except Exception as error:  # noqa: BLE001 - whatever it was, the log has it, and the one who asked is told
         why = "its time ran out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"

@@ -9,11 +9,11 @@ from pydantic_ai.toolsets import FunctionToolset
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 
 
-def compacting(found: Callable[[], ModelTool | None]) -> FunctionToolset[Any]:
+def compaction_toolset(get_tool: Callable[[], ModelTool | None]) -> FunctionToolset[Any]:
     """Return the tool by which the model asks for a compaction; `found` has it once the run has opened its session."""
 
     async def compact_context(**arguments: object) -> str:
-        tool = found()
+        tool = get_tool()
         return "nothing was said yet" if tool is None else await tool.call(arguments)
 
     # Alone: what other calls of the same step give back is still to come, and must not be folded before it is read.

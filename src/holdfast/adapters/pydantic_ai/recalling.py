@@ -7,11 +7,11 @@ from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
-from holdfast.core.conversation.handles import RECALL
-from holdfast.core.history.recall.schema import DESCRIPTION, PARAMETERS
+from holdfast.core.conversation.handles import RECALL_TOOL
+from holdfast.core.history.recall.schema import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.session.tools import ModelTool
 
-LEAST_BUDGET = 4_000
+MIN_RECALL_BUDGET = 4_000
 """In a smaller window the words that tell of the tool would take more than a twentieth: there it is left out."""
 ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """Recall itself answers what it cannot understand, in words that say what would do."""
@@ -19,15 +19,15 @@ ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), c
 
 def without_recall(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
     """Return tools without this one: a conversation that is in view as a whole has no use for it."""
-    return [tool for tool in tools if tool.name != RECALL]
+    return [tool for tool in tools if tool.name != RECALL_TOOL]
 
 
 class RecallToolset(AbstractToolset[Any]):
     """One tool, for the session of one run."""
 
-    def __init__(self, found: Callable[[], ModelTool | None]) -> None:
+    def __init__(self, get_tool: Callable[[], ModelTool | None]) -> None:
         """`found` returns the session's tool once the run has opened it."""
-        self._found = found
+        self._get_tool = get_tool
 
     @property
     def id(self) -> str:
@@ -37,13 +37,15 @@ class RecallToolset(AbstractToolset[Any]):
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tool, always; whether a request tells of it is decided when it is prepared."""
         del ctx
-        told = ToolDefinition(name=RECALL, description=DESCRIPTION, parameters_json_schema=dict(PARAMETERS))
-        return {RECALL: ToolsetTool(toolset=self, tool_def=told, max_retries=1, args_validator=ANY_OBJECT)}
+        told = ToolDefinition(
+            name=RECALL_TOOL, description=RECALL_DESCRIPTION, parameters_json_schema=dict(RECALL_PARAMETERS)
+        )
+        return {RECALL_TOOL: ToolsetTool(toolset=self, tool_def=told, max_retries=1, args_validator=ANY_OBJECT)}
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> str:
         """Answer, whatever is asked."""
         del name, ctx, tool
-        recall = self._found()
+        recall = self._get_tool()
         return "[Recall: nothing was said yet.]" if recall is None else await recall.call(tool_args)

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands, whole_number
-from holdfast.chat.happenings import Notice, Table, Told
-from holdfast.core.history.delegated import Delegation
+from holdfast.chat.commands.registry import SlashCommandRegistry, parse_whole_number
+from holdfast.chat.happenings import ChatNotice, CommandReply, CommandTable
+from holdfast.core.history.delegated import DelegationRecord
 from holdfast.errors import SettingsError
-from holdfast.models.embedded.weights import NAME as EMBEDDED
+from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
-GROUP = Commands()
-TASK_CHARS = 60
+AGENT_COMMANDS = SlashCommandRegistry()
+MAX_TASK_CHARS = 60
 
 
-@GROUP.register("[N]", completes=lambda _: ())
+@AGENT_COMMANDS.register("[N]", completes=lambda _: ())
 async def agents(chat: Chat, number: str) -> None:
     """List the agents that can be asked and the tasks they were given; with N, all about one task.
 
@@ -21,35 +21,35 @@ async def agents(chat: Chat, number: str) -> None:
     """
     found = await chat.session.delegations()
     if number:
-        wanted = whole_number(number)
+        wanted = parse_whole_number(number)
         if wanted is None:
             raise SettingsError("/agents", "takes the number of a task; /agents lists them")
         if not 1 <= wanted <= len(found):
             raise SettingsError("/agents", f"there is no task {wanted}; /agents lists them")
-        chat.screen.show(Told("\n\n".join(_told(found[wanted - 1]))))
+        chat.screen.show(CommandReply("\n\n".join(_describe_delegation(found[wanted - 1]))))
         return
     known = [(name, agent.model or chat.model, agent.description) for name, agent in chat.settings.agents.items()]
     if known:
-        chat.screen.show(Table(("AGENT", "MODEL", "WHAT FOR"), known))
+        chat.screen.show(CommandTable(("AGENT", "MODEL", "WHAT FOR"), known))
     if found:
-        chat.screen.show(Table(("N", "AGENT", "STATE", "TASK", "SAW"), list(_rows(found))))
+        chat.screen.show(CommandTable(("N", "AGENT", "STATE", "TASK", "SAW"), list(_delegation_rows(found))))
     if chat.model == EMBEDDED:
-        chat.screen.show(Notice("the embedded model has no tools and cannot delegate; /model NAME chooses another"))
+        chat.screen.show(ChatNotice("the embedded model has no tools and cannot delegate; /model NAME chooses another"))
     elif not known and not found:
-        chat.screen.show(Notice("there are no agents to ask; name them in the settings, as [agents.NAME]"))
+        chat.screen.show(ChatNotice("there are no agents to ask; name them in the settings, as [agents.NAME]"))
 
 
-def _rows(found: list[Delegation]) -> Iterable[tuple[str, ...]]:
+def _delegation_rows(found: list[DelegationRecord]) -> Iterable[tuple[str, ...]]:
     for number, one in enumerate(found, start=1):
         task = " ".join(one.task.split())
-        short = task if len(task) <= TASK_CHARS else f"{task[: TASK_CHARS - 1]}…"
-        yield str(number), one.agent, one.state.replace("_", " "), short, one.saw
+        short = task if len(task) <= MAX_TASK_CHARS else f"{task[: MAX_TASK_CHARS - 1]}…"
+        yield str(number), one.agent, one.state.replace("_", " "), short, one.description
 
 
-def _told(one: Delegation) -> Iterable[str]:
+def _describe_delegation(one: DelegationRecord) -> Iterable[str]:
     yield f"**{one.agent}** ({one.state.replace('_', ' ')}), asked by {one.parent}"
     yield f"Task: {one.task}"
-    yield f"Saw {one.saw}; {one.requests:,} requests, {one.messages:,} messages of its own."
+    yield f"Saw {one.description}; {one.request_count:,} requests, {one.message_count:,} messages of its own."
     if one.briefing:
         yield f"Was told:\n\n{one.briefing}"
     if one.answer:

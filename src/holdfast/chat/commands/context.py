@@ -3,48 +3,48 @@
 from collections.abc import Awaitable, Iterable
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands, whole_number
-from holdfast.chat.happenings import Notice, Table, Told
-from holdfast.chat.losses import losses_told
-from holdfast.core.conversation.tokens import with_error
+from holdfast.chat.commands.registry import SlashCommandRegistry, parse_whole_number
+from holdfast.chat.happenings import ChatNotice, CommandReply, CommandTable
+from holdfast.chat.losses import describe_losses
+from holdfast.core.conversation.tokens import format_token_count
 from holdfast.core.history.events import MAIN, CompactionCompleted
-from holdfast.core.history.recall.references import is_reference, references_in
+from holdfast.core.history.recall.references import is_reference_text, parse_references
 from holdfast.core.planning.change import ChangeReceipt
-from holdfast.core.planning.contents import Contents
-from holdfast.core.planning.cost import money
-from holdfast.core.planning.forecast import Forecast
-from holdfast.core.planning.rules.window import FoldMiddle
+from holdfast.core.planning.contents import ContextReport
+from holdfast.core.planning.cost import format_dollars
+from holdfast.core.planning.forecast import CostForecast
+from holdfast.core.planning.rules.window import CoCliCompaction
 from holdfast.errors import NothingToCompactError, SettingsError
-from holdfast.plural import many
-from holdfast.session.compactor import COMPACTING
+from holdfast.plural import pluralize
+from holdfast.session.compactor import COMPACTING_TEXT
 
-GROUP = Commands()
+CONTEXT_COMMANDS = SlashCommandRegistry()
 
 
-@GROUP.register("[FOCUS]")
+@CONTEXT_COMMANDS.register("[FOCUS]")
 async def compact(chat: Chat, focus: str) -> None:
     """Replace older messages by a summary, now; FOCUS is what it is to be about above all."""
     await _show_compaction(chat, chat.session.compact(focus=focus, budget=chat.budget))
 
 
-@GROUP.register("[FOCUS]")
+@CONTEXT_COMMANDS.register("[FOCUS]")
 async def recompact(chat: Chat, focus: str) -> None:
     """Take the last compaction back and make it anew from the original, with another FOCUS."""
     await _show_compaction(chat, chat.session.recompact(focus=focus, budget=chat.budget))
 
 
-@GROUP.register("REF")
+@CONTEXT_COMMANDS.register("REF")
 async def restore(chat: Chat, ref: str) -> None:
     """Show messages of the last compaction again, whole, behind its summary: #12, or #12-#20."""
-    if not is_reference(ref):
+    if not is_reference_text(ref):
         raise SettingsError("/restore", "takes references to messages, such as #12 or #12-#20")
     longest = len(chat.session)
-    places = [place for one in references_in(ref) for place in range(one.first, min(one.last, longest) + 1)]
-    await chat.session.bring_back(places)
-    chat.screen.show(Notice(f"{many(len(places), 'message')} brought back; /undo takes that back"))
+    places = [place for one in parse_references(ref) for place in range(one.first, min(one.last, longest) + 1)]
+    await chat.session.restore_messages(places)
+    chat.screen.show(ChatNotice(f"{pluralize(len(places), 'message')} brought back; /undo takes that back"))
 
 
-@GROUP.register("[draft]", completes=lambda _: ("draft",))
+@CONTEXT_COMMANDS.register("[draft]", completes=lambda _: ("draft",))
 async def preview(chat: Chat, what: str) -> None:
     """Show what a compaction would do now and which facts it would lose sight of, and do nothing.
 
@@ -54,48 +54,50 @@ async def preview(chat: Chat, what: str) -> None:
         raise SettingsError("/preview", f"takes nothing or `draft`, not {what!r}")
     would = await chat.session.preview(draft=bool(what), budget=chat.budget)
     if not would.success:
-        chat.screen.show(Notice(f"nothing to compact: {would.error}"))
+        chat.screen.show(ChatNotice(f"nothing to compact: {would.error}"))
         return
     text = "\n\n".join(would.replacement)
-    stands = f"In their place would stand:\n\n{_quoted(text)}"
-    told = (_told(would, "would be "), stands, losses_told(would.put_back, would.left_out))
-    chat.screen.show(Told("\n\n".join(part for part in told if part)))
+    stands = f"In their place would stand:\n\n{_quote(text)}"
+    told = (_describe_compaction(would, "would be "), stands, describe_losses(would.put_back, would.left_out))
+    chat.screen.show(CommandReply("\n\n".join(part for part in told if part)))
 
 
-@GROUP.register()
+@CONTEXT_COMMANDS.register()
 async def undo(chat: Chat, _: str) -> None:
     """Take back the last change of context: a compaction, a clear, a rewind."""
     done = await chat.session.undo()
-    chat.screen.show(Notice("undone; /redo brings it back" if done else "there is nothing to undo"))
+    chat.screen.show(ChatNotice("undone; /redo brings it back" if done else "there is nothing to undo"))
 
 
-@GROUP.register()
+@CONTEXT_COMMANDS.register()
 async def redo(chat: Chat, _: str) -> None:
     """Let a change of context that was taken back stand again."""
     done = await chat.session.redo()
-    chat.screen.show(Notice("done again" if done else "there is nothing to redo"))
+    chat.screen.show(ChatNotice("done again" if done else "there is nothing to redo"))
 
 
-@GROUP.register()
+@CONTEXT_COMMANDS.register()
 async def clear(chat: Chat, _: str) -> None:
     """Let the conversation begin anew; nothing is deleted, and /undo brings it back."""
     await chat.session.clear()
-    chat.screen.show(Notice("the context is empty; /undo brings it back"))
+    chat.screen.show(ChatNotice("the context is empty; /undo brings it back"))
 
 
-@GROUP.register()
+@CONTEXT_COMMANDS.register()
 async def history(chat: Chat, _: str) -> None:
     """Show how long the conversation is: turns and messages."""
-    shown = [entry.message for entry in await chat.session.shown()]
+    shown = [entry.message for entry in await chat.session.visible_messages()]
     # In co-cli every request counts as a turn of the user's, also one that carries tool results only.
-    every = isinstance(chat.session.policy.fold, FoldMiddle)
+    every = isinstance(chat.session.policy.fold, CoCliCompaction)
     turns = sum(message.role != "assistant" if every else message.is_prompt for message in shown)
     chat.screen.show(
-        Notice(f"{many(turns, 'turn')}, {many(len(shown), 'message')}; {len(chat.session):,} are in the log")
+        ChatNotice(
+            f"{pluralize(turns, 'turn')}, {pluralize(len(shown), 'message')}; {len(chat.session):,} are in the log"
+        )
     )
 
 
-@GROUP.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
+@CONTEXT_COMMANDS.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
 async def context(chat: Chat, what: str) -> None:
     """Show where the window went: each part, what could be freed, when the next fold is due, and what it will cost.
 
@@ -106,61 +108,67 @@ async def context(chat: Chat, what: str) -> None:
         return
     if what:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
-    contents = await chat.session.contents(budget=chat.budget)
-    chat.screen.show(Table(("PART", "TOKENS", "SHARE"), list(_parts(contents)), title=f"{chat.model}"))
-    chat.screen.show(Told("\n".join(f"- {line}" for line in _facts(chat, contents, await _could_free(chat)))))
+    contents = await chat.session.context_breakdown(budget=chat.budget)
+    chat.screen.show(CommandTable(("PART", "TOKENS", "SHARE"), list(_part_rows(contents)), title=f"{chat.model}"))
+    chat.screen.show(
+        CommandReply("\n".join(f"- {line}" for line in _context_facts(chat, contents, await _describe_freeable(chat))))
+    )
 
 
-@GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-20:]])
+@CONTEXT_COMMANDS.register(
+    "[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-20:]]
+)
 async def pin(chat: Chat, number: str) -> None:
     """Keep message N whole, whatever is folded; without N, the newest prompt. /unpin lets it go."""
-    position = _position(chat, number, "/pin")
+    position = _parse_position(chat, number, "/pin")
     await chat.session.pin(position)
-    chat.screen.show(Notice(f"message {position} stays whole"))
+    chat.screen.show(ChatNotice(f"message {position} stays whole"))
 
 
-@GROUP.register("N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.facts.pins)])
+@CONTEXT_COMMANDS.register(
+    "N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.session_state.pins)]
+)
 async def unpin(chat: Chat, number: str) -> None:
     """Let a pinned message go when it has to."""
-    position = _position(chat, number, "/unpin")
-    if position not in chat.session.history.facts.pins:
+    position = _parse_position(chat, number, "/unpin")
+    if position not in chat.session.history.session_state.pins:
         raise SettingsError("/unpin", f"message {position} is not pinned")
     await chat.session.unpin(position)
-    chat.screen.show(Notice(f"message {position} is not pinned any more"))
+    chat.screen.show(ChatNotice(f"message {position} is not pinned any more"))
 
 
-@GROUP.register()
+@CONTEXT_COMMANDS.register()
 async def receipts(chat: Chat, _: str) -> None:
     """Show what every compaction did: what was folded, what it cost, why, and how to undo it."""
     found = await chat.session.receipts()
     if not found:
-        chat.screen.show(Notice("nothing was compacted yet"))
+        chat.screen.show(ChatNotice("nothing was compacted yet"))
     for number, receipt in enumerate(found, start=1):
-        chat.screen.show(Told(f"**{number}.** {_listed(receipt)}"))
+        chat.screen.show(CommandReply(f"**{number}.** {_receipt_markdown(receipt)}"))
 
 
 async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted]) -> None:
     """Wait for a compaction, and say what it did; that there is nothing to compact is no error."""
-    chat.screen.busy(COMPACTING)
+    chat.screen.show_busy(COMPACTING_TEXT)
     try:
-        told = _told(await compaction)
+        told = _describe_compaction(await compaction)
     except NothingToCompactError as nothing:
         told = str(nothing)
     finally:
-        chat.screen.busy("")
-    chat.screen.show(Notice(told))
+        chat.screen.show_busy("")
+    chat.screen.show(ChatNotice(told))
 
 
-def _told(event: CompactionCompleted, did: str = "") -> str:
+def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
     before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
     into = f"folded into {len(event.replacement):,}" if event.replacement else "left out"
     return (
-        f"{many(event.messages_folded, 'message')} {did}{into}: {before:,} → {after:,} tokens of messages"
+        f"{pluralize(event.messages_compacted, 'message')} {verb}{into}: {before:,} → {after:,} tokens of messages"
         f" ({before - after:,} freed), by {event.by_model or 'rule'}"
     )
 
 
-async def _could_free(chat: Chat) -> str:
+async def _describe_freeable(chat: Chat) -> str:
     """Return what a compaction would free now: what /preview says."""
     nothing = "nothing to compact yet"
     try:
@@ -171,69 +179,72 @@ async def _could_free(chat: Chat) -> str:
     return f"a compaction would free {freed:,}" if freed > 0 else nothing
 
 
-def _listed(receipt: ChangeReceipt) -> str:
+def _receipt_markdown(receipt: ChangeReceipt) -> str:
     return "  \n".join(str(receipt).replace("session.undo()", "/undo").splitlines())
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.splitlines())
 
 
-def _parts(contents: Contents) -> Iterable[tuple[str, ...]]:
+def _part_rows(contents: ContextReport) -> Iterable[tuple[str, ...]]:
     parts = ("system", "tools", "pins", "ledger", "summary", "turns")
     rows = [(name, getattr(contents, name)) for name in parts]
     for name, tokens in [*((name, tokens) for name, tokens in rows if tokens), ("free", contents.free)]:
         yield name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
 
 
-def _when(turns: int | None) -> str:
+def _describe_turns_left(turns: int | None) -> str:
     """Return when a fold comes."""
     if not turns:
         return "" if turns is None else ", likely within the next turn"
-    return f", in about {many(turns, 'turn')} at this pace"
+    return f", in about {pluralize(turns, 'turn')} at this pace"
 
 
-def _facts(chat: Chat, contents: Contents, could_free: str) -> Iterable[str]:
+def _context_facts(chat: Chat, contents: ContextReport, could_free: str) -> Iterable[str]:
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
     by_whom = f" ({roles})" if roles else ""
-    yield f"{many(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
-    yield f"{with_error(contents.total, contents.error)} of {contents.budget:,} tokens; {could_free}"
-    if contents.line is not None:
-        line = contents.line
-        yield f"next fold at {line.limit:,} {line.unit}; there are {line.held:,}{_when(contents.turns_left)}"
+    yield f"{pluralize(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
+    yield f"{format_token_count(contents.total, contents.error)} of {contents.budget:,} tokens; {could_free}"
+    if contents.threshold is not None:
+        line = contents.threshold
+        turns_left = _describe_turns_left(contents.turns_left)
+        yield f"next fold at {line.limit:,} {line.unit}; there are {line.current:,}{turns_left}"
     if contents.forecast is not None:
-        yield _cost(contents.forecast)
-    if contents.stuck:
-        yield contents.stuck
-    if folds := len(chat.session.history.version.of(MAIN).folds):
+        yield _describe_cost(contents.forecast)
+    if contents.loop_reason:
+        yield contents.loop_reason
+    if folds := len(chat.session.history.version.state_of(MAIN).compactions):
         did = "it" if folds == 1 else "they"
-        yield f"{many(folds, 'fold')} in place; /receipts shows what {did} did"
+        yield f"{pluralize(folds, 'fold')} in place; /receipts shows what {did} did"
     if chat.status.cost is not None:
         yield f"${chat.status.cost:.4f} since the program began"
 
 
-def _cost(forecast: Forecast) -> str:
+def _describe_cost(forecast: CostForecast) -> str:
     """Return what the next fold will cost, in tokens and as far as prices are known."""
     parts: list[str] = []
-    if forecast.written:
+    if forecast.written_tokens:
         cached = " from the cache" if forecast.is_cached else ""
-        summary = f"a summary of {forecast.read:,} tokens read{cached} and up to {forecast.written:,} written"
-        parts.append(summary + _dollars(forecast.summary_dollars))
-    parts.append(f"up to {forecast.after:,} tokens sent as new" + _dollars(forecast.rewrite_dollars))
-    whole = "" if forecast.dollars is None else f" up to {money(forecast.dollars)}"
+        summary = (
+            f"a summary of {forecast.read_tokens:,} tokens read{cached} and up to {forecast.written_tokens:,} written"
+        )
+        parts.append(summary + _render_dollars(forecast.summary_dollars))
+    parts.append(f"up to {forecast.tokens_after:,} tokens sent as new" + _render_dollars(forecast.rewrite_dollars))
+    whole = "" if forecast.dollars is None else f" up to {format_dollars(forecast.dollars)}"
     return f"it will cost{whole}: {', '.join(parts)}"
 
 
-def _dollars(dollars: float | None) -> str:
-    return "" if dollars is None else f" ({money(dollars)})"
+def _render_dollars(dollars: float | None) -> str:
+    return "" if dollars is None else f" ({format_dollars(dollars)})"
 
 
-def _position(chat: Chat, number: str, command: str) -> int:
+def _parse_position(chat: Chat, number: str, command: str) -> int:
     """Return the position that a number means; without one that of the newest prompt."""
-    prompts = chat.session.history.prompts
+    prompts = chat.session.history.prompt_positions
     if not number and prompts:
         return prompts[-1]
-    wanted = whole_number(number)
+    wanted = parse_whole_number(number)
     if wanted is None or wanted >= len(chat.session):
         raise SettingsError(command, "takes the number of a message; /rewind lists them")
     return wanted

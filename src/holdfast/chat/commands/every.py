@@ -2,34 +2,41 @@
 
 from holdfast.chat.chat import Chat
 from holdfast.chat.commands import agents, context, memory, program, recalling, sessions
-from holdfast.chat.commands.registry import Commands
-from holdfast.chat.happenings import Notice, Table, Told, unforeseen
+from holdfast.chat.commands.registry import SlashCommandRegistry
+from holdfast.chat.happenings import ChatNotice, CommandReply, CommandTable, unexpected_error_notice
 from holdfast.errors import HoldfastError
 
-COMMANDS = Commands(context.GROUP, recalling.GROUP, sessions.GROUP, memory.GROUP, agents.GROUP, program.GROUP)
+SLASH_COMMANDS = SlashCommandRegistry(
+    context.CONTEXT_COMMANDS,
+    recalling.RECALL_COMMANDS,
+    sessions.SESSION_COMMANDS,
+    memory.MEMORY_COMMANDS,
+    agents.AGENT_COMMANDS,
+    program.PROGRAM_COMMANDS,
+)
 
 
-@COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in COMMANDS])
+@SLASH_COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in SLASH_COMMANDS])
 async def help_(chat: Chat, name: str) -> None:
     """List the commands, or say all about one."""
     if name:
-        command = COMMANDS.named(name.removeprefix("/"))
-        chat.screen.show(Told(f"**/{command.name} {command.usage}**\n\n{command.help}"))
+        command = SLASH_COMMANDS.find(name.removeprefix("/"))
+        chat.screen.show(CommandReply(f"**/{command.name} {command.usage}**\n\n{command.help}"))
         return
-    rows = [(f"/{command.name} {command.usage}".rstrip(), command.summary) for command in COMMANDS]
-    chat.screen.show(Table(("COMMAND", "WHAT IT DOES"), rows))
+    rows = [(f"/{command.name} {command.usage}".rstrip(), command.summary) for command in SLASH_COMMANDS]
+    chat.screen.show(CommandTable(("COMMAND", "WHAT IT DOES"), rows))
 
 
-async def carry_out(chat: Chat, line: str) -> bool:
+async def run_slash_command(chat: Chat, line: str) -> bool:
     """Carry out a line that begins with a slash, and say whether that was done; what is wrong with it is shown."""
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
-        await COMMANDS.named(name.lower()).run(chat, arguments.strip())
-        await chat.recount()
+        await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
+        await chat.refresh_token_count()
     except HoldfastError as error:
-        chat.screen.show(Notice(str(error), "error"))
+        chat.screen.show(ChatNotice(str(error), "error"))
         return False
     except Exception as error:  # noqa: BLE001 - a command that has a fault must not end the conversation
-        chat.screen.show(unforeseen(error))
+        chat.screen.show(unexpected_error_notice(error))
         return False
     return True

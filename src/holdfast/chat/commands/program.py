@@ -1,94 +1,94 @@
 """Commands about the program: settings, model, preset, and leaving."""
 
 from holdfast.app.build import budget_from
-from holdfast.app.models import bare_name, model_of
-from holdfast.app.saving import save
-from holdfast.app.settings import canonical, keys
+from holdfast.app.models import bare_model_name, configured_model
+from holdfast.app.saving import save_setting
+from holdfast.app.settings import setting_name, setting_names
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands
-from holdfast.chat.happenings import Notice, Table
+from holdfast.chat.commands.registry import SlashCommandRegistry
+from holdfast.chat.happenings import ChatNotice, CommandTable
 from holdfast.core.planning.presets import PRESETS
 from holdfast.counters.models import budget_for
 from holdfast.errors import SettingsError
 
-GROUP = Commands()
-SAVE = "--save"
+PROGRAM_COMMANDS = SlashCommandRegistry()
+SAVE_FLAG = "--save"
 
 
-@GROUP.register("[KEY [VALUE [--save]]]", completes=lambda _: keys())
-async def config(chat: Chat, given: str) -> None:
+@PROGRAM_COMMANDS.register("[KEY [VALUE [--save]]]", completes=lambda _: setting_names())
+async def config(chat: Chat, arguments: str) -> None:
     """Show settings with their source, or change one at once; with --save it is kept in your settings file."""
-    key, _, value = given.partition(" ")
+    key, _, value = arguments.partition(" ")
     if not value.strip():
-        names = {canonical(key)} if key else set(keys())
+        names = {setting_name(key)} if key else set(setting_names())
         rows = [(row.name, row.text, str(row.source)) for row in chat.settings.rows() if row.name in names]
-        chat.screen.show(Table(("SETTING", "VALUE", "FROM"), rows))
+        chat.screen.show(CommandTable(("SETTING", "VALUE", "FROM"), rows))
         return
     words = value.split()
-    is_saved = words[-1] == SAVE
+    is_saved = words[-1] == SAVE_FLAG
     text = " ".join(words[:-1]) if is_saved else value.strip()
     changed = chat.settings.with_change(key, text)
-    if canonical(key) == "model":
+    if setting_name(key) == "model":
         await model(chat, text)
     else:
-        await chat.change(changed)
-    kept = f", kept in {save(changed, key, text, scope='user')}" if is_saved else ""
-    chat.screen.show(Notice(f"{canonical(key)} = {chat.settings.shown(key)}{kept}"))
+        await chat.apply_settings(changed)
+    kept = f", kept in {save_setting(changed, key, text, scope='user')}" if is_saved else ""
+    chat.screen.show(ChatNotice(f"{setting_name(key)} = {chat.settings.render_value(key)}{kept}"))
     for note in changed.notes:
-        chat.screen.show(Notice(note, "warning"))
+        chat.screen.show(ChatNotice(note, "warning"))
 
 
-@GROUP.register("[NAME]")
+@PROGRAM_COMMANDS.register("[NAME]")
 async def model(chat: Chat, name: str) -> None:
     """Let another model answer; if its window is too small for the conversation, that is compacted first."""
     if not name:
-        known = model_of(chat.settings)
+        known = configured_model(chat.settings)
         window = f", a window of {known.max_input_tokens:,} tokens" if known else ", whose window nobody knows"
-        chat.screen.show(Notice(f"{chat.model}{window}; the most that is sent is {chat.budget.tokens:,}"))
+        chat.screen.show(ChatNotice(f"{chat.model}{window}; the most that is sent is {chat.budget.tokens:,}"))
         return
     settings = chat.settings.with_change("model", name)
     await chat.check_model(settings)
-    budget = budget_from(settings) or budget_for(bare_name(name))
-    contents = await chat.session.contents(budget=budget)
+    budget = budget_from(settings) or budget_for(bare_model_name(name))
+    contents = await chat.session.context_breakdown(budget=budget)
     if contents.total > budget.tokens:
         question = f"{contents.total:,} tokens are too many for {name} ({budget.tokens:,}). Compact first, and switch?"
-        if await chat.screen.consent(question) == "no":
-            chat.screen.show(Notice(f"{chat.model} goes on answering"))
+        if await chat.screen.ask_consent(question) == "no":
+            chat.screen.show(ChatNotice(f"{chat.model} goes on answering"))
             return
         await chat.session.switch_model(name, budget=budget)
-    await chat.change(settings)
-    chat.screen.show(Notice(f"{name} answers from now on"))
+    await chat.apply_settings(settings)
+    chat.screen.show(ChatNotice(f"{name} answers from now on"))
 
 
-@GROUP.register("[NAME]", completes=lambda _: list(PRESETS))
+@PROGRAM_COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))
 async def preset(chat: Chat, name: str) -> None:
     """Show the presets, or go on with another: default, co-cli, inkeep, copilot, cowagent."""
     if not name:
-        chat.screen.show(Notice(f"{chat.session.policy.name}; there are: {', '.join(PRESETS)}"))
+        chat.screen.show(ChatNotice(f"{chat.session.policy.name}; there are: {', '.join(PRESETS)}"))
         return
     if name not in PRESETS:
         raise SettingsError("/preset", f"{name!r} is not known; there are: {', '.join(PRESETS)}")
-    await chat.change(chat.settings.with_change("preset", name))
-    chat.screen.show(Notice(f"preset {name} from now on"))
+    await chat.apply_settings(chat.settings.with_change("preset", name))
+    chat.screen.show(ChatNotice(f"preset {name} from now on"))
 
 
-@GROUP.register()
+@PROGRAM_COMMANDS.register()
 async def retry(chat: Chat, _: str) -> None:
     """Ask the last prompt again, after a failure or an interrupt; what was done for it so far stays."""
-    if chat.unsaid is not None:
-        await chat.say(chat.unsaid)
+    if chat.unrecorded_prompt is not None:
+        await chat.take_turn(chat.unrecorded_prompt)
         return
-    shown = await chat.session.shown()
+    shown = await chat.session.visible_messages()
     if not shown:
         raise SettingsError("/retry", "nothing was asked yet")
     last = shown[-1]
     if last.message.role == "assistant" and last.position is not None:
         # An answer, or the beginning of one: it is asked for anew.
         await chat.session.rewind(to=last.position)
-    await chat.say(None)
+    await chat.take_turn(None)
 
 
-@GROUP.register(aliases=["exit", "q"])
+@PROGRAM_COMMANDS.register(aliases=["exit", "q"])
 async def quit_(chat: Chat, _: str) -> None:
     """Leave; the conversation is kept."""
     chat.is_over = True

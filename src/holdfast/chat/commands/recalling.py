@@ -1,41 +1,43 @@
 """Commands about what is not in view any more: search it, and expand what a marker stands for."""
 
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands
-from holdfast.chat.happenings import Notice, Told
+from holdfast.chat.commands.registry import SlashCommandRegistry
+from holdfast.chat.happenings import ChatNotice, CommandReply
 from holdfast.core.history.events import MAIN
-from holdfast.core.history.recall.references import is_reference
+from holdfast.core.history.recall.references import is_reference_text
 from holdfast.errors import SettingsError
-from holdfast.session.recall import Excerpt, Recall, Recalled
+from holdfast.session.recall import Excerpt, RecallAnswer, RecallQuery
 
-GROUP = Commands()
-SEARCH_TOKENS, WHOLE_TOKENS = 2_000, 20_000
+RECALL_COMMANDS = SlashCommandRegistry()
+MAX_RECALL_SEARCH_TOKENS, MAX_RECALL_REFERENCE_TOKENS = 2_000, 20_000
 """How much of what was found is shown at once, and of what was referred to."""
-LEAST_SHARE = 0.35
+MIN_MATCH_SHARE = 0.35
 """A person sees what was found and the answer right behind it; what is farther off would only hide it."""
 
 
-@GROUP.register("QUERY")
+@RECALL_COMMANDS.register("QUERY")
 async def recall(chat: Chat, query: str) -> None:
     """Search everything that was said here, folded or not; QUERY is words, or references such as #12-#20."""
     if not query:
         raise SettingsError("/recall", "takes words to search for, or references such as #12-#20")
-    if is_reference(query):
+    if is_reference_text(query):
         await show(chat, query)
         return
-    found = await chat.session.recall_for(Recall(query=query, max_tokens=SEARCH_TOKENS, least_share=LEAST_SHARE))
+    found = await chat.session.recall(
+        RecallQuery(query=query, max_tokens=MAX_RECALL_SEARCH_TOKENS, least_share=MIN_MATCH_SHARE)
+    )
     if not found.excerpts:
-        is_cleared = chat.session.history.version.of(MAIN).cleared_at > 0
+        is_cleared = chat.session.history.version.state_of(MAIN).cleared_at > 0
         since = " since the clear; /memory search looks further" if is_cleared else ""
-        chat.screen.show(Notice(f"nothing was found{since}"))
+        chat.screen.show(ChatNotice(f"nothing was found{since}"))
         return
-    _show(chat, found)
-    hidden = found.found - len(found.excerpts)
+    _show_excerpts(chat, found)
+    hidden = found.found_count - len(found.excerpts)
     others = f"{hidden:,} more hold some of these words; " if hidden > 0 else ""
-    chat.screen.show(Notice(f"{others}/show #N shows a whole message"))
+    chat.screen.show(ChatNotice(f"{others}/show #N shows a whole message"))
 
 
-@GROUP.register("[diff] REF", completes=lambda _: ("diff ",))
+@RECALL_COMMANDS.register("[diff] REF", completes=lambda _: ("diff ",))
 async def show(chat: Chat, ref: str) -> None:
     """Show what a marker stands for, to the letter: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines).
 
@@ -48,39 +50,41 @@ async def show(chat: Chat, ref: str) -> None:
     if first == "diff":
         await _show_difference(chat, rest.strip())
         return
-    found = await chat.session.recall_for(Recall(refs=ref, max_tokens=WHOLE_TOKENS))
-    _show(chat, found)
-    if found.more:
-        chat.screen.show(Notice(f"there is more: /show {found.more.refs}"))
+    found = await chat.session.recall(RecallQuery(refs=ref, max_tokens=MAX_RECALL_REFERENCE_TOKENS))
+    _show_excerpts(chat, found)
+    if found.next_query:
+        chat.screen.show(ChatNotice(f"there is more: /show {found.next_query.refs}"))
 
 
 async def _show_difference(chat: Chat, what: str) -> None:
     """Show what changed between the readings that references, or a path, mean."""
     if not what:
         raise SettingsError("/show diff", "takes two references such as #12 #40, or one, or a file")
-    refs, file = (what, "") if is_reference(what) else ("", what)
-    found = await chat.session.recall_for(Recall(refs=refs, file=file, diff=True, max_tokens=WHOLE_TOKENS))
-    if found.difference:
-        heading = found.difference.heading.removeprefix("[Recall: ").removesuffix("]")
-        body = f"\n\n{_fenced(found.difference.text, 'diff')}" if found.difference.text else ""
-        chat.screen.show(Told(f"**{heading}**{body}"))
-    _show(chat, found)
-    if found.more and found.difference:
-        left = found.difference.total - found.difference.shown
+    refs, file = (what, "") if is_reference_text(what) else ("", what)
+    found = await chat.session.recall(
+        RecallQuery(refs=refs, file=file, diff=True, max_tokens=MAX_RECALL_REFERENCE_TOKENS)
+    )
+    if found.diff:
+        heading = found.diff.heading.removeprefix("[Recall: ").removesuffix("]")
+        body = f"\n\n{_fence(found.diff.text, 'diff')}" if found.diff.text else ""
+        chat.screen.show(CommandReply(f"**{heading}**{body}"))
+    _show_excerpts(chat, found)
+    if found.next_query and found.diff:
+        left = found.diff.total_lines - found.diff.shown_lines
         chat.screen.show(
-            Notice(f"{left:,} more lines of it are not shown; /show compares parts: diff #12:L1-L90 #40:L1-L90")
+            ChatNotice(f"{left:,} more lines of it are not shown; /show compares parts: diff #12:L1-L90 #40:L1-L90")
         )
 
 
-def _show(chat: Chat, found: Recalled) -> None:
+def _show_excerpts(chat: Chat, found: RecallAnswer) -> None:
     for excerpt in found.excerpts:
-        chat.screen.show(Told(f"**{_heading(excerpt)}**\n\n{_fenced(excerpt.text)}"))
+        chat.screen.show(CommandReply(f"**{_heading(excerpt)}**\n\n{_fence(excerpt.text)}"))
     for note in found.notes:
-        chat.screen.show(Notice(note, "warning"))
+        chat.screen.show(ChatNotice(note, "warning"))
 
 
 def _heading(excerpt: Excerpt) -> str:
-    pieces = [excerpt.ref, excerpt.said_by, excerpt.tool, excerpt.time]
+    pieces = [excerpt.ref, excerpt.speaker_label, excerpt.tool, excerpt.time]
     if excerpt.lines:
         pieces.append(f"lines {excerpt.lines}")
     if not excerpt.is_whole:
@@ -88,7 +92,7 @@ def _heading(excerpt: Excerpt) -> str:
     return " · ".join(piece for piece in pieces if piece)
 
 
-def _fenced(text: str, language: str = "text") -> str:
+def _fence(text: str, language: str = "text") -> str:
     """Return a text as it is, in a fence that nothing in it ends."""
     fence = "```"
     while fence in text:

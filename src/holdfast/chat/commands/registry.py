@@ -9,27 +9,27 @@ from typing import TypeAlias
 from holdfast.chat.chat import Chat
 from holdfast.errors import SettingsError
 
-MOST_DIGITS = 18
+MAX_ARGUMENT_DIGITS = 18
 """No number that can be meant here has more."""
-Action: TypeAlias = Callable[[Chat, str], Awaitable[None]]
-Completes: TypeAlias = Callable[[Chat], Sequence[str]]
+CommandAction: TypeAlias = Callable[[Chat, str], Awaitable[None]]
+ArgumentCompletions: TypeAlias = Callable[[Chat], Sequence[str]]
 
 
-def whole_number(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Return the number that somebody typed; None where that is none, or more than anything here has."""
-    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+    return int(text) if text.isdecimal() and len(text) <= MAX_ARGUMENT_DIGITS else None
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SlashCommand:
     """One command."""
 
     name: str
-    run: Action
+    run: CommandAction
     usage: str
     """What stands behind the name."""
     aliases: tuple[str, ...] = ()
-    completes: Completes | None = None
+    completes: ArgumentCompletions | None = None
     """What its argument may be."""
 
     @property
@@ -43,28 +43,28 @@ class Command:
         return self.help.split("\n", 1)[0]
 
 
-class Commands:
+class SlashCommandRegistry:
     """All commands of a program."""
 
-    def __init__(self, *groups: "Commands") -> None:
+    def __init__(self, *groups: "SlashCommandRegistry") -> None:
         self._commands = {command.name: command for group in groups for command in group}
 
     def register(
-        self, usage: str = "", *, aliases: Sequence[str] = (), completes: Completes | None = None
-    ) -> Callable[[Action], Action]:
+        self, usage: str = "", *, aliases: Sequence[str] = (), completes: ArgumentCompletions | None = None
+    ) -> Callable[[CommandAction], CommandAction]:
         """Make a function a command of the same name; an underscore at its end is for Python's sake."""
 
-        def registered(run: Action) -> Action:
+        def registered(run: CommandAction) -> CommandAction:
             name = str(getattr(run, "__name__", "")).rstrip("_")
-            self._commands[name] = Command(name, run, usage, tuple(aliases), completes)
+            self._commands[name] = SlashCommand(name, run, usage, tuple(aliases), completes)
             return run
 
         return registered
 
-    def __iter__(self) -> Iterator[Command]:
+    def __iter__(self) -> Iterator[SlashCommand]:
         return iter(sorted(self._commands.values(), key=lambda command: command.name))
 
-    def named(self, name: str) -> Command:
+    def find(self, name: str) -> SlashCommand:
         """Return a command by its name, an alias, or a beginning that only one has."""
         for command in self:
             if name == command.name or name in command.aliases:

@@ -4,58 +4,61 @@ from pathlib import Path
 
 from holdfast.app.build import checkpoints_folder
 from holdfast.chat.chat import Chat
-from holdfast.chat.commands.registry import Commands, whole_number
-from holdfast.chat.happenings import Notice, Table, Told
-from holdfast.chat.transcript import transcript
+from holdfast.chat.commands.registry import SlashCommandRegistry, parse_whole_number
+from holdfast.chat.happenings import ChatNotice, CommandReply, CommandTable
+from holdfast.chat.transcript import render_transcript
 from holdfast.errors import SettingsError
-from holdfast.session.checkpoints import EMPTY, Checkpoints
+from holdfast.session.checkpoints import NO_CHECKPOINTS, Checkpoints
 from holdfast.session.session import now_ms
-from holdfast.session.transfer import outgoing
-from holdfast.stores.files import write_private
+from holdfast.session.transfer import export_records
+from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 
-GROUP = Commands()
-LISTED = 20
-SNIPPET_CHARS = 60
-MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+SESSION_COMMANDS = SlashCommandRegistry()
+MAX_LISTED_SESSIONS = 20
+MAX_SNIPPET_CHARS = 60
+AGE_MINUTE_MS, AGE_HOUR_MS, AGE_DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
-@GROUP.register()
+@SESSION_COMMANDS.register()
 async def new(chat: Chat, _: str) -> None:
     """Begin a new conversation; the old one is kept."""
     old = chat.session.id
-    await chat.begin()
-    chat.screen.show(Notice(f"a new conversation; /resume {old} goes back"))
+    await chat.open_conversation()
+    chat.screen.show(ChatNotice(f"a new conversation; /resume {old} goes back"))
 
 
-@GROUP.register("[PREFIX]")
+@SESSION_COMMANDS.register("[PREFIX]")
 async def sessions(chat: Chat, prefix: str) -> None:
     """List conversations that are kept, the newest first."""
-    found = await chat.store.sessions(prefix=prefix, limit=LISTED)
+    found = await chat.store.sessions(prefix=prefix, limit=MAX_LISTED_SESSIONS)
     if not found:
-        chat.screen.show(Notice("no conversations are kept yet"))
+        chat.screen.show(ChatNotice("no conversations are kept yet"))
         return
     rows = [
-        ("→" if info.id == chat.session.id else "", info.id, age_of(info.updated_ms), info.name[:SNIPPET_CHARS])
+        ("→" if info.id == chat.session.id else "", info.id, render_age(info.updated_ms), info.name[:MAX_SNIPPET_CHARS])
         for info in found
     ]
-    chat.screen.show(Table(("", "ID", "AGE", "NAME"), rows))
+    chat.screen.show(CommandTable(("", "ID", "AGE", "NAME"), rows))
 
 
-@GROUP.register("[ID]")
+@SESSION_COMMANDS.register("[ID]")
 async def resume(chat: Chat, session: str) -> None:
     """Go on with another conversation, by the beginning of its id; without one, with the newest other one."""
     if not session:
         others = [info.id for info in await chat.store.sessions(limit=2) if info.id != chat.session.id]
         if not others:
-            chat.screen.show(Notice("there is no other conversation"))
+            chat.screen.show(ChatNotice("there is no other conversation"))
             return
         session = others[0]
-    await chat.begin(session)
-    chat.screen.show(Notice(f"{chat.session.id}: {len(chat.session):,} messages"))
+    await chat.open_conversation(session)
+    chat.screen.show(ChatNotice(f"{chat.session.id}: {len(chat.session):,} messages"))
 
 
-@GROUP.register("[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompts[-LISTED:]])
+@SESSION_COMMANDS.register(
+    "[N]",
+    completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-MAX_LISTED_SESSIONS:]],
+)
 async def rewind(chat: Chat, number: str) -> None:
     """Go back to before prompt N, as if what followed had not been said; without N, list the prompts.
 
@@ -64,56 +67,56 @@ async def rewind(chat: Chat, number: str) -> None:
     if not number:
         await _list_prompts(chat)
         return
-    wanted = whole_number(number)
-    if wanted is None or wanted not in chat.session.history.prompts:
+    wanted = parse_whole_number(number)
+    if wanted is None or wanted not in chat.session.history.prompt_positions:
         raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
     await chat.session.rewind(to=wanted)
-    chat.screen.show(Notice(f"back before message {wanted}; /undo takes it back"))
+    chat.screen.show(ChatNotice(f"back before message {wanted}; /undo takes it back"))
 
 
-@GROUP.register("[N]")
+@SESSION_COMMANDS.register("[N]")
 async def fork(chat: Chat, number: str) -> None:
     """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
-    wanted = whole_number(number)
+    wanted = parse_whole_number(number)
     if number and (wanted is None or wanted > len(chat.session)):
         raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
     old = chat.session.id
-    await chat.adopt(await chat.session.fork(at=wanted))
-    chat.screen.show(Notice(f"now in {chat.session.id}; /resume {old} goes back"))
+    await chat.switch_to(await chat.session.fork(at=wanted))
+    chat.screen.show(ChatNotice(f"now in {chat.session.id}; /resume {old} goes back"))
 
 
-@GROUP.register("checkpoints", completes=lambda _: ("checkpoints",))
+@SESSION_COMMANDS.register("checkpoints", completes=lambda _: ("checkpoints",))
 async def session(chat: Chat, what: str) -> None:
     """Show this conversation; with `checkpoints`, the summaries that were written to files."""
     if what not in {"", "checkpoints"}:
         raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
     if not what:
         chat.screen.show(
-            Notice(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
+            ChatNotice(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
         )
         return
     folder = checkpoints_folder(chat.settings, chat.session.id)
-    chat.screen.show(Told(EMPTY if folder is None else await Checkpoints(folder).listing()))
+    chat.screen.show(CommandReply(NO_CHECKPOINTS if folder is None else await Checkpoints(folder).describe()))
 
 
-@GROUP.register("[FILE]")
+@SESSION_COMMANDS.register("[FILE]")
 async def export(chat: Chat, file: str) -> None:
     """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
     events = await chat.session.events()
-    text = transcript(events)
+    text = render_transcript(events)
     if not file:
-        chat.screen.show(Told(text))
+        chat.screen.show(CommandReply(text))
         return
-    path = _free(file)
+    path = _new_file(file)
     if path.suffix == ".jsonl":
-        records = [record async for record in outgoing(chat.store, chat.session.id)]
-        write_private(path, export_lines(chat.session.id, "", records))
+        records = [record async for record in export_records(chat.store, chat.session.id)]
+        write_private_lines(path, export_lines(chat.session.id, "", records))
     else:
-        write_private(path, [text])
-    chat.screen.show(Notice(f"wrote {path}"))
+        write_private_lines(path, [text])
+    chat.screen.show(ChatNotice(f"wrote {path}"))
 
 
-def _free(file: str) -> Path:
+def _new_file(file: str) -> Path:
     path = Path(file).expanduser()
     if path.exists():
         raise SettingsError("/export", f"{path} is already there; choose another name")
@@ -121,18 +124,25 @@ def _free(file: str) -> Path:
 
 
 async def _list_prompts(chat: Chat) -> None:
-    prompts = [entry for entry in await chat.session.shown() if entry.message.is_prompt and entry.position is not None]
-    rows = [(str(entry.position), " ".join(entry.message.text.split())[:SNIPPET_CHARS]) for entry in prompts[-LISTED:]]
+    prompts = [
+        entry
+        for entry in await chat.session.visible_messages()
+        if entry.message.is_prompt and entry.position is not None
+    ]
+    rows = [
+        (str(entry.position), " ".join(entry.message.text.split())[:MAX_SNIPPET_CHARS])
+        for entry in prompts[-MAX_LISTED_SESSIONS:]
+    ]
     if rows:
-        chat.screen.show(Table(("MESSAGE", "PROMPT"), rows))
+        chat.screen.show(CommandTable(("MESSAGE", "PROMPT"), rows))
     else:
-        chat.screen.show(Notice("nothing was said yet"))
+        chat.screen.show(ChatNotice("nothing was said yet"))
 
 
-def age_of(updated_ms: int) -> str:
+def render_age(updated_ms: int) -> str:
     """Return how long ago something was, in the largest unit."""
     age = max(0, now_ms() - updated_ms)
-    for size, unit in ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min")):
+    for size, unit in ((AGE_DAY_MS, "d"), (AGE_HOUR_MS, "h"), (AGE_MINUTE_MS, "min")):
         if age >= size:
             return f"{age // size:,} {unit}"
     return "now"

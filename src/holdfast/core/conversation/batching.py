@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-_NOT_PLAIN = r"[^a-zA-Z0-9_-]"
+_UNSAFE_ID_CHARS = r"[^a-zA-Z0-9_-]"
 _MAX_ID_CHARS = 64
 
 
@@ -20,13 +20,13 @@ class Batching(NamedTuple):
 
     is_grouped: bool = False
     """All results of a batch travel in one user message, before anything else in it."""
-    is_itemised: bool = False
+    is_itemized: bool = False
     """Calls and reasoning are elements of their own, and consecutive elements of the model one batch."""
-    begins_turns: bool = False
+    calls_follow_user: bool = False
     """A message with calls stands directly behind one of the user's."""
     pairs_by_name: bool = False
     """Ids need to differ within a batch only, and a result without one goes by the name of the tool."""
-    takes_id: Callable[[str], bool] | None = None
+    accepts_id: Callable[[str], bool] | None = None
     """Whether an id can be sent; None takes any."""
 
 
@@ -37,32 +37,32 @@ def is_short_id(call_id: str) -> bool:
 
 def is_plain_id(call_id: str) -> bool:
     """Return whether an id has only what Anthropic takes."""
-    return is_short_id(call_id) and not re.search(_NOT_PLAIN, call_id)
+    return is_short_id(call_id) and not re.search(_UNSAFE_ID_CHARS, call_id)
 
 
-def plain_stem(call_id: str) -> str:
+def safe_id_stem(call_id: str) -> str:
     """Return what every provider takes of an id."""
-    return re.sub(_NOT_PLAIN, "_", call_id)[:40] or "call"
+    return re.sub(_UNSAFE_ID_CHARS, "_", call_id)[:40] or "call"
 
 
-def id_by_name(name: str, number: int) -> str:
+def id_from_name(name: str, number: int) -> str:
     """Return the id of a call or result that came without one: its tool's name, and which of these it is."""
     return f"{name}#{number}"
 
 
-def is_by_name(call_id: str) -> bool:
+def is_id_from_name(call_id: str) -> bool:
     """Return whether an id was made of a name because there was none."""
     _, mark, number = call_id.rpartition("#")
     return bool(mark) and number.isdecimal()
 
 
-EACH = Batching()
+ONE_RESULT_PER_MESSAGE = Batching()
 """OpenAI Chat Completions."""
-GROUPED = Batching(is_grouped=True, takes_id=is_plain_id)
+RESULTS_IN_ONE_MESSAGE = Batching(is_grouped=True, accepts_id=is_plain_id)
 """Anthropic Messages."""
-ITEMS = Batching(is_itemised=True, takes_id=is_short_id)
+CALLS_AS_ITEMS = Batching(is_itemized=True, accepts_id=is_short_id)
 """OpenAI Responses."""
-TURNS = Batching(is_grouped=True, begins_turns=True, pairs_by_name=True)
+CALL_AND_RESPONSE_TURNS = Batching(is_grouped=True, calls_follow_user=True, pairs_by_name=True)
 """Gemini."""
-REQUESTS = Batching(is_grouped=True)
+RESULTS_IN_ONE_REQUEST = Batching(is_grouped=True)
 """pydantic-ai."""

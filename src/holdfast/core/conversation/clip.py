@@ -4,44 +4,46 @@ Where the model has a way to ask for the rest, the notice carries a handle; of a
 is plain. Clipping what is already clipped changes nothing.
 """
 
-from holdfast.core.conversation.handles import ask_for, handle
-from holdfast.core.conversation.json_values import Json, cleaned_text, parsed, written
+from holdfast.core.conversation.handles import message_handle, recall_hint
+from holdfast.core.conversation.json_values import Json, dump_json, parse_json, replace_surrogates
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
 
-HEAD_SHARE = 2 / 3
+CLIP_HEAD_SHARE = 2 / 3
 """Outputs say what they are at the beginning and how it ended at the end."""
 NOTICE_ROOM = 48
 
 
-def clip_text(text: str, max_chars: int, place: str = "") -> str:
+def clip_text(text: str, max_chars: int, handle: str = "") -> str:
     """Return the text, or its head and tail with a notice between, in at most `max_chars` characters.
 
     `place` is the handle by which a model asks for all of it.
     """
     if len(text) <= max_chars:
         return text
-    how = f": {ask_for(place)}" if place else ""
+    how = f": {recall_hint(handle)}" if handle else ""
     keep = max(0, max_chars - NOTICE_ROOM - len(how))
-    head = int(keep * HEAD_SHARE)
+    head = int(keep * CLIP_HEAD_SHARE)
     tail = keep - head
     notice = f"\n[… {len(text) - keep:,} characters cut{how} …]\n"
     return text[:head] + notice + (text[len(text) - tail :] if tail else "")
 
 
 def clip_outputs(
-    message: Message, max_chars: int, position: int | None = None, *, spares_recalled: bool = False
+    message: Message, max_chars: int, position: int | None = None, *, keep_recall_answers: bool = False
 ) -> Message:
     """Return the message with its tool output clipped; itself if there was nothing to clip.
 
-    `position` is where it stands, for a model that can ask for the rest. `spares_recalled` leaves recall's answers.
+    `position` is where it stands, for a model that can ask for the rest. `keep_recall_answers` leaves recall's answers.
     """
     long = [
-        isinstance(part, ToolResult) and _is_long(part, max_chars) and not (spares_recalled and part.is_recalled)
+        isinstance(part, ToolResult)
+        and _has_long_text(part, max_chars)
+        and not (keep_recall_answers and part.is_recall_answer)
         for part in message.parts
     ]
     if not any(long):
         return message
-    places = places_of(message, position)
+    places = part_handles(message, position)
     return message.with_parts(
         tuple(
             _clip_part(part, max_chars, place) if is_long else part
@@ -50,27 +52,27 @@ def clip_outputs(
     )
 
 
-def places_of(message: Message, position: int | None) -> list[str]:
+def part_handles(message: Message, position: int | None) -> list[str]:
     """Return the handle of each part of a message; empty where nobody can ask for it."""
     count = len(message.parts)
     if position is None:
         return [""] * count
-    return [handle(position, number if count > 1 else None) for number in range(1, count + 1)]
+    return [message_handle(position, number if count > 1 else None) for number in range(1, count + 1)]
 
 
-def _is_long(result: ToolResult, max_chars: int) -> bool:
+def _has_long_text(result: ToolResult, max_chars: int) -> bool:
     return any(isinstance(part, Text) and len(part.text) > max_chars for part in result.content)
 
 
-def _clip_part(part: Part, max_chars: int, place: str) -> Part:
+def _clip_part(part: Part, max_chars: int, handle: str) -> Part:
     if not isinstance(part, ToolResult):
         return part
-    return part.with_content(tuple(_clip_content(content, max_chars, place) for content in part.content))
+    return part.with_content(tuple(_clip_content(content, max_chars, handle) for content in part.content))
 
 
-def _clip_content(content: Content, max_chars: int, place: str) -> Content:
+def _clip_content(content: Content, max_chars: int, handle: str) -> Content:
     if isinstance(content, Text) and len(content.text) > max_chars:
-        return content.rewritten(clip_text(content.text, max_chars, place))
+        return content.with_text(clip_text(content.text, max_chars, handle))
     return content
 
 
@@ -80,7 +82,7 @@ def clip_arguments(message: Message, max_chars: int) -> Message:
         return message
     return message.with_parts(
         tuple(
-            part.with_arguments(_clip_json(part.arguments, max_chars))
+            part.with_arguments(_clip_arguments_json(part.arguments, max_chars))
             if isinstance(part, ToolCall) and len(part.arguments) > max_chars
             else part
             for part in message.parts
@@ -88,12 +90,12 @@ def clip_arguments(message: Message, max_chars: int) -> Message:
     )
 
 
-def _clip_json(arguments: str, max_chars: int) -> str:
+def _clip_arguments_json(arguments: str, max_chars: int) -> str:
     try:
-        shorter = written(_clip_strings(parsed(arguments), max_chars))
+        shorter = dump_json(_clip_strings(parse_json(arguments), max_chars))
     except (ValueError, RecursionError):
         # Broken JSON is sent to nobody's parser but the model's: quote what can be kept of it.
-        shorter = written({"clipped": clip_text(cleaned_text(arguments), max_chars)})
+        shorter = dump_json({"clipped": clip_text(replace_surrogates(arguments), max_chars)})
     return shorter if len(shorter) < len(arguments) else arguments
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from holdfast.core.conversation.messages import Message
 
 
-class Messages(Protocol):
+class MessageSequence(Protocol):
     """Anything messages can be taken from by index: a list, or a transcript that reads on demand."""
 
     def __len__(self) -> int: ...
@@ -37,7 +37,7 @@ def _has_result(message: Message) -> bool:
 
 
 def _is_reasoning_only(message: Message) -> bool:
-    return message.outline.is_reasoning
+    return message.outline.is_reasoning_only
 
 
 def _is_call_and_result(before: Message, after: Message) -> bool:
@@ -52,7 +52,7 @@ def _is_one_batch(before: Message, after: Message) -> bool:
     return (_has_result(before) and _has_result(after)) or (before.role == "assistant" and _has_call(after))
 
 
-def _is_reasoning_for(before: Message, _after: Message) -> bool:
+def _is_reasoning_before(before: Message, _after: Message) -> bool:
     return _is_reasoning_only(before)
 
 
@@ -62,39 +62,41 @@ def _is_same_turn(_before: Message, after: Message) -> bool:
 
 CALL_AND_RESULT = CutRule("call and result", _is_call_and_result)
 PARALLEL_BATCH = CutRule("parallel batch", _is_one_batch)
-REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_for)
-TURN = CutRule("turn", _is_same_turn)
+REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_before)
+SAME_TURN = CutRule("turn", _is_same_turn)
 
 PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL)
 """What no provider forgives."""
-WHOLE_TURNS = (*PROVIDER_RULES, TURN)
+WHOLE_TURN_RULES = (*PROVIDER_RULES, SAME_TURN)
 """For those who also want each turn, from prompt to answer, in one piece."""
 
 
-def is_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER_RULES) -> bool:
+def can_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER_RULES) -> bool:
     """Return whether a history may be cut between two neighbours."""
     return not any(rule.joins(before, after) for rule in rules)
 
 
-def cut_points(messages: Messages, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
+def cut_points(messages: MessageSequence, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
     """Return each index at which both sides of the history stand alone."""
-    inner = [index for index in range(1, len(messages)) if is_cut(messages[index - 1], messages[index], rules)]
+    inner = [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index], rules)]
     is_open = bool(messages) and (_has_call(messages[-1]) or _is_reasoning_only(messages[-1]))
     return [0, *inner] if is_open or not messages else [0, *inner, len(messages)]
 
 
-def next_cut(messages: Messages, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> int:
+def next_cut(messages: MessageSequence, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> int:
     """Return the first legal cut at or after `index`; the end counts as one."""
-    while 0 < index < len(messages) and not is_cut(messages[index - 1], messages[index], rules):
+    while 0 < index < len(messages) and not can_cut(messages[index - 1], messages[index], rules):
         index += 1
     return index
 
 
-def unit_around(messages: Messages, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> tuple[int, int]:
+def uncuttable_span(
+    messages: MessageSequence, index: int, rules: Sequence[CutRule] = PROVIDER_RULES
+) -> tuple[int, int]:
     """Return the bounds of the smallest uncuttable span that holds `index`."""
     start, stop = index, index + 1
-    while start > 0 and not is_cut(messages[start - 1], messages[start], rules):
+    while start > 0 and not can_cut(messages[start - 1], messages[start], rules):
         start -= 1
-    while stop < len(messages) and not is_cut(messages[stop - 1], messages[stop], rules):
+    while stop < len(messages) and not can_cut(messages[stop - 1], messages[stop], rules):
         stop += 1
     return start, stop

@@ -10,7 +10,7 @@ from itertools import pairwise
 from holdfast.core.conversation.view import Entry
 
 
-def exchanges(entries: Sequence[Entry]) -> list[range]:
+def exchange_ranges(entries: Sequence[Entry]) -> list[range]:
     """Return the requests and responses of a conversation, as ranges of its entries."""
     groups: list[range] = []
     for index, entry in enumerate(entries):
@@ -22,7 +22,7 @@ def exchanges(entries: Sequence[Entry]) -> list[range]:
     return groups
 
 
-def turns(entries: Sequence[Entry]) -> list[range]:
+def turn_ranges(entries: Sequence[Entry]) -> list[range]:
     """Return the turns of a conversation; what stands before the first prompt belongs to none."""
     starts = [index for index, entry in enumerate(entries) if entry.message.is_prompt]
     return [range(start, stop) for start, stop in pairwise([*starts, len(entries)])]

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-MAX_DEPTH = 100
+MAX_JSON_DEPTH = 100
 MAX_INTEGER_BITS = 4_000
 MAX_PATH = 60
 
@@ -28,20 +28,20 @@ class NotJsonError(ValueError):
     @property
     def path(self) -> str:
         """How to get to it from the value that was looked at."""
-        path = cleaned_text("".join(reversed(self.steps)))
+        path = replace_surrogates("".join(reversed(self.steps)))
         return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}…"
 
 
-def is_clean(value: object, depth: int = 0) -> bool:
+def is_sendable_json(value: object, depth: int = 0) -> bool:
     """Return whether a value can be sent as it is; raise NotJsonError if it cannot be sent at all."""
     if isinstance(value, str):
         return value.isascii() or is_utf8(value)
     if isinstance(value, dict):
-        return _is_clean_object(cast("Mapping[object, object]", value), depth)
+        return _is_sendable_object(cast("Mapping[object, object]", value), depth)
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, list | tuple):
-        return _is_clean_list(cast("list[object]", value), depth)
+        return _is_sendable_list(cast("list[object]", value), depth)
     if isinstance(value, int):
         if value.bit_length() > MAX_INTEGER_BITS:
             raise NotJsonError("is a number too long to be sent")
@@ -49,13 +49,13 @@ def is_clean(value: object, depth: int = 0) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, Mapping):
-        return _is_clean_object(cast("Mapping[object, object]", value), depth)
+        return _is_sendable_object(cast("Mapping[object, object]", value), depth)
     raise NotJsonError(f"is a {type(value).__name__}, which JSON cannot express")
 
 
-def _is_clean_object(value: Mapping[object, object], depth: int) -> bool:
-    if depth >= MAX_DEPTH:
-        raise NotJsonError(f"is nested deeper than {MAX_DEPTH} levels; flatten it")
+def _is_sendable_object(value: Mapping[object, object], depth: int) -> bool:
+    if depth >= MAX_JSON_DEPTH:
+        raise NotJsonError(f"is nested deeper than {MAX_JSON_DEPTH} levels; flatten it")
     clean = True
     key: object = ""
     try:
@@ -64,7 +64,7 @@ def _is_clean_object(value: Mapping[object, object], depth: int) -> bool:
             if not isinstance(key, str):
                 raise NotJsonError(f"is a key of type {type(key).__name__}; keys are strings")  # noqa: TRY301
             is_clean_key = key.isascii() or is_utf8(key)
-            if not is_clean(item, depth + 1) or not is_clean_key:
+            if not is_sendable_json(item, depth + 1) or not is_clean_key:
                 clean = False
     except NotJsonError as error:
         error.steps.append(f".{key}")
@@ -72,13 +72,13 @@ def _is_clean_object(value: Mapping[object, object], depth: int) -> bool:
     return clean
 
 
-def _is_clean_list(value: list[object], depth: int) -> bool:
-    if depth >= MAX_DEPTH:
-        raise NotJsonError(f"is nested deeper than {MAX_DEPTH} levels; flatten it")
+def _is_sendable_list(value: list[object], depth: int) -> bool:
+    if depth >= MAX_JSON_DEPTH:
+        raise NotJsonError(f"is nested deeper than {MAX_JSON_DEPTH} levels; flatten it")
     clean = True
     for number, item in enumerate(value):
         try:
-            if not is_clean(item, depth + 1):
+            if not is_sendable_json(item, depth + 1):
                 clean = False
         except NotJsonError as error:
             error.steps.append(f"[{number}]")
@@ -95,37 +95,37 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def cleaned_text(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return a text that can be sent; two halves of one character become that character again."""
     if text.isascii() or is_utf8(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def cleaned(value: object) -> Json:
+def sendable_json(value: object) -> Json:
     """Return a value that can be sent: surrogates replaced, NaN and infinity as null."""
     if isinstance(value, str):
-        return cleaned_text(value)
+        return replace_surrogates(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, object]", value).items()
-        return {cleaned_text(key): cleaned(item) for key, item in pairs}
+        return {replace_surrogates(key): sendable_json(item) for key, item in pairs}
     if isinstance(value, list | tuple):
-        return [cleaned(item) for item in cast("list[object]", value)]
+        return [sendable_json(item) for item in cast("list[object]", value)]
     return cast("Json", value)
 
 
-def parsed(text: str) -> Json:
+def parse_json(text: str) -> Json:
     """Return the value of a JSON text, mended; raise ValueError if it is none or nested too deeply."""
     try:
         value = json.loads(text)
-        is_clean(value)
-        return cleaned(value)
+        is_sendable_json(value)
+        return sendable_json(value)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def written(value: object) -> str:
+def dump_json(value: object) -> str:
     """Return a value as JSON text, as clients write it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.core.conversation.batching import EACH, Batching
+from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
 from holdfast.core.conversation.messages import Message, Text, ToolResult, user
-from holdfast.core.conversation.pairing import Pairing, Repair
-from holdfast.core.conversation.soundness import is_sound, is_torn_turn
+from holdfast.core.conversation.pairing import CallPairing, Repair
+from holdfast.core.conversation.soundness import is_split_turn, is_valid_history
 from holdfast.core.conversation.view import Entry
 
-OPENING = "[The conversation before this point is not available.]"
-NO_NEW_MESSAGE = "[No new message from the user.]"
+MISSING_START_NOTICE = "[The conversation before this point is not available.]"
+NO_NEW_MESSAGE_NOTICE = "[No new message from the user.]"
 
 
-class Mended(NamedTuple):
+class RepairedEntries(NamedTuple):
     """A valid view, and what it took."""
 
     entries: list[Entry]
@@ -33,25 +33,27 @@ class Mended(NamedTuple):
     """Calls at the very end that may still be running."""
 
 
-def mend(entries: Sequence[Entry], *, is_interrupted: bool = False, batching: Batching = EACH) -> Mended:
+def repair_entries(
+    entries: Sequence[Entry], *, is_interrupted: bool = False, batching: Batching = ONE_RESULT_PER_MESSAGE
+) -> RepairedEntries:
     """Return the entries in a form that every provider accepts, with batches as the format carries them."""
     repairs: list[Repair] = []
     pending: list[str] = []
     mended = list(entries)
-    if not is_sound(entries, batching):
+    if not is_valid_history(entries, batching):
         mended = list(_without_blanks(entries, batching, repairs))
-        if batching.is_itemised:
-            mended = _without_lost_reasoning(mended, repairs)
-        pairing = Pairing(mended, is_interrupted=is_interrupted, batching=batching)
-        mended = pairing.run()
+        if batching.is_itemized:
+            mended = _without_orphaned_reasoning(mended, repairs)
+        pairing = CallPairing(mended, is_interrupted=is_interrupted, batching=batching)
+        mended = pairing.pair()
         repairs += pairing.repairs
         pending = pairing.pending
-        if batching.begins_turns:
-            mended = _with_calls_behind_users(mended, repairs)
-    return Mended(_with_edges(mended, repairs, pending), repairs, tuple(pending))
+        if batching.calls_follow_user:
+            mended = _with_calls_after_users(mended, repairs)
+    return RepairedEntries(_with_valid_ends(mended, repairs, pending), repairs, tuple(pending))
 
 
-def _with_calls_behind_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
+def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
     """Return entries in which a message with calls stands behind one of the user's.
 
     Two neighbours are one turn that was torn; where something stood between them, its place is marked.
@@ -59,35 +61,35 @@ def _with_calls_behind_users(entries: Iterable[Entry], repairs: list[Repair]) ->
     whole: list[Entry] = []
     for entry in entries:
         turn = entry
-        while whole and is_torn_turn(whole[-1], turn) and _are_neighbours(whole[-1], turn):
+        while whole and is_split_turn(whole[-1], turn) and _are_adjacent(whole[-1], turn):
             repairs.append(Repair(turn.position, "joined a turn with calls to the turn of the model before it"))
             before = whole.pop()
-            turn = before.saying(_joined(before.message, turn.message))
-        if whole and is_torn_turn(whole[-1], turn):
+            turn = before.with_message(_joined_messages(before.message, turn.message))
+        if whole and is_split_turn(whole[-1], turn):
             repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
-            whole.append(Entry(user(NO_NEW_MESSAGE, trust="system")))
+            whole.append(Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system")))
         whole.append(turn)
     return whole
 
 
-def _are_neighbours(before: Entry, after: Entry) -> bool:
+def _are_adjacent(before: Entry, after: Entry) -> bool:
     return before.position is not None and before.position + 1 == after.position
 
 
-def _joined(before: Message, after: Message) -> Message:
+def _joined_messages(before: Message, after: Message) -> Message:
     return replace(
         before,
         parts=(*before.parts, *after.parts),
-        notes=(*before.notes, *after.notes),
-        extras=before.extras + after.extras,
+        repair_notes=(*before.repair_notes, *after.repair_notes),
+        extra_fields_json=before.extra_fields_json + after.extra_fields_json,
     )
 
 
-def _without_lost_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
+def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
     """Return entries without reasoning that is not followed by anything of the model's."""
     kept: list[Entry] = []
     for entry in reversed(entries):
-        if entry.message.outline.is_reasoning and (not kept or kept[-1].message.role != "assistant"):
+        if entry.message.outline.is_reasoning_only and (not kept or kept[-1].message.role != "assistant"):
             repairs.append(Repair(entry.position, "removed reasoning that led to nothing"))
         else:
             kept.append(entry)
@@ -97,7 +99,7 @@ def _without_lost_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> 
 def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[Repair]) -> Iterator[Entry]:
     for entry in entries:
         message = entry.message
-        if message.outline.is_filled or (batching.is_itemised and message.outline.is_reasoning):
+        if message.outline.has_no_empty_text or (batching.is_itemized and message.outline.is_reasoning_only):
             yield entry
             continue
         slimmer = message.with_parts(
@@ -107,13 +109,13 @@ def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[
                 if not (isinstance(part, Text) and part.is_blank)
             )
         )
-        if slimmer.outline.is_filled:
+        if slimmer.outline.has_no_empty_text:
             repairs.append(Repair(entry.position, "removed an empty text"))
-            yield entry.saying(slimmer)
+            yield entry.with_message(slimmer)
         elif slimmer.parts:
             repairs.append(Repair(entry.position, "removed a turn of reasoning that led to nothing"))
         else:
-            what = "; ".join(message.notes) or f"removed an empty {message.role} turn"
+            what = "; ".join(message.repair_notes) or f"removed an empty {message.role} turn"
             repairs.append(Repair(entry.position, what))
 
 
@@ -124,7 +126,7 @@ def _without_blank_blocks(result: ToolResult) -> ToolResult:
     return result if len(content) == len(result.content) else result.with_content(content)
 
 
-def _with_edges(entries: list[Entry], repairs: list[Repair], pending: Sequence[str]) -> list[Entry]:
+def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Sequence[str]) -> list[Entry]:
     """Let the conversation begin and end with somebody the model can answer."""
     first = next((index for index, entry in enumerate(entries) if entry.message.role != "system"), None)
     if first is None:
@@ -132,8 +134,8 @@ def _with_edges(entries: list[Entry], repairs: list[Repair], pending: Sequence[s
     last = next(entry.message.role for entry in reversed(entries) if entry.message.role != "system")
     if not pending and last == "assistant":
         repairs.append(Repair(None, "put a user message after the last assistant turn"))
-        entries = [*entries, Entry(user(NO_NEW_MESSAGE, trust="system"))]
+        entries = [*entries, Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system"))]
     if entries[first].message.role != "user":
         repairs.append(Repair(None, "put a user message before the first assistant turn"))
-        entries = [*entries[:first], Entry(user(OPENING, trust="system")), *entries[first:]]
+        entries = [*entries[:first], Entry(user(MISSING_START_NOTICE, trust="system")), *entries[first:]]
     return entries

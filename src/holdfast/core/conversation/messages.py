@@ -24,7 +24,7 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "tool": "tool",
 }
 
-MADE_UP: frozenset[Trust] = frozenset({"summary", "system", "memory"})
+NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory"})
 """Who writes in a user's place without being the user."""
 
 
@@ -38,7 +38,7 @@ class Text:
     """The block this was read from, the name of the field, or None where the content is a bare string."""
     is_edited: bool = field(default=False, compare=False, repr=False)
 
-    def rewritten(self, text: str) -> "Text":
+    def with_text(self, text: str) -> "Text":
         """Return the same part with other words, still tied to its block."""
         return replace(self, text=text, is_edited=True)
 
@@ -92,10 +92,10 @@ class ToolCall:
     trust: Trust = "model"
     native: object = field(default=None, compare=False, repr=False)
     is_edited: bool = field(default=False, compare=False, repr=False)
-    answer_tokens: int = field(default=0, compare=False, repr=False)
+    result_overhead_tokens: int = field(default=0, compare=False, repr=False)
     """What a made-up result costs besides its words, where it has to be more than words."""
 
-    def renamed(self, call_id: str) -> "ToolCall":
+    def with_id(self, call_id: str) -> "ToolCall":
         """Return the same call under another id."""
         return replace(self, id=call_id, is_edited=True)
 
@@ -117,9 +117,9 @@ class ToolResult:
     trust: Trust = "tool"
     native: object = field(default=None, compare=False, repr=False)
     is_edited: bool = field(default=False, compare=False, repr=False)
-    answers: ToolCall | None = field(default=None, compare=False, repr=False)
+    answered_call: ToolCall | None = field(default=None, compare=False, repr=False)
     """The call, where the result was made up for it: some formats name the tool or its kind beside the id."""
-    is_recalled: bool = field(default=False, compare=False, repr=False)
+    is_recall_answer: bool = field(default=False, compare=False, repr=False)
     """Whether it is recall's answer, which repeats what was said before."""
 
     @property
@@ -127,7 +127,7 @@ class ToolResult:
         """Its words, joined."""
         return "\n".join(part.text for part in self.content if isinstance(part, Text))
 
-    def renamed(self, call_id: str) -> "ToolResult":
+    def with_call_id(self, call_id: str) -> "ToolResult":
         """Return the same result for another call id."""
         return replace(self, call_id=call_id, is_edited=True)
 
@@ -139,15 +139,15 @@ class ToolResult:
 Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
 
 
-class Outline(NamedTuple):
+class MessageOutline(NamedTuple):
     """What the rules of structure ask of a message."""
 
     call_ids: tuple[str, ...]
     result_ids: tuple[str, ...]
-    is_filled: bool
+    has_no_empty_text: bool
     """Whether it says something and holds no empty text block."""
     has_results_first: bool
-    is_reasoning: bool
+    is_reasoning_only: bool
     """Whether it is reasoning and nothing else."""
 
 
@@ -161,23 +161,23 @@ class Message:
     """The provider's JSON this was read from; None for a message of our own making."""
     decoded: tuple[Part, ...] = field(default=(), compare=False, repr=False)
     """The parts as they were read: an encoder rewrites only what differs."""
-    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    repair_notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """What had to be mended to read it at all; its JSON is then the mended one."""
-    extras: str = field(default="", compare=False, repr=False)
+    extra_fields_json: str = field(default="", compare=False, repr=False)
     """Fields that no part stands for, as JSON text: they are sent with it, so they count."""
-    _outline: Outline | None = field(default=None, init=False, compare=False, repr=False)
+    _outline: MessageOutline | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
-    def outline(self) -> Outline:
+    def outline(self) -> MessageOutline:
         """What the rules of structure ask of it, worked out once."""
         outline = self._outline
         if outline is None:
-            outline = _outline(self.parts)
+            outline = _outline_of(self.parts)
             object.__setattr__(self, "_outline", outline)
         return outline
 
     @property
-    def is_untouched(self) -> bool:
+    def is_unedited(self) -> bool:
         """Whether the provider's JSON still says exactly this."""
         return self.native is not None and self.parts is self.decoded
 
@@ -200,7 +200,7 @@ class Message:
     def is_prompt(self) -> bool:
         """Whether a person says something here: a user message that is more than tool results."""
         return self.role == "user" and any(
-            (isinstance(part, Text) and not part.is_blank and part.trust not in MADE_UP)
+            (isinstance(part, Text) and not part.is_blank and part.trust not in NOT_BY_USER)
             or isinstance(part, Media | Opaque)
             for part in self.parts
         )
@@ -224,7 +224,7 @@ class Message:
             return "tool"
         return "task" if self.is_task else self.role
 
-    def trusted_as(self, trust: Trust) -> "Message":
+    def with_trust(self, trust: Trust) -> "Message":
         """Return the same message with its words under another label, and its JSON as it was."""
         parts = tuple(replace(part, trust=trust) if isinstance(part, Text) else part for part in self.parts)
         return replace(self, parts=parts, decoded=parts)
@@ -234,10 +234,10 @@ class Message:
         return replace(self, parts=parts)
 
 
-def _outline(parts: tuple[Part, ...]) -> Outline:
+def _outline_of(parts: tuple[Part, ...]) -> MessageOutline:
     results = tuple(part.call_id for part in parts if isinstance(part, ToolResult))
     says_nothing = all(isinstance(part, Thinking) for part in parts)
-    return Outline(
+    return MessageOutline(
         tuple(part.id for part in parts if isinstance(part, ToolCall)),
         results,
         not says_nothing and not any(map(_is_blank, parts)),

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.core.conversation.batching import Batching, id_by_name, plain_stem
+from holdfast.core.conversation.batching import Batching, id_from_name, safe_id_stem
 from holdfast.core.conversation.messages import Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.conversation.view import Entry
 
-INTERRUPTED = "Interrupted by user."
-NO_RESULT = "No result was recorded for this call."
+INTERRUPTED_RESULT = "Interrupted by user."
+MISSING_RESULT = "No result was recorded for this call."
 
 
 class Repair(NamedTuple):
@@ -20,34 +20,34 @@ class Repair(NamedTuple):
 
     position: int | None
     """Where, as an index into the history; None where something was added at an edge."""
-    what: str
+    description: str
 
 
-class _Found(NamedTuple):
+class _FoundResult(NamedTuple):
     """A result, the index of the entry that holds it, and which of its results it is."""
 
-    where: int
-    number: int
+    entry_index: int
+    result_index: int
     result: ToolResult
 
 
-class _Answer(NamedTuple):
+class _AnsweredCall(NamedTuple):
     """A call, where it is made, and the result that was found for it."""
 
     call: ToolCall
     position: int | None
-    found: _Found | None
+    found: _FoundResult | None
 
 
-class _Batch(NamedTuple):
+class _CallBatch(NamedTuple):
     """The messages that make the calls of one batch, and the answers to them."""
 
     span: range
-    heads: list[Entry]
-    answers: list[_Answer]
+    call_entries: list[Entry]
+    answers: list[_AnsweredCall]
 
 
-class Pairing:
+class CallPairing:
     """One pass over a history whose calls and results do not match.
 
     A result belongs to the nearest call before it with its id. Results that belong to no call are
@@ -63,7 +63,7 @@ class Pairing:
         self._batching = batching
         self._results = self._index_results()
         self._callers = self._index_callers()
-        self._next_speech = self._index_speech()
+        self._next_speech = self._index_next_speech()
         self._used_ids: set[str] = set()
         self._matched: set[int] = set()
         """Identities of the results that have found their call."""
@@ -72,78 +72,78 @@ class Pairing:
         self._homes: set[int] = set()
         """Indices of entries in whose place the results of a batch were emitted."""
 
-    def run(self) -> list[Entry]:
+    def pair(self) -> list[Entry]:
         """Return the entries with calls and results paired."""
         out: list[Entry] = []
         # Matched before anything is written: a late result belongs to a call that comes first.
-        batches = {span.start: self._match(span) for span in self._spans()}
+        batches = {span.start: self._match(span) for span in self._batch_ranges()}
         index = 0
         while index < len(self._entries):
             entry = self._entries[index]
             if index in batches:
-                out += self._exchange(batches[index])
+                out += self._batch_entries(batches[index])
                 index = batches[index].span.stop
                 continue
             if entry.message.results:
-                out += self._leftovers(index, entry)
+                out += self._without_results(index, entry)
             else:
                 out.append(entry)
             index += 1
         return out
 
-    def _spans(self) -> Iterator[range]:
+    def _batch_ranges(self) -> Iterator[range]:
         """Yield where each batch of calls stands: in one message, or in a run of the model's elements."""
         stop = 0
         for index, entry in enumerate(self._entries):
             if index < stop or not entry.message.calls:
                 continue
             stop = index + 1
-            while self._batching.is_itemised and stop < len(self._entries) and self._is_models(stop):
+            while self._batching.is_itemized and stop < len(self._entries) and self._is_by_model(stop):
                 stop += 1
             yield range(index, stop)
 
-    def _is_models(self, index: int) -> bool:
+    def _is_by_model(self, index: int) -> bool:
         return self._entries[index].message.role == "assistant"
 
-    def _index_results(self) -> dict[str, deque[_Found]]:
-        found: dict[str, deque[_Found]] = {}
+    def _index_results(self) -> dict[str, deque[_FoundResult]]:
+        found: dict[str, deque[_FoundResult]] = {}
         for index, entry in enumerate(self._entries):
             for number, result in enumerate(entry.message.results):
-                found.setdefault(result.call_id, deque()).append(_Found(index, number, result))
+                found.setdefault(result.call_id, deque()).append(_FoundResult(index, number, result))
         return found
 
     def _index_callers(self) -> dict[str, list[int]]:
         callers: dict[str, list[int]] = {}
         for index, entry in enumerate(self._entries):
-            for call_id in {*entry.message.outline.call_ids, *self._names(entry.message)}:
+            for call_id in {*entry.message.outline.call_ids, *self._name_ids(entry.message)}:
                 callers.setdefault(call_id, []).append(index)
         return callers
 
-    def _names(self, message: Message) -> Iterator[str]:
+    def _name_ids(self, message: Message) -> Iterator[str]:
         """Yield for each call of a message, as ids may repeat, the id of a result that answers it by name."""
         numbers: Counter[str] = Counter()
         for call in message.calls:
             numbers[call.name] += 1
-            yield id_by_name(call.name, numbers[call.name]) if self._batching.pairs_by_name else call.id
+            yield id_from_name(call.name, numbers[call.name]) if self._batching.pairs_by_name else call.id
 
-    def _index_speech(self) -> list[int | None]:
+    def _index_next_speech(self) -> list[int | None]:
         """For each entry, the index of the next one that is more than results."""
         following: list[int | None] = []
         upcoming = None
         for index in range(len(self._entries) - 1, -1, -1):
             following.append(upcoming)
-            if _speaks(self._entries[index].message):
+            if _has_more_than_results(self._entries[index].message):
                 upcoming = index
         return following[::-1]
 
-    def _match(self, span: range) -> _Batch:
+    def _match(self, span: range) -> _CallBatch:
         """Find a result for each call of one batch, and rename ids that were used before."""
         if self._batching.pairs_by_name:
             self._used_ids = set()
-        batch = _Batch(span, [], [])
+        batch = _CallBatch(span, [], [])
         for index in span:
             entry = self._entries[index]
-            names = self._names(entry.message)
+            names = self._name_ids(entry.message)
             parts: list[Part] = []
             for part in entry.message.parts:
                 if not isinstance(part, ToolCall):
@@ -151,99 +151,103 @@ class Pairing:
                     continue
                 name = next(names)
                 found = self._take(span, part.id) or self._take_by_name(span, part.id, name)
-                answer = self._with_usable_id(_Answer(part, entry.position, found), len(parts))
+                answer = self._with_usable_id(_AnsweredCall(part, entry.position, found), len(parts))
                 self._used_ids.add(answer.call.id)
                 batch.answers.append(answer)
                 parts.append(answer.call)
             if any(new is not old for new, old in zip(parts, entry.message.parts, strict=True)):
-                entry = entry.saying(entry.message.with_parts(tuple(parts)))
-            batch.heads.append(entry)
+                entry = entry.with_message(entry.message.with_parts(tuple(parts)))
+            batch.call_entries.append(entry)
         return batch
 
-    def _with_usable_id(self, answer: _Answer, ordinal: int) -> _Answer:
+    def _with_usable_id(self, answer: _AnsweredCall, ordinal: int) -> _AnsweredCall:
         call, position, found = answer
         if self._is_usable(call.id):
             return answer
-        call = call.renamed(self._fresh_id(call.id, position, ordinal))
+        call = call.with_id(self._fresh_id(call.id, position, ordinal))
         self.repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
         if found:
-            found = found._replace(result=found.result.renamed(call.id))
-            self.repairs.append(Repair(self._entries[found.where].position, "renamed its call id accordingly"))
-        return _Answer(call, position, found)
+            found = found._replace(result=found.result.with_call_id(call.id))
+            self.repairs.append(Repair(self._entries[found.entry_index].position, "renamed its call id accordingly"))
+        return _AnsweredCall(call, position, found)
 
     def _is_usable(self, call_id: str) -> bool:
         if not call_id or call_id in self._used_ids:
             return False
-        return self._batching.takes_id is None or self._batching.takes_id(call_id)
+        return self._batching.accepts_id is None or self._batching.accepts_id(call_id)
 
-    def _take_by_name(self, span: range, call_id: str, name: str) -> _Found | None:
+    def _take_by_name(self, span: range, call_id: str, name: str) -> _FoundResult | None:
         found = self._take(span, name) if name != call_id else None
         if found is None:
             return None
         self.repairs.append(
-            Repair(self._entries[found.where].position, f"gave a result the id {call_id!r} of its call")
+            Repair(self._entries[found.entry_index].position, f"gave a result the id {call_id!r} of its call")
         )
-        return found._replace(result=found.result.renamed(call_id))
+        return found._replace(result=found.result.with_call_id(call_id))
 
-    def _take(self, span: range, call_id: str) -> _Found | None:
+    def _take(self, span: range, call_id: str) -> _FoundResult | None:
         """Return the next result behind a batch with this id, if no later batch has a call with it before that."""
         callers = self._callers[call_id]
         later = bisect_right(callers, span.stop - 1)
         limit = callers[later] if later < len(callers) else len(self._entries)
         waiting = self._results.get(call_id, deque())
-        while waiting and waiting[0].where < span.stop:
+        while waiting and waiting[0].entry_index < span.stop:
             waiting.popleft()
-        if not waiting or waiting[0].where >= limit:
+        if not waiting or waiting[0].entry_index >= limit:
             return None
         found = waiting.popleft()
         self._matched.add(id(found.result))
         return found
 
     def _fresh_id(self, call_id: str, position: int | None, ordinal: int) -> str:
-        fresh = f"{plain_stem(call_id)}_{'x' if position is None else position}_{ordinal}"
+        fresh = f"{safe_id_stem(call_id)}_{'x' if position is None else position}_{ordinal}"
         while fresh in self._used_ids or fresh in self._callers:
             fresh += "x"
         return fresh
 
-    def _exchange(self, batch: _Batch) -> Iterator[Entry]:
+    def _batch_entries(self, batch: _CallBatch) -> Iterator[Entry]:
         """Yield the messages of a batch of calls and, directly behind them, their results."""
-        yield from batch.heads
+        yield from batch.call_entries
         speech = self._next_speech[batch.span.stop - 1]
-        found: list[_Found] = []
+        found: list[_FoundResult] = []
         made_up: list[ToolResult] = []
         for call, position, answer in batch.answers:
             if answer:
                 found.append(answer)
-                if speech is not None and speech < answer.where:
+                if speech is not None and speech < answer.entry_index:
                     self.repairs.append(Repair(position, f"moved the late result of {call.id!r} to its call"))
             elif self._is_interrupted or speech is not None:
-                made_up.append(self._make_up(call, speech))
+                made_up.append(self._synthetic_result(call, speech))
                 self.repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
                 self.pending.append(call.id)
-        found.sort(key=lambda answer: (answer.where, answer.number))
-        yield from (self._grouped if self._batching.is_grouped else self._each)(batch.span.stop, found, made_up)
+        found.sort(key=lambda answer: (answer.entry_index, answer.result_index))
+        yield from (self._results_in_one_message if self._batching.is_grouped else self._result_per_message)(
+            batch.span.stop, found, made_up
+        )
 
-    def _make_up(self, call: ToolCall, speech: int | None) -> ToolResult:
+    def _synthetic_result(self, call: ToolCall, speech: int | None) -> ToolResult:
         by_person = speech is None or self._entries[speech].message.role == "user"
-        words = Text(INTERRUPTED if by_person else NO_RESULT, "tool")
-        return ToolResult(call.id, (words,), is_error=True, answers=call)
+        words = Text(INTERRUPTED_RESULT if by_person else MISSING_RESULT, "tool")
+        return ToolResult(call.id, (words,), is_error=True, answered_call=call)
 
-    def _each(self, _place: int, found: list[_Found], made_up: list[ToolResult]) -> Iterator[Entry]:
+    def _result_per_message(self, _place: int, found: list[_FoundResult], made_up: list[ToolResult]) -> Iterator[Entry]:
         for answer in found:
-            home = self._entries[answer.where]
+            home = self._entries[answer.entry_index]
             is_whole = len(home.message.parts) == 1 and home.message.parts[0] is answer.result
-            yield home if is_whole else home.saying(home.message.with_parts((answer.result,)))
+            yield home if is_whole else home.with_message(home.message.with_parts((answer.result,)))
         for result in made_up:
             yield Entry(Message("tool", (result,)))
 
-    def _grouped(self, place: int, found: list[_Found], made_up: list[ToolResult]) -> Iterator[Entry]:
+    def _results_in_one_message(
+        self, place: int, found: list[_FoundResult], made_up: list[ToolResult]
+    ) -> Iterator[Entry]:
         results = (*(answer.result for answer in found), *made_up)
         if not found:
             if results:
                 yield Entry(Message("user", results))
             return
-        where = found[0].where
+        where = found[0].entry_index
         self._homes.add(where)
         home = self._entries[where]
         besides: tuple[Part, ...] = ()
@@ -256,11 +260,11 @@ class Pairing:
         else:
             self.repairs.append(Repair(home.position, "gathered the results of one batch before anything else"))
             # What its results bring along beside their texts is counted where they are now.
-            sources = dict.fromkeys([where, *(one.where for one in found)])
-            extras = "".join(self._entries[source].message.extras for source in sources)
-            yield home.saying(replace(home.message.with_parts(parts), extras=extras))
+            sources = dict.fromkeys([where, *(one.entry_index for one in found)])
+            extras = "".join(self._entries[source].message.extra_fields_json for source in sources)
+            yield home.with_message(replace(home.message.with_parts(parts), extra_fields_json=extras))
 
-    def _leftovers(self, index: int, entry: Entry) -> Iterator[Entry]:
+    def _without_results(self, index: int, entry: Entry) -> Iterator[Entry]:
         """Yield what a message with results says besides them."""
         for result in entry.message.results:
             if id(result) not in self._matched:
@@ -271,9 +275,9 @@ class Pairing:
         if self._batching.is_grouped and index not in self._homes:
             self.repairs.append(Repair(entry.position, "gathered its results with their batch"))
         if besides and index not in self._merged:
-            yield entry.saying(entry.message.with_parts(besides))
+            yield entry.with_message(entry.message.with_parts(besides))
 
 
-def _speaks(message: Message) -> bool:
+def _has_more_than_results(message: Message) -> bool:
     """Return whether a message is more than results."""
     return not all(isinstance(part, ToolResult) for part in message.parts)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-from holdfast.core.conversation.batching import is_by_name
+from holdfast.core.conversation.batching import is_id_from_name
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall
 from holdfast.errors import SettingsError
 
@@ -68,9 +68,9 @@ class TokenCount:
     nobody can say."""
 
     @property
-    def told(self) -> str:
+    def display(self) -> str:
         """The number as people write it, with how far off it may be."""
-        return with_error(self.total, self.error)
+        return format_token_count(self.total, self.error)
 
     def as_reported(self, input_tokens: int) -> "TokenCount":
         """Return the count with the provider's own total; the parts stay as we counted them."""
@@ -94,48 +94,48 @@ class Calibration:
     """How far off the corrected counts were, as a share: the newest reports, and older ones that fade."""
 
     STEP: ClassVar[float] = 0.05
-    STRIDE: ClassVar[float] = 0.1
+    MAX_STEP: ClassVar[float] = 0.1
     """The most that one report moves the factor once it has settled."""
-    SETTLED: ClassVar[int] = 3
-    MOST: ClassVar[float] = 4
+    SETTLED_SAMPLES: ClassVar[int] = 3
+    MAX_FACTOR: ClassVar[float] = 4
     """Reports further off than this, either way, are somebody's mistake."""
-    FADE: ClassVar[float] = 0.9
+    SPREAD_DECAY: ClassVar[float] = 0.9
     """What is left of an earlier deviation after each report."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.factor, int | float) and 1 / self.MOST <= self.factor <= self.MOST):
+        if not (isinstance(self.factor, int | float) and 1 / self.MAX_FACTOR <= self.factor <= self.MAX_FACTOR):
             raise SettingsError("calibration.factor", f"must lie between 0.25 and 4, not {self.factor!r}")
 
     @property
     def error(self) -> float:
         """How far off the next count may be, as a share; a few reports say no less than a step of the factor."""
         spread = self.STEP if self.spread is None else self.spread
-        return spread if self.samples >= self.SETTLED else max(spread, self.STEP)
+        return spread if self.samples >= self.SETTLED_SAMPLES else max(spread, self.STEP)
 
     def learn(self, *, counted: int, reported: int) -> "Calibration":
         """Return the calibration after one more report; reports that make no sense are ignored.
 
         `counted` is `request.tokens.counted`, `reported` the input tokens the provider billed for it.
         """
-        if counted <= 0 or reported <= 0 or not 1 / self.MOST <= reported / counted <= self.MOST:
+        if counted <= 0 or reported <= 0 or not 1 / self.MAX_FACTOR <= reported / counted <= self.MAX_FACTOR:
             return self
         observed = reported / counted
         if self.samples and abs(observed - self.factor) < self.STEP:
-            return self._learned(self.factor, observed)
+            return self._with_factor(self.factor, observed)
         towards = observed
-        if self.samples >= self.SETTLED:
-            towards = min(max(observed, self.factor - self.STRIDE), self.factor + self.STRIDE)
+        if self.samples >= self.SETTLED_SAMPLES:
+            towards = min(max(observed, self.factor - self.MAX_STEP), self.factor + self.MAX_STEP)
         # Rounded up: an under-count costs a refused request, an over-count a little room.
-        stepped = min(self.MOST, -(-round(towards, 6) // self.STEP) * self.STEP)
-        return self._learned(round(stepped, 2), observed)
+        stepped = min(self.MAX_FACTOR, -(-round(towards, 6) // self.STEP) * self.STEP)
+        return self._with_factor(round(stepped, 2), observed)
 
-    def _learned(self, factor: float, observed: float) -> "Calibration":
+    def _with_factor(self, factor: float, observed: float) -> "Calibration":
         """Return the calibration with another factor, and with how far off the one that was in force has been."""
         deviation = abs(observed / (self.factor if self.samples else factor) - 1)
-        return Calibration(factor, self.samples + 1, round(max(deviation, self.FADE * (self.spread or 0.0)), 4))
+        return Calibration(factor, self.samples + 1, round(max(deviation, self.SPREAD_DECAY * (self.spread or 0.0)), 4))
 
 
-def with_error(total: int, error: float | None) -> str:
+def format_token_count(total: int, error: float | None) -> str:
     """Return a number of tokens with how far off it may be, in whole per cent, rounded up."""
     if error is None:
         return f"about {total:,}"
@@ -144,7 +144,7 @@ def with_error(total: int, error: float | None) -> str:
 
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     """Return what a message costs: its words, and its media."""
-    words, media = MESSAGE_OVERHEAD + (counter.count(message.extras) if message.extras else 0), 0
+    words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
     for part in message.parts:
         if isinstance(part, Media):
             media += part.tokens
@@ -171,15 +171,15 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
     # Some formats write the pieces of a result as one text: a line break stands between them then.
     seams = max(0, len(inner) - 1)
     words = _id_tokens(part.call_id) + seams + sum(words for words, _ in inner)
-    words += part.answers.answer_tokens if part.answers else 0
+    words += part.answered_call.result_overhead_tokens if part.answered_call else 0
     return words, sum(media for _, media in inner)
 
 
 def _id_tokens(call_id: str) -> int:
     # An id that was made of a name, because there was none, is never sent.
-    return CALL_OVERHEAD + (0 if is_by_name(call_id) else -(-len(call_id) // CHARS_PER_ID_TOKEN))
+    return CALL_OVERHEAD + (0 if is_id_from_name(call_id) else -(-len(call_id) // CHARS_PER_ID_TOKEN))
 
 
-def total_tokens(messages: Sequence[Message], counter: Counter) -> int:
+def request_tokens(messages: Sequence[Message], counter: Counter) -> int:
     """Return what a list of messages costs as a request."""
     return REPLY_OVERHEAD + sum(sum(message_tokens(message, counter)) for message in messages)

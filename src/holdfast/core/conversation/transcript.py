@@ -15,20 +15,20 @@ from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.view import Entry
 
 
-class Survey(NamedTuple):
+class MessageMeasures(NamedTuple):
     """What is known of messages without reading them."""
 
-    weights: list[int]
+    sizes: list[int]
     """Their sizes in bytes of text."""
     prompts: list[int]
     """The indices of those a user says."""
     systems: list[int]
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """What a transcript must know of a wire format."""
 
-    def survey(self, natives: Sequence[object], start: int) -> "Survey":
+    def measure(self, natives: Sequence[object], start: int) -> "MessageMeasures":
         """Return the sizes and roles of messages, the first of which has the index `start`."""
         ...
 
@@ -47,7 +47,7 @@ class Transcript:
     def __init__(
         self,
         natives: Sequence[object],
-        reader: Reader,
+        reader: FormatReader,
         counter: Counter,
         positions: Sequence[int | None] | None = None,
     ) -> None:
@@ -60,11 +60,11 @@ class Transcript:
         self._prompts: list[int] = []
         self._systems: list[int] = []
         self._length = 0
-        self._heaviest = 0
+        self._largest = 0
         self._entries: dict[int, Entry] = {}
         self._variants: dict[object, dict[int, Entry]] = {}
         self._costs: dict[object, dict[int, tuple[int, int]]] = {}
-        self._lines: dict[object, dict[int, int]] = {}
+        self._cuts: dict[object, dict[int, int]] = {}
         self._tokens: dict[int, tuple[int, int]] = {}
         """By identity of message; each of them is kept alive by `_entries` or `_variants`."""
         self._grow(natives)
@@ -82,26 +82,26 @@ class Transcript:
             entry = self._entries[index] = Entry(self.reader.decode(self._natives[index], index), index)
         return entry
 
-    def told(self, index: int) -> Entry:
+    def entry_as_positioned(self, index: int) -> Entry:
         """Return a message with the position that others know it by."""
         entry = self.entry(index)
         return entry if self._positions is None else Entry(entry.message, self._positions[index])
 
     @property
-    def weight(self) -> int:
+    def total_bytes(self) -> int:
         """The size of everything, in bytes of text."""
         return self._offsets[self._length]
 
     @property
-    def heaviest(self) -> int:
+    def largest_bytes(self) -> int:
         """The size of the largest message, in bytes of text."""
-        return self._heaviest
+        return self._largest
 
-    def offset(self, index: int) -> int:
+    def bytes_before(self, index: int) -> int:
         """Return the size of everything before `index`, in bytes of text."""
         return self._offsets[index]
 
-    def weight_of(self, index: int) -> int:
+    def bytes_of(self, index: int) -> int:
         """Return the size of one message, in bytes of text."""
         return self._offsets[index + 1] - self._offsets[index]
 
@@ -109,49 +109,49 @@ class Transcript:
         """Return how many messages before `index` a user says."""
         return bisect_left(self._prompts, index)
 
-    def prompt(self, number: int) -> int:
+    def prompt_index(self, number: int) -> int:
         """Return the position of the user's message with this number, counted from 0."""
         return self._prompts[number]
 
-    def systems_before(self, index: int) -> list[int]:
+    def system_indices_before(self, index: int) -> list[int]:
         """Return the positions of system messages before `index`."""
         return self._systems[: bisect_left(self._systems, index)]
 
-    def variants(self, key: object) -> dict[int, Entry]:
+    def edited_entries(self, key: object) -> dict[int, Entry]:
         """Return a place to keep edited forms of messages, so that the next request need not make them again."""
         return self._variants.setdefault(key, {})
 
-    def kept(self, entry: Entry) -> Entry:
+    def remember_cost(self, entry: Entry) -> Entry:
         """Return an entry whose cost is remembered, because it is kept among the variants."""
-        self.tokens_of(entry.message, is_kept=True)
+        self.tokens_of(entry.message, is_cached=True)
         return entry
 
-    def costs(self, key: object) -> dict[int, tuple[int, int]]:
+    def cached_costs(self, key: object) -> dict[int, tuple[int, int]]:
         """Return a place to keep what messages cost, whole and shortened as `key` says."""
         return self._costs.setdefault(key, {})
 
-    def lines(self, key: object) -> dict[int, int]:
+    def cached_cuts(self, key: object) -> dict[int, int]:
         """Return a place to keep where lines stand that were drawn as `key` says."""
-        return self._lines.setdefault(key, {})
+        return self._cuts.setdefault(key, {})
 
-    def index_at(self, weight: float, limit: int) -> int:
+    def index_at_bytes(self, size_bytes: float, limit: int) -> int:
         """Return the first index up to `limit` before which there are `weight` bytes of text or more."""
-        return bisect_left(self._offsets, weight, 0, limit)
+        return bisect_left(self._offsets, size_bytes, 0, limit)
 
     def tokens(self, index: int) -> int:
         """Return what the message at `index` costs as it stands."""
-        return sum(self.tokens_of(self[index], is_kept=True))
+        return sum(self.tokens_of(self[index], is_cached=True))
 
-    def tokens_of(self, message: Message, *, is_kept: bool = False) -> tuple[int, int]:
+    def tokens_of(self, message: Message, *, is_cached: bool = False) -> tuple[int, int]:
         """Return what a message costs, words and media; `is_kept` says that this transcript holds it."""
         count = self._tokens.get(id(message))
         if count is None:
             count = message_tokens(message, self.counter)
-            if is_kept:
+            if is_cached:
                 self._tokens[id(message)] = count
         return count
 
-    def continued(self, natives: list[object]) -> "Transcript | None":
+    def continue_with(self, natives: list[object]) -> "Transcript | None":
         """Return this transcript grown to `natives`, or None if they do not begin as it does.
 
         Where another continuation has grown the arrays another way, they do not either.
@@ -161,38 +161,38 @@ class Transcript:
             is_begun = len(natives) >= self._length and natives[: len(known)] == known
         except RecursionError:
             return None
-        return self._sharing(natives) if is_begun and self._are_same(natives) else None
+        return self._continuation(natives) if is_begun and self._are_same_objects(natives) else None
 
-    def _are_same(self, natives: list[object]) -> bool:
+    def _are_same_objects(self, natives: list[object]) -> bool:
         """Return whether the messages that were read are the same objects; equal ones may differ (1 and True)."""
         known, count = self._natives, min(len(natives), len(self._natives))
         return not any(natives[index] is not known[index] for index in self._entries if index < count)
 
-    def _sharing(self, natives: list[object]) -> "Transcript":
+    def _continuation(self, natives: list[object]) -> "Transcript":
         """Return a transcript on the same arrays: they only grow, and each side knows its length."""
         grown = Transcript((), self.reader, self.counter)
         grown._natives, grown._offsets = self._natives, self._offsets
         grown._prompts, grown._systems = self._prompts, self._systems
         grown._entries, grown._variants = self._entries, self._variants
-        grown._costs, grown._tokens, grown._lines = self._costs, self._tokens, self._lines
+        grown._costs, grown._tokens, grown._cuts = self._costs, self._tokens, self._cuts
         grown._length = len(self._natives)
         grown._grow(natives[grown._length :])
         grown._length = len(natives)
-        added = (self.weight_of(index) for index in range(self._length, len(natives)))
-        grown._heaviest = max(self._heaviest, max(added, default=0))
+        added = (self.bytes_of(index) for index in range(self._length, len(natives)))
+        grown._largest = max(self._largest, max(added, default=0))
         return grown
 
-    def is_as_weighed(self, positions: Sequence[int]) -> bool:
+    def has_unchanged_sizes(self, positions: Sequence[int]) -> bool:
         """Return whether messages still have the sizes they had, so that an edit in place is noticed."""
         offsets = self._offsets
-        weights = self.reader.survey([self._natives[position] for position in positions], 0).weights
+        weights = self.reader.measure([self._natives[position] for position in positions], 0).sizes
         return weights == [offsets[position + 1] - offsets[position] for position in positions]
 
     def _grow(self, natives: Sequence[object]) -> None:
-        survey = self.reader.survey(natives, self._length)
-        running = accumulate(survey.weights, initial=self._offsets.pop())
+        survey = self.reader.measure(natives, self._length)
+        running = accumulate(survey.sizes, initial=self._offsets.pop())
         self._offsets.extend(running)
-        self._heaviest = max(self._heaviest, max(survey.weights, default=0))
+        self._largest = max(self._largest, max(survey.sizes, default=0))
         self._prompts.extend(survey.prompts)
         self._systems.extend(survey.systems)
         self._natives.extend(natives)

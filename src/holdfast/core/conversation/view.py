@@ -14,13 +14,13 @@ class Entry(NamedTuple):
     position: int | None = None
     """Its index in the history; None for a message that was made for this view."""
 
-    def saying(self, message: Message) -> "Entry":
+    def with_message(self, message: Message) -> "Entry":
         """Return the entry with its message replaced."""
         return Entry(message, self.position)
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class EntryMessages:
     """Entries as the messages they hold."""
 
     entries: Sequence[Entry]

@@ -8,92 +8,94 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from holdfast.core.conversation.handles import RECALL
+from holdfast.core.conversation.handles import RECALL_TOOL
 from holdfast.core.conversation.messages import Message, ToolResult
 
 MAX_OPEN = 64
 """How many calls without an answer are remembered."""
 
 
-class KeptAnswers(NamedTuple):
+class RecallMarksSnapshot(NamedTuple):
     """What is known when a history is left."""
 
-    parts: tuple[tuple[int, tuple[int, ...]], ...]
-    alone: tuple[int, ...]
-    open: tuple[tuple[str, str], ...]
+    answer_parts: tuple[tuple[int, tuple[int, ...]], ...]
+    recall_only: tuple[int, ...]
+    open_calls: tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
-class Answers:
+class RecallMarks:
     """Grows by one message at a time."""
 
-    parts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    answer_parts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """By the position of a message, which of its parts are answers, counted from 0."""
-    alone: set[int] = field(default_factory=set[int])
+    recall_only: set[int] = field(default_factory=set[int])
     """Positions of messages that hold calls of recall or its answers and nothing else."""
-    open: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    open_calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Scopes and ids of calls that have no answer yet: two agents may give their calls the same ids."""
 
     @classmethod
-    def of(cls, kept: KeptAnswers) -> "Answers":
+    def from_snapshot(cls, snapshot: RecallMarksSnapshot) -> "RecallMarks":
         """Return what was known when a history was left."""
-        return cls(dict(kept.parts), set(kept.alone), list(kept.open))
+        return cls(dict(snapshot.answer_parts), set(snapshot.recall_only), list(snapshot.open_calls))
 
-    def kept(self) -> KeptAnswers:
+    def snapshot(self) -> RecallMarksSnapshot:
         """Return what is to be known by who goes on."""
-        return KeptAnswers(tuple(sorted(self.parts.items())), tuple(sorted(self.alone)), tuple(self.open))
+        return RecallMarksSnapshot(
+            tuple(sorted(self.answer_parts.items())), tuple(sorted(self.recall_only)), tuple(self.open_calls)
+        )
 
-    def ahead(self) -> "Answers":
+    def for_unrecorded(self) -> "RecallMarks":
         """Return what observes messages that are not part of the history yet."""
-        return Answers(open=list(self.open))
+        return RecallMarks(open_calls=list(self.open_calls))
 
     def observe(self, message: Message, position: int, scope: str) -> Message:
         """Take in what was said, and return it with the answers marked."""
-        if self.open and message.outline.result_ids:
-            self._take_answers(message, position, scope)
+        if self.open_calls and message.outline.result_ids:
+            self._observe_answers(message, position, scope)
         if message.outline.call_ids:
-            self._take_calls(message, position, scope)
-        return self.marked(message, position)
+            self._observe_calls(message, position, scope)
+        return self.mark(message, position)
 
-    def marked(self, message: Message, position: int) -> Message:
+    def mark(self, message: Message, position: int) -> Message:
         """Return a message with the parts marked that are answers."""
-        if position not in self.parts:
+        if position not in self.answer_parts:
             return message
-        answers = self.parts[position]
+        answers = self.answer_parts[position]
         parts = tuple(
-            replace(part, is_recalled=True) if number in answers and isinstance(part, ToolResult) else part
+            replace(part, is_recall_answer=True) if number in answers and isinstance(part, ToolResult) else part
             for number, part in enumerate(message.parts)
         )
-        return replace(message, parts=parts, decoded=parts if message.is_untouched else message.decoded)
+        return replace(message, parts=parts, decoded=parts if message.is_unedited else message.decoded)
 
-    def are_recalls(self, position: int) -> bool:
+    def is_recall_only(self, position: int) -> bool:
         """Return whether a message is nothing but calls of recall, or its answers."""
-        return position in self.alone
+        return position in self.recall_only
 
-    def _take_answers(self, message: Message, position: int, scope: str) -> None:
-        wanted = {call_id for asker, call_id in self.open if asker == scope}
-        found = _results(message, wanted)
+    def _observe_answers(self, message: Message, position: int, scope: str) -> None:
+        wanted = {call_id for asker, call_id in self.open_calls if asker == scope}
+        found = _answer_parts(message, wanted)
         if found:
-            self.parts[position] = tuple(found)
+            self.answer_parts[position] = tuple(found)
             if len(found) == len(message.parts):
-                self.alone.add(position)
+                self.recall_only.add(position)
             self._close(scope, {*found.values()})
 
-    def _take_calls(self, message: Message, position: int, scope: str) -> None:
+    def _observe_calls(self, message: Message, position: int, scope: str) -> None:
         calls = message.calls
-        others = {call.id for call in calls if call.name != RECALL}
-        made = [call.id for call in calls if call.name == RECALL and call.id not in others]
+        others = {call.id for call in calls if call.name != RECALL_TOOL}
+        made = [call.id for call in calls if call.name == RECALL_TOOL and call.id not in others]
         # A call whose id was used before begins anew: the one before it was never answered.
         self._close(scope, {call.id for call in calls})
-        self.open = [*self.open, *((scope, call_id) for call_id in made)][-MAX_OPEN:]
+        self.open_calls = [*self.open_calls, *((scope, call_id) for call_id in made)][-MAX_OPEN:]
         if len(made) == len(calls) and not message.text.strip():
-            self.alone.add(position)
+            self.recall_only.add(position)
 
     def _close(self, scope: str, call_ids: set[str]) -> None:
-        self.open = [one for one in self.open if one[0] != scope or one[1] not in call_ids]
+        self.open_calls = [one for one in self.open_calls if one[0] != scope or one[1] not in call_ids]
 
 
-def _results(message: Message, call_ids: set[str]) -> Mapping[int, str]:
+def _answer_parts(message: Message, call_ids: set[str]) -> Mapping[int, str]:
     """Return which parts of a message answer one of some calls, with its id."""
     return {
         number: part.call_id

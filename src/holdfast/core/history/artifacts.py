@@ -15,24 +15,24 @@ from holdfast.core.conversation.messages import ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_value, identifiers
-from holdfast.core.history.ledger.calls import one_line, read_call
-from holdfast.core.history.ledger.work import outcome_of
+from holdfast.core.history.ledger.calls import clip_to_line, describe_call
+from holdfast.core.history.ledger.work import call_outcome
 from holdfast.core.history.recall.references import line_count
 
-PREFIX = "compress_"
-LARGE_TOKENS = 2_000
+ARTIFACT_PREFIX = "compress_"
+DEFAULT_ARTIFACT_TOKENS = 2_000
 """A tool result above this is an artifact where a policy says nothing else."""
 RETRIEVAL_SHARE = 0.3
 """Of a window: what is larger is given out in parts only."""
-ARGUMENT_CHARS, PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
-MOST_NAMES, LOOKED_AT = 5, 200
-REFERENCE = re.compile(
+ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
+MAX_ARTIFACT_NAMES, MAX_SCANNED_IDENTIFIERS = 5, 200
+ARTIFACT_REFERENCE = re.compile(
     r'\[artifact:\s*"[^"\n]{0,200}"\s*\(id:\s*[^)\n]{0,500}\)'
     r"(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*+\]",
     re.IGNORECASE,
 )
 """A reference as a model says it again: it may be broken over lines, and ends at its own bracket."""
-_PLAIN = str.maketrans("[]", "()")
+_BRACKETS_TO_PARENTHESES = str.maketrans("[]", "()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Artifact:
             *([f"key findings: {'; '.join(self.findings)}"] if self.findings else []),
         ]
         # No bracket inside, so that everybody sees where it ends.
-        return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_PLAIN)}]"
+        return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_BRACKETS_TO_PARENTHESES)}]"
 
 
-def artifacts_of(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:
+def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:
     """Yield the large tool results among some messages."""
     calls: dict[str, ToolCall] = {}
     for entry in entries:
@@ -76,42 +76,42 @@ def artifacts_of(entries: Iterable[Entry], min_tokens: int, counter: Counter) ->
                 yield _artifact(calls.get(result.call_id), result, tokens, entry.position or 0)
 
 
-def without_references(text: str) -> str:
+def strip_artifact_references(text: str) -> str:
     """Return an answer as a person is to read it: what stands for a tool's output is no part of it."""
-    without, count = REFERENCE.subn("", text)
+    without, count = ARTIFACT_REFERENCE.subn("", text)
     return re.sub(r"\n{3,}", "\n\n", without).strip() if count else text
 
 
-def is_named(name: str, result: ToolResult) -> bool:
+def is_artifact_of(name: str, result: ToolResult) -> bool:
     """Return whether an artifact's name is that of a result; the tool in it is not looked at."""
-    return name.startswith(PREFIX) and f"_{result.call_id}_" in name and name.endswith(_suffix(result))
+    return name.startswith(ARTIFACT_PREFIX) and f"_{result.call_id}_" in name and name.endswith(_id_suffix(result))
 
 
-def _suffix(result: ToolResult) -> str:
+def _id_suffix(result: ToolResult) -> str:
     return f"_{result.call_id}_{hashlib.sha256(result.text.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
     tool = call.name if call else "tool"
-    preview = " ".join(result.text[: 2 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
+    preview = " ".join(result.text[: 2 * ARTIFACT_PREVIEW_CHARS].split())[:ARTIFACT_PREVIEW_CHARS]
     return Artifact(
-        f"{PREFIX}{tool}{_suffix(result)}",
+        f"{ARTIFACT_PREFIX}{tool}{_id_suffix(result)}",
         tool,
         call.arguments if call else "",
         preview,
         tokens,
         position,
         result.call_id,
-        tuple(_findings(call, result, position)),
+        tuple(_key_findings(call, result, position)),
     )
 
 
-def _findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:
+def _key_findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:
     """Yield what can be said of an output by rule."""
-    made = read_call(call, argument_value(call.arguments), position) if call else None
-    outcome = outcome_of(made, result)
+    made = describe_call(call, argument_value(call.arguments), position) if call else None
+    outcome = call_outcome(made, result)
     if not outcome.is_ok:
-        yield f"{outcome}: {one_line(outcome.line, FINDING_CHARS)}"
+        yield f"{outcome}: {clip_to_line(outcome.error_text, FINDING_CHARS)}"
     yield f"{line_count(result.text):,} lines"
-    if names := list(dict.fromkeys(islice(identifiers(result.text), LOOKED_AT)))[:MOST_NAMES]:
+    if names := list(dict.fromkeys(islice(identifiers(result.text), MAX_SCANNED_IDENTIFIERS)))[:MAX_ARTIFACT_NAMES]:
         yield f"names {', '.join(names)}"

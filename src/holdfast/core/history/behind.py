@@ -9,46 +9,46 @@ from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.history.identifiers import argument_value
-from holdfast.core.history.ledger.calls import read_call
-from holdfast.core.history.ledger.files import File, Files, Touch
+from holdfast.core.history.ledger.calls import describe_call
+from holdfast.core.history.ledger.files import FileAccess, FileRecord, FileRecords
 from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.wishes import conflicts
-from holdfast.core.history.ledger.work import outcome_of
+from holdfast.core.history.ledger.wishes import conflicting_constraints
+from holdfast.core.history.ledger.work import call_outcome
 
-Notes = tuple[tuple[str, str], ...]
+ReadNotes = tuple[tuple[str, str], ...]
 """By the ids of calls, what is said beside their results."""
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class CompactedReads:
     """What the ledger says of the messages before a position."""
 
     stop: int = 0
-    reads: Mapping[str, File] = field(default_factory=dict[str, File])
+    reads: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
     conflicts: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, ledger: Ledger, stop: int) -> "Behind":
+    def from_ledger(cls, ledger: Ledger, stop: int) -> "CompactedReads":
         """Return what a ledger of everything before a position knows."""
-        reads = {file.path: file for file in ledger.files if file.read is not None and file.read.content_hash}
-        return cls(stop, reads, tuple(conflicts(ledger.wishes)))
+        reads = {file.path: file for file in ledger.files if file.last_read is not None and file.last_read.content_hash}
+        return cls(stop, reads, tuple(conflicting_constraints(ledger.constraints)))
 
-    def notes(self, messages: Sequence[Message], earlier: Iterable[ToolCall]) -> list[Notes]:
+    def notes_for(self, messages: Sequence[Message], earlier: Iterable[ToolCall]) -> list[ReadNotes]:
         """Return for each new message what is to be said beside its results; `earlier` are the calls before them."""
         calls = {call.id: call for call in earlier}
-        told: list[Notes] = []
+        told: list[ReadNotes] = []
         for message in messages:
             calls.update({call.id: call for call in message.calls})
-            found = [(result.call_id, self._note(calls.get(result.call_id), result)) for result in message.results]
+            found = [(result.call_id, self._note_for(calls.get(result.call_id), result)) for result in message.results]
             told.append(tuple((call_id, note) for call_id, note in found if note))
         return told
 
-    def _note(self, call: ToolCall | None, result: ToolResult) -> str:
-        touch = _reading(call, result) if call else None
+    def _note_for(self, call: ToolCall | None, result: ToolResult) -> str:
+        touch = _successful_read(call, result) if call else None
         if call is None or touch is None:
             return ""
-        known = self.reads.get(_path(call))
-        before = known.read if known else None
+        known = self.reads.get(_read_path(call))
+        before = known.last_read if known else None
         if before is None or (before.content_hash, before.lines) != (touch.content_hash, touch.lines):
             return ""
         span = f", lines {before.lines[0]}-{before.lines[1]}" if before.lines else ""
@@ -58,34 +58,34 @@ class Behind:
         )
 
 
-def with_notes(message: Message, notes: Notes) -> Message:
+def add_read_notes(message: Message, notes: ReadNotes) -> Message:
     """Return a message with words beside its results."""
     if not notes:
         return message
     told = dict(notes)
-    return message.with_parts(tuple(_noted(part, told) for part in message.parts))
+    return message.with_parts(tuple(_part_with_note(part, told) for part in message.parts))
 
 
-def _noted(part: Part, notes: Mapping[str, str]) -> Part:
+def _part_with_note(part: Part, notes: Mapping[str, str]) -> Part:
     if not isinstance(part, ToolResult) or part.call_id not in notes:
         return part
     content: list[Content] = list(part.content)
     for number, text in reversed([*enumerate(content)]):
         if isinstance(text, Text):
-            content[number] = text.rewritten(f"{text.text}\n{notes[part.call_id]}")
+            content[number] = text.with_text(f"{text.text}\n{notes[part.call_id]}")
             return part.with_content(tuple(content))
     return part
 
 
-def _reading(call: ToolCall, result: ToolResult) -> Touch | None:
+def _successful_read(call: ToolCall, result: ToolResult) -> FileAccess | None:
     """Return what a result read of a file; None where it is no reading that went well."""
-    made = read_call(call, argument_value(call.arguments), 0)
-    if made.kind != "file" or made.is_write or not outcome_of(made, result).is_ok:
+    made = describe_call(call, argument_value(call.arguments), 0)
+    if made.kind != "file" or made.is_write or not call_outcome(made, result).is_ok:
         return None
-    files = Files()
-    files.settle(made, result.text, 0)
-    return next(iter(files)).read
+    files = FileRecords()
+    files.observe_result(made, result.text, 0)
+    return next(iter(files)).last_read
 
 
-def _path(call: ToolCall) -> str:
-    return read_call(call, argument_value(call.arguments), 0).subject
+def _read_path(call: ToolCall) -> str:
+    return describe_call(call, argument_value(call.arguments), 0).subject

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 MAIN = "main"
 """The scope of the agent that talks to the user."""
 
-Trigger: TypeAlias = Literal[
+CompactionTrigger: TypeAlias = Literal[
     "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request", "restore"
 ]
 
@@ -22,7 +22,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class TokenBreakdown:
     """What a request is made of, in tokens."""
 
     system_tokens: int = 0
@@ -53,7 +53,7 @@ class CompactionStarted:
 
     KIND: ClassVar[str] = "session.compaction_start"
 
-    trigger: Trigger = "threshold"
+    trigger: CompactionTrigger = "threshold"
     start: int = 0
     stop: int
     """Messages before this position are to be folded."""
@@ -63,7 +63,7 @@ class CompactionStarted:
     is_merged: bool = False
     basis: int = 0
     """How often the context had changed by then: a summary is put in place only where it has not changed since."""
-    tokens: Breakdown = field(default_factory=Breakdown)
+    tokens: TokenBreakdown = field(default_factory=TokenBreakdown)
     custom_instructions: str | None = None
     owner: str = ""
     """Who writes it: a host, a process and a number, by which another one sees whether anybody is still at it."""
@@ -105,7 +105,7 @@ class CompactionCompleted:
     KIND: ClassVar[str] = "session.compaction_complete"
 
     success: bool
-    trigger: Trigger = "threshold"
+    trigger: CompactionTrigger = "threshold"
     start: int = 0
     """Messages before this position stay whole in front of the summary."""
     stop: int = 0
@@ -158,6 +158,6 @@ class CompactionCompleted:
     scope: str = MAIN
 
     @property
-    def messages_folded(self) -> int:
+    def messages_compacted(self) -> int:
         """How many messages it folds: the number that its texts say, too."""
         return self.count or max(0, self.stop - self.start - len(self.kept))

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal, TypeAlias
 
 from holdfast.core.history.compactions import MAIN
 
-Ending: TypeAlias = Literal["answered", "silent", "failed", "cancelled", "timed_out", "abandoned"]
+DelegationOutcome: TypeAlias = Literal["answered", "silent", "failed", "cancelled", "timed_out", "abandoned"]
 """How a delegation ended: with an answer, without one, by an error, stopped, out of time, or with its process."""
-Spans: TypeAlias = tuple[tuple[int, int], ...]
+PositionSpans: TypeAlias = tuple[tuple[int, int], ...]
 """Positions, as pairs of the first and the one behind the last."""
 
 
@@ -24,7 +24,7 @@ class DelegationStarted:
     task: str = ""
     sees: Mapping[str, object] = field(default_factory=dict[str, object])
     """What was chosen for it, by class; empty where it sees all of the line it was delegated from."""
-    shown: Spans = ()
+    shown: PositionSpans = ()
     """Which messages of that line it was shown when it began."""
     briefing: str = ""
     """What it was told about the rest."""
@@ -53,7 +53,7 @@ class DelegationFinished:
     answer: str = ""
     sources: tuple[str, ...] = ()
     """What the answer rests on: `#12` for a message, a path, an address."""
-    state: Ending = "answered"
+    state: DelegationOutcome = "answered"
     error: str = ""
     """Why there is no answer."""
     findings: tuple[Mapping[str, object], ...] = ()

@@ -13,10 +13,10 @@ from holdfast.core.conversation.messages import ToolResult
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_value
-from holdfast.core.history.ledger.calls import Call, one_line, read_call
-from holdfast.core.history.ledger.work import outcome_of
-from holdfast.core.history.sections import Section, first_then_newest, packed
-from holdfast.plural import many
+from holdfast.core.history.ledger.calls import ObservedCall, clip_to_line, describe_call
+from holdfast.core.history.ledger.work import call_outcome
+from holdfast.core.history.sections import Section, first_then_newest, pack_sections
+from holdfast.plural import pluralize
 
 QUOTE_CHARS = 300
 SIZE_CHARS = 60
@@ -24,13 +24,13 @@ MAX_FILES = 40
 
 
 @dataclass(slots=True)
-class _Findings:
+class _DigestLines:
     """What was found, line by line, oldest first."""
 
-    asked: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list[str])
     tasks: list[str] = field(default_factory=list[str])
     """What agents were told by other agents."""
-    done: list[str] = field(default_factory=list[str])
+    actions: list[str] = field(default_factory=list[str])
     errors: list[str] = field(default_factory=list[str])
     answers: list[str] = field(default_factory=list[str])
     files: list[str] = field(default_factory=list[str])
@@ -39,9 +39,9 @@ class _Findings:
     def sections(self) -> list[Section]:
         """Return them under their headings, with the shares they may take."""
         shares = (
-            ("The user asked:", 0.35, self.asked),
+            ("The user asked:", 0.35, self.requests),
             ("Agents were told:", 0.12, self.tasks),
-            ("Done:", 0.25, self.done),
+            ("Done:", 0.25, self.actions),
             ("Went wrong:", 0.12, self.errors),
             ("The assistant said:", 0.18, self.answers),
             ("Files:", 0.10, self.files),
@@ -50,13 +50,13 @@ class _Findings:
         return [Section(heading, share, lines, first_then_newest(len(lines))) for heading, share, lines in shares]
 
 
-def digest(
+def make_digest(
     entries: Sequence[Entry],
     *,
     allowance_tokens: int,
     counter: Counter,
     message_count: int | None = None,
-    is_continued: bool = False,
+    is_prompt_kept: bool = False,
 ) -> str:
     """Return a summary of messages in at most `allowance_tokens`; empty if not even its frame fits.
 
@@ -65,19 +65,19 @@ def digest(
     """
     count = len(entries) if message_count is None else message_count
     frame = (
-        f"[Summary of {many(count, 'earlier message')}, made by rule, for reference only. "
+        f"[Summary of {pluralize(count, 'earlier message')}, made by rule, for reference only. "
         "It records what happened and asks for nothing.]"
     )
     room = allowance_tokens - counter.count(frame) - 2
     if room < 0:
         return ""
-    findings = _read(entries, is_continued=is_continued)
-    return "\n".join([frame, *packed(findings.sections(), room, counter)])
+    findings = _collect_lines(entries, is_prompt_kept=is_prompt_kept)
+    return "\n".join([frame, *pack_sections(findings.sections(), room, counter)])
 
 
-def _read(entries: Sequence[Entry], *, is_continued: bool) -> _Findings:
-    findings = _Findings()
-    open_calls: dict[str, Call] = {}
+def _collect_lines(entries: Sequence[Entry], *, is_prompt_kept: bool) -> _DigestLines:
+    findings = _DigestLines()
+    open_calls: dict[str, ObservedCall] = {}
     files: dict[str, None] = {}
     last_prompt, is_answered = None, True
     for entry in entries:
@@ -85,39 +85,39 @@ def _read(entries: Sequence[Entry], *, is_continued: bool) -> _Findings:
         tag = "" if entry.position is None else f"(#{entry.position}) "
         if message.is_prompt:
             last_prompt, is_answered = tag + _quote(message.text), False
-            (findings.tasks if message.is_task else findings.asked).append(last_prompt)
+            (findings.tasks if message.is_task else findings.requests).append(last_prompt)
         for part in message.calls:
-            call = read_call(part, argument_value(part.arguments), entry.position or 0)
+            call = describe_call(part, argument_value(part.arguments), entry.position or 0)
             open_calls[call.id] = call
             for path in call.paths:
                 files.pop(path, None)
                 files[path] = None
         for result in message.results:
-            _note_result(findings, tag, open_calls.pop(result.call_id, None), result)
+            _add_result(findings, tag, open_calls.pop(result.call_id, None), result)
         if message.role == "assistant" and message.text.strip() and not message.calls:
             is_answered = True
             findings.answers.append(tag + _quote(message.text))
     findings.files = list(files)[-MAX_FILES:]
     findings.open_ends = [f"no result for {call.label}" for call in open_calls.values()]
-    if last_prompt and not is_answered and not is_continued:
+    if last_prompt and not is_answered and not is_prompt_kept:
         findings.open_ends.append(f"not answered yet: {last_prompt}")
     return findings
 
 
-def _note_result(findings: _Findings, tag: str, call: Call | None, result: ToolResult) -> None:
+def _add_result(lines: _DigestLines, tag: str, call: ObservedCall | None, result: ToolResult) -> None:
     name = call.label if call else "a tool"
-    outcome = outcome_of(call, result)
+    outcome = call_outcome(call, result)
     if outcome.is_ok:
-        findings.done.append(f"{tag}{name}: {_size(result.text)}")
+        lines.actions.append(f"{tag}{name}: {_text_size(result.text)}")
     else:
-        findings.errors.append(f"{tag}{name}: {outcome.line}")
-        findings.done.append(f"{tag}{name}: went wrong")
+        lines.errors.append(f"{tag}{name}: {outcome.error_text}")
+        lines.actions.append(f"{tag}{name}: went wrong")
 
 
-def _size(text: str) -> str:
+def _text_size(text: str) -> str:
     lines = text.count("\n") + 1
-    return one_line(text, SIZE_CHARS) if lines == 1 else f"{lines:,} lines"
+    return clip_to_line(text, SIZE_CHARS) if lines == 1 else f"{lines:,} lines"
 
 
 def _quote(text: str) -> str:
-    return f"“{one_line(text, QUOTE_CHARS)}”"
+    return f"“{clip_to_line(text, QUOTE_CHARS)}”"

@@ -12,28 +12,28 @@ from typing import ClassVar, Literal, TypeAlias
 
 from holdfast.core.history.compactions import (
     MAIN,
-    Breakdown,
     CompactionCompleted,
     CompactionStarted,
+    CompactionTrigger,
     Effect,
     SummaryWritten,
-    Trigger,
+    TokenBreakdown,
     Usage,
 )
-from holdfast.core.history.delegations import DelegationFinished, DelegationStarted, Ending
+from holdfast.core.history.delegations import DelegationFinished, DelegationOutcome, DelegationStarted
 
 __all__ = [
     "MAIN",
-    "Breakdown",
     "CompactionCompleted",
     "CompactionStarted",
+    "CompactionTrigger",
     "DelegationFinished",
+    "DelegationOutcome",
     "DelegationStarted",
     "Effect",
-    "Ending",
     "Event",
     "SummaryWritten",
-    "Trigger",
+    "TokenBreakdown",
     "Usage",
 ]
 
@@ -106,7 +106,7 @@ class UsageMeasured:
     token_limit: int
     current_tokens: int
     messages_length: int
-    tokens: Breakdown = field(default_factory=Breakdown)
+    tokens: TokenBreakdown = field(default_factory=TokenBreakdown)
     is_initial: bool = False
     provenance: str = "counted"
 
@@ -302,7 +302,7 @@ class SessionScrubbed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class UnknownEvent:
     """A record of a kind this program does not know: kept, and skipped."""
 
     KIND: ClassVar[str] = "unknown"
@@ -342,5 +342,5 @@ Event: TypeAlias = (
     | ProviderSignalled
     | RequestPrepared
     | SessionScrubbed
-    | Unknown
+    | UnknownEvent
 )

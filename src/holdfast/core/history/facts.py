@@ -7,7 +7,7 @@ from holdfast.core.history import events as log
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class RequestExtras:
     """What travels outside the messages."""
 
     system: str = ""
@@ -15,7 +15,7 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SessionState:
     """What is true now besides what was said."""
 
     plan: str = ""
@@ -26,23 +26,23 @@ class Facts:
     """The custom agent that is at work."""
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()
-    recallers: frozenset[str] = frozenset()
+    recall_scopes: frozenset[str] = frozenset()
     """The scopes whose agents have the recall tool."""
-    delegated: Mapping[str, Beside] = field(default_factory=dict[str, Beside])
+    delegate_extras: Mapping[str, RequestExtras] = field(default_factory=dict[str, RequestExtras])
     """System text and tools of agents other than the main one, by their scopes."""
     model: str | None = None
     pins: frozenset[int] = frozenset()
-    running: log.CompactionStarted | None = None
+    running_compaction: log.CompactionStarted | None = None
     """A compaction that was started and has not ended."""
-    written: log.SummaryWritten | None = None
+    ready_summary: log.SummaryWritten | None = None
     """Its summary, ready to be put in place."""
-    is_stale: bool = False
+    is_compaction_stale: bool = False
     """Whether what it is about does not stand any more."""
-    summary: log.SummaryWritten | None = None
+    last_summary: log.SummaryWritten | None = None
     """The last summary that a model wrote of what still stands, whether it was put in place or not."""
-    folded_from: int | None = None
+    tokens_before_compaction: int | None = None
     """What the context had cost before the last fold, until a provider's count has shown whether it helped."""
-    failures: int = 0
+    compaction_failures: int = 0
     """Compactions that failed in a row; after a model's failures a fold by rule is none that went well."""
     failed_stop: int = -1
     """Where the span of the last of them ended; what failed there is not tried again."""
@@ -52,11 +52,11 @@ class Facts:
     """How much had been said then."""
     interrupted_at: Mapping[str, int] = field(default_factory=dict[str, int])
     """By scope, how much had been said when its turn was last interrupted."""
-    delegates: Mapping[str, str] = field(default_factory=dict[str, str])
+    running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of delegations that have not ended, the scopes, each with who runs it."""
-    parent: log.Forked | None = None
+    forked_from: log.Forked | None = None
 
-    def after(self, event: log.Event, length: int) -> "Facts":
+    def after(self, event: log.Event, length: int) -> "SessionState":
         """Return what is true after an event; `length` is how much had been said."""
         match event:
             case log.TurnInterrupted(scope=scope):
@@ -66,28 +66,32 @@ class Facts:
             case log.Unpinned(position=position):
                 return replace(self, pins=self.pins - {position})
             case log.CompactionStarted():
-                return replace(self, running=event, written=None, is_stale=False)
+                return replace(self, running_compaction=event, ready_summary=None, is_compaction_stale=False)
             case log.SummaryWritten():
-                written = event if self.running else None
-                return replace(self, summary=self.summary if self.is_stale else event, written=written)
+                written = event if self.running_compaction else None
+                return replace(
+                    self, last_summary=self.last_summary if self.is_compaction_stale else event, ready_summary=written
+                )
             case log.CompactionCompleted():
-                return self._ended(event, length)
+                return self._after_compaction(event, length)
             case log.MessageAppended(usage=log.Usage() as usage):
-                return self._judged(usage, length)
+                return self._after_usage(usage, length)
             case log.Rewound(to=to):
-                is_stale = self.is_stale or (self.running is not None and to < self.running.stop)
-                kept = self.summary if self.summary and self.summary.stop <= to else None
-                return replace(self, summary=kept, is_stale=is_stale)
+                is_stale = self.is_compaction_stale or (
+                    self.running_compaction is not None and to < self.running_compaction.stop
+                )
+                kept = self.last_summary if self.last_summary and self.last_summary.stop <= to else None
+                return replace(self, last_summary=kept, is_compaction_stale=is_stale)
             case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
-                return replace(self, summary=None, is_stale=True)
+                return replace(self, last_summary=None, is_compaction_stale=True)
             case _:
-                return _learned(self, event)
+                return _after_simple_event(self, event)
 
-    def beside(self, scope: str) -> Beside:
+    def extras_for(self, scope: str) -> RequestExtras:
         """Return what travels outside the messages of an agent; that of the main one where nobody said otherwise."""
-        return self.delegated.get(scope) or Beside(self.system, self.tools)
+        return self.delegate_extras.get(scope) or RequestExtras(self.system, self.tools)
 
-    def without_state(self) -> "Facts":
+    def without_agent_state(self) -> "SessionState":
         """Return what is left where neither plan nor todos, skills and agent are somebody's to know."""
         return replace(self, plan="", todos="", skills={}, agent=None)
 
@@ -98,76 +102,84 @@ class Facts:
 
     def summary_within(self, start: int, stop: int, scope: str) -> log.SummaryWritten | None:
         """Return the last summary, if what it is about lies inside a span of a scope's conversation."""
-        known = self.summary
+        known = self.last_summary
         is_inside = known is not None and known.scope == scope and start <= known.start <= known.stop <= stop
         return known if is_inside else None
 
-    def _ended(self, event: log.CompactionCompleted, length: int) -> "Facts":
+    def _after_compaction(self, event: log.CompactionCompleted, length: int) -> "SessionState":
         """Return what is true after a fold, or after one that came to nothing."""
-        known = replace(self, running=None, written=None) if event.ends_run else self
+        known = replace(self, running_compaction=None, ready_summary=None) if event.ends_run else self
         if event.success:
-            known = replace(known, failed_stop=-1, folded_from=event.pre_compaction_tokens or None)
+            known = replace(known, failed_stop=-1, tokens_before_compaction=event.pre_compaction_tokens or None)
             # A fold by rule shows nothing about who failed to write summaries.
             is_by_rule = not event.ends_run and self.failed_by == "summary"
-            return known if is_by_rule else replace(known, failures=0, failed_at=length)
+            return known if is_by_rule else replace(known, compaction_failures=0, failed_at=length)
         if event.is_cancelled:
             return known
-        by = "summary" if event.ends_run and self.running else ""
-        return replace(known, failures=self.failures + 1, failed_stop=event.stop, failed_at=length, failed_by=by)
+        by = "summary" if event.ends_run and self.running_compaction else ""
+        return replace(
+            known,
+            compaction_failures=self.compaction_failures + 1,
+            failed_stop=event.stop,
+            failed_at=length,
+            failed_by=by,
+        )
 
-    def _judged(self, usage: log.Usage, length: int) -> "Facts":
+    def _after_usage(self, usage: log.Usage, length: int) -> "SessionState":
         """Return what is true after a provider's count: a fold after which it is no smaller did not help."""
-        if self.folded_from is None:
+        if self.tokens_before_compaction is None:
             return self
         reported = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-        known = replace(self, folded_from=None)
-        if not reported or reported < self.folded_from:
+        known = replace(self, tokens_before_compaction=None)
+        if not reported or reported < self.tokens_before_compaction:
             return known
-        return replace(known, failures=self.failures + 1, failed_stop=length, failed_at=length, failed_by="")
+        return replace(
+            known, compaction_failures=self.compaction_failures + 1, failed_stop=length, failed_at=length, failed_by=""
+        )
 
 
-def _learned(facts: Facts, event: log.Event) -> Facts:
+def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
     """Return what is true after an event that only says so."""
     match event:
         case log.PlanChanged(text=text):
-            return replace(facts, plan=text)
+            return replace(state, plan=text)
         case log.TodosChanged(text=text):
-            return replace(facts, todos=text)
+            return replace(state, todos=text)
         case log.SkillInvoked(name=name, instructions=instructions):
-            others = {known: words for known, words in facts.skills.items() if known != name}
-            return replace(facts, skills={**others, name: instructions})
+            others = {known: words for known, words in state.skills.items() if known != name}
+            return replace(state, skills={**others, name: instructions})
         case log.AgentChanged(name=name):
-            return replace(facts, agent=event if name else None)
+            return replace(state, agent=event if name else None)
         case log.SystemChanged() | log.ToolsChanged():
-            return _with_beside(facts, event)
+            return _after_extras_change(state, event)
         case log.RecallOffered(is_offered=is_offered, scope=scope):
-            others = facts.recallers - {scope}
-            return replace(facts, recallers=others | frozenset([scope] * is_offered))
+            others = state.recall_scopes - {scope}
+            return replace(state, recall_scopes=others | frozenset([scope] * is_offered))
         case log.ModelSwitched(model=model):
-            return replace(facts, model=model)
+            return replace(state, model=model)
         case log.DelegationStarted() | log.DelegationFinished():
-            return _with_delegate(facts, event)
+            return _after_delegation(state, event)
         case _:
-            return replace(facts, parent=event) if isinstance(event, log.Forked) else facts
+            return replace(state, forked_from=event) if isinstance(event, log.Forked) else state
 
 
-def _with_delegate(facts: Facts, event: log.DelegationStarted | log.DelegationFinished) -> Facts:
+def _after_delegation(state: SessionState, event: log.DelegationStarted | log.DelegationFinished) -> SessionState:
     """Return what is true after an agent was sent out, or has come back."""
-    others = {scope: owner for scope, owner in facts.delegates.items() if scope != event.scope}
+    others = {scope: owner for scope, owner in state.running_delegates.items() if scope != event.scope}
     if isinstance(event, log.DelegationStarted):
-        return replace(facts, delegates={**others, event.scope: event.owner})
-    left = {scope: beside for scope, beside in facts.delegated.items() if scope != event.scope}
-    return replace(facts, delegates=others, delegated=left)
+        return replace(state, running_delegates={**others, event.scope: event.owner})
+    left = {scope: beside for scope, beside in state.delegate_extras.items() if scope != event.scope}
+    return replace(state, running_delegates=others, delegate_extras=left)
 
 
-def _with_beside(facts: Facts, event: log.SystemChanged | log.ToolsChanged) -> Facts:
+def _after_extras_change(state: SessionState, event: log.SystemChanged | log.ToolsChanged) -> SessionState:
     """Return what is true after an agent was given another system text, or other tools."""
-    before = facts.beside(event.scope)
+    before = state.extras_for(event.scope)
     now = (
         replace(before, system=event.text)
         if isinstance(event, log.SystemChanged)
         else replace(before, tools=event.tools)
     )
     if event.scope == log.MAIN:
-        return replace(facts, system=now.system, tools=now.tools)
-    return replace(facts, delegated={**facts.delegated, event.scope: now})
+        return replace(state, system=now.system, tools=now.tools)
+    return replace(state, delegate_extras={**state.delegate_extras, event.scope: now})

@@ -11,21 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
-Status: TypeAlias = Literal["confirmed", "uncertain", "open"]
+FindingStatus: TypeAlias = Literal["confirmed", "uncertain", "open"]
 """Whether a claim rests on what was seen, is a guess, or is a question that is left."""
-MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_SOURCES = 100, 2_000, 50
-_STATUSES: Mapping[str, Status] = {"confirmed": "confirmed", "uncertain": "uncertain", "open": "open"}
+MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_FINDING_SOURCES = 100, 2_000, 50
+_STATUSES: Mapping[str, FindingStatus] = {"confirmed": "confirmed", "uncertain": "uncertain", "open": "open"}
 _OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*```")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DelegateFinding:
     """One claim, with what it rests on."""
 
     claim: str
     sources: tuple[str, ...] = ()
     """`#12` for a message, a path, an address."""
-    status: Status = "uncertain"
+    status: FindingStatus = "uncertain"
     unverified: tuple[str, ...] = ()
     """Sources that it named and cannot have had."""
 
@@ -34,15 +34,15 @@ class Finding:
         """Whether it names sources, and has seen all of them."""
         return bool(self.sources) and not self.unverified
 
-    def checked(self, seen: Iterable[str]) -> "Finding":
+    def check_sources(self, seen_sources: Iterable[str]) -> "DelegateFinding":
         """Return the finding with those of its sources kept apart that are not among what was seen."""
-        known = frozenset(seen)
+        known = frozenset(seen_sources)
         sources = tuple(source for source in self.sources if source in known)
         unverified = tuple(source for source in self.sources if source not in known)
         status = "uncertain" if self.status == "confirmed" and not sources else self.status
         return replace(self, sources=sources, unverified=unverified, status=status)
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return it as a JSON object: how a log has it."""
         lists = {"sources": list(self.sources), "unverified": list(self.unverified)}
         return {"claim": self.claim, "status": self.status, **{name: value for name, value in lists.items() if value}}
@@ -53,7 +53,7 @@ class Finding:
         return f"{self.claim}{of} ({self.status}{not_seen})"
 
 
-def findings_in(text: str) -> tuple[Finding, ...]:
+def parse_findings(text: str) -> tuple[DelegateFinding, ...]:
     """Return the findings that a text is, or holds in its last fence of JSON; none where it holds none."""
     for written in (text, *reversed([*_fenced(text)])):
         try:
@@ -61,7 +61,7 @@ def findings_in(text: str) -> tuple[Finding, ...]:
         except (ValueError, RecursionError):
             continue
         listed = cast("Mapping[str, object]", value).get("findings") if isinstance(value, Mapping) else value
-        if found := findings_of(listed):
+        if found := findings_from_json(listed):
             return found
     return ()
 
@@ -74,31 +74,31 @@ def _fenced(text: str) -> Iterator[str]:
         opening = _OPENING.search(text, closing.end())
 
 
-def findings_of(values: object) -> tuple[Finding, ...]:
+def findings_from_json(values: object) -> tuple[DelegateFinding, ...]:
     """Return the findings of a list of JSON objects; what is none of them is left out."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return ()
-    read = map(_finding, cast("Sequence[object]", values)[:MAX_FINDINGS])
+    read = map(_finding_from_json, cast("Sequence[object]", values)[:MAX_FINDINGS])
     return tuple(finding for finding in read if finding is not None)
 
 
-def _finding(value: object) -> Finding | None:
+def _finding_from_json(value: object) -> DelegateFinding | None:
     if not isinstance(value, Mapping):
         return None
     fields = cast("Mapping[str, object]", value)
     claim, status = fields.get("claim"), fields.get("status")
     if not isinstance(claim, str) or not claim.strip():
         return None
-    return Finding(
+    return DelegateFinding(
         claim=claim.strip()[:MAX_CLAIM_CHARS],
-        sources=_texts(fields.get("sources")),
+        sources=_finding_texts(fields.get("sources")),
         status=_STATUSES.get(status, "uncertain") if isinstance(status, str) else "uncertain",
-        unverified=_texts(fields.get("unverified")),
+        unverified=_finding_texts(fields.get("unverified")),
     )
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _finding_texts(value: object) -> tuple[str, ...]:
     """Return the texts of a list, or the one that stands in its place."""
     given = cast("Sequence[object]", value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     texts = [one.strip() for one in given if isinstance(one, str) and one.strip()]
-    return tuple(dict.fromkeys(texts))[:MAX_SOURCES]
+    return tuple(dict.fromkeys(texts))[:MAX_FINDING_SOURCES]

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from holdfast.core.conversation.json_values import Json, parsed
-from holdfast.redaction import without_keys
+from holdfast.core.conversation.json_values import Json, parse_json
+from holdfast.redaction import redact_keys
 
 # Scripts that are written without spaces end a run: 请看src/a.py names src/a.py.
 _RUN = r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}"
@@ -33,7 +33,7 @@ _PATTERN = (
     r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
     r"|(?P<number>\b\d{4,}\b)"
 )
-MIN_CHARS, MAX_CHARS = 4, 200
+IDENTIFIER_MIN_CHARS, IDENTIFIER_MAX_CHARS = 4, 200
 MIN_KEY_CHARS = 11
 """Shorter runs hold no key."""
 MAX_RUN_CHARS = 200
@@ -45,7 +45,7 @@ def identifiers(text: str) -> Iterator[str]:
     """Yield the identifiers of a text, in order and as often as they stand there."""
     for run in re.findall(_RUN, text):
         if len(run) <= MAX_RUN_CHARS:
-            yield from _names(run)
+            yield from _identifiers_in_run(run)
 
 
 def distinct_identifiers(text: str) -> set[str]:
@@ -53,32 +53,32 @@ def distinct_identifiers(text: str) -> set[str]:
     found: set[str] = set()
     for run in set(re.findall(_RUN, text)):
         if len(run) <= MAX_RUN_CHARS:
-            found.update(_names(run))
+            found.update(_identifiers_in_run(run))
     return found
 
 
 @lru_cache(maxsize=KNOWN_RUNS)
-def _names(run: str) -> tuple[str, ...]:
+def _identifiers_in_run(run: str) -> tuple[str, ...]:
     # What is needed again is looked up; a key is not to stand in every request that follows.
-    shown = without_keys(run) if len(run) >= MIN_KEY_CHARS else run
+    shown = redact_keys(run) if len(run) >= MIN_KEY_CHARS else run
     found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, shown))
-    return tuple(name for name in found if MIN_CHARS <= len(name) <= MAX_CHARS)
+    return tuple(name for name in found if IDENTIFIER_MIN_CHARS <= len(name) <= IDENTIFIER_MAX_CHARS)
 
 
 def argument_text(arguments: str) -> str:
     """Return the values of a call's arguments as text; the JSON itself where it cannot be read."""
-    return value_text(argument_value(arguments))
+    return json_strings_text(argument_value(arguments))
 
 
 def argument_value(arguments: str) -> Json:
     """Return a call's arguments as a value; their text where it is no JSON."""
     try:
-        return parsed(arguments or "{}")
+        return parse_json(arguments or "{}")
     except ValueError:
         return arguments
 
 
-def value_text(value: Json) -> str:
+def json_strings_text(value: Json) -> str:
     """Return the strings and numbers of a value, one a line."""
     return "\n".join(_strings(value))
 

@@ -13,17 +13,17 @@ from holdfast.core.history import events as log
 from holdfast.errors import NotInMemoryError
 
 
-class _Held(NamedTuple):
+class _CachedMessage(NamedTuple):
     entry: Entry
-    origin: log.MessageAppended
+    event: log.MessageAppended
 
 
-class Past(Sequence[Entry]):
+class MessageCache(Sequence[Entry]):
     """Messages with the events that brought them, as far as they are here; the first `unread` are not yet."""
 
     def __init__(self, unread: int = 0) -> None:
         self._length = unread
-        self._held: dict[int, _Held] = {}
+        self._cached: dict[int, _CachedMessage] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -35,54 +35,54 @@ class Past(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(self._length))]
-        held = self._held.get(index)
-        return held.entry if held else self._at(range(self._length)[index]).entry
+        held = self._cached.get(index)
+        return held.entry if held else self._cached_at(range(self._length)[index]).entry
 
     def __iter__(self) -> Iterator[Entry]:
         return (self[position] for position in range(self._length))
 
     @property
-    def held_count(self) -> int:
+    def cached_count(self) -> int:
         """How many messages are here."""
-        return len(self._held)
+        return len(self._cached)
 
     @property
-    def unread(self) -> int:
+    def missing_count(self) -> int:
         """How many messages are not here."""
-        return self._length - len(self._held)
+        return self._length - len(self._cached)
 
     def native(self, position: int) -> Mapping[str, object]:
         """Return a message exactly as it was recorded."""
-        return self._at(position).origin.native
+        return self._cached_at(position).event.native
 
-    def held(self, position: int) -> Entry | None:
+    def get(self, position: int) -> Entry | None:
         """Return a message if it is here."""
-        held = self._held.get(position)
+        held = self._cached.get(position)
         return held.entry if held else None
 
-    def need(self, positions: Iterable[int]) -> None:
+    def require(self, positions: Iterable[int]) -> None:
         """Raise `NotInMemoryError` with all of these that are not here; costs nothing where all are."""
-        if self.unread and (missing := [position for position in positions if position not in self._held]):
+        if self.missing_count and (missing := [position for position in positions if position not in self._cached]):
             raise NotInMemoryError(missing)
 
-    def append(self, entry: Entry, origin: log.MessageAppended) -> None:
+    def append(self, entry: Entry, event: log.MessageAppended) -> None:
         """Take in what was said next."""
-        self._held[self._length] = _Held(entry, origin)
+        self._cached[self._length] = _CachedMessage(entry, event)
         self._length += 1
 
-    def put(self, entry: Entry, origin: log.MessageAppended) -> None:
+    def load(self, entry: Entry, event: log.MessageAppended) -> None:
         """Take in what was said before, at its position."""
-        self._held[entry.position or 0] = _Held(entry, origin)
+        self._cached[entry.position or 0] = _CachedMessage(entry, event)
 
-    def let_go(self, stop: int, wanted: Container[int]) -> list[int]:
+    def evict(self, stop: int, keep: Container[int]) -> list[int]:
         """Let go of what was said before a position and is not wanted, and return where it stood."""
-        gone = [position for position in self._held if position < stop and position not in wanted]
+        gone = [position for position in self._cached if position < stop and position not in keep]
         for position in gone:
-            del self._held[position]
+            del self._cached[position]
         return gone
 
-    def _at(self, position: int) -> _Held:
-        held = self._held.get(position)
+    def _cached_at(self, position: int) -> _CachedMessage:
+        held = self._cached.get(position)
         if held is None:
             raise NotInMemoryError([position])
         return held

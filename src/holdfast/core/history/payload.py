@@ -14,10 +14,10 @@ def message_hash(native: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def payload_hash(messages: Iterable[str], *, system: object = None, tools: object = None) -> str:
+def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools: object = None) -> str:
     """Return the hash of a request, from the hashes of its messages and what travels beside them."""
     beside = json.dumps([system, tools], sort_keys=True, separators=(",", ":"), default=str)
     whole = hashlib.sha256(beside.encode())
-    for one in messages:
+    for one in message_hashes:
         whole.update(bytes.fromhex(one))
     return whole.hexdigest()

@@ -15,16 +15,16 @@ from operator import sub
 from types import UnionType
 from typing import TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-T = TypeVar("T")
-Reader = Callable[[object], object]
+SnapshotT = TypeVar("SnapshotT")
+ValueReader = Callable[[object], object]
 
 
-def as_json(value: object) -> str:
+def to_snapshot_json(value: object) -> str:
     """Return a value as JSON: records as lists of their fields."""
-    return json.dumps(value, default=_part, separators=(",", ":"))
+    return json.dumps(value, default=_encode_value, separators=(",", ":"))
 
 
-def _part(value: object) -> object:
+def _encode_value(value: object) -> object:
     """Return what JSON has no word for as something it has."""
     if isinstance(value, range):
         return [value.start, value.stop]
@@ -37,76 +37,76 @@ def _part(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place here")
 
 
-def from_json(kind: type[T], text: str | bytes) -> T:
+def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
     """Return the value of a type that `as_json` wrote; whatever is wrong with it is a ValueError."""
     try:
-        return cast("T", _reader(kind)(json.loads(text)))
+        return cast("SnapshotT", _reader_for(kind)(json.loads(text)))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"this is no {kind}") from error
 
 
-def packed(positions: Sequence[int]) -> str:
+def pack_positions(positions: Sequence[int]) -> str:
     """Return many positions as one text, the steps between them: JSON makes a small text of each number of a list."""
     return " ".join(map(str, map(sub, positions, [0, *positions])))
 
 
-def unpacked(text: str) -> "array[int]":
+def unpack_positions(text: str) -> "array[int]":
     """Return the positions that `packed` wrote; a ValueError where they are none."""
     return array("q", accumulate(map(int, text.split())))
 
 
 @cache
-def _reader(hint: object) -> Reader:
+def _reader_for(hint: object) -> ValueReader:
     """Return what reads values of a type."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if isinstance(hint, UnionType) or kind is Union:
-        return _optional(inner)
+        return _optional_reader(inner)
     if kind is range:
-        return _range
+        return _read_range
     if kind is tuple:
-        return _tuple(inner)
+        return _tuple_reader(inner)
     if kind is frozenset:
         return lambda value: frozenset(cast("list[int]", value))
     if not isinstance(kind, type):
-        return _itself
+        return _read_as_is
     known = cast("type[object]", kind)
     if issubclass(known, Mapping):
-        reads = _reader(inner[1])
+        reads = _reader_for(inner[1])
         return lambda value: {key: reads(item) for key, item in cast("dict[str, object]", value).items()}
-    return _record(known) if is_dataclass(known) or hasattr(known, "_fields") else _itself
+    return _record_reader(known) if is_dataclass(known) or hasattr(known, "_fields") else _read_as_is
 
 
-def _itself(value: object) -> object:
+def _read_as_is(value: object) -> object:
     return value
 
 
-def _range(value: object) -> object:
+def _read_range(value: object) -> object:
     return range(*cast("list[int]", value))
 
 
-def _optional(options: tuple[object, ...]) -> Reader:
+def _optional_reader(options: tuple[object, ...]) -> ValueReader:
     """Return what reads a value that may be missing: only one of the options is a record."""
-    inner = [_reader(option) for option in options if option is not type(None)]
-    reads = next((reader for reader in inner if reader is not _itself), _itself)
+    inner = [_reader_for(option) for option in options if option is not type(None)]
+    reads = next((reader for reader in inner if reader is not _read_as_is), _read_as_is)
     return lambda value: None if value is None else reads(value)
 
 
-def _tuple(inner: tuple[object, ...]) -> Reader:
+def _tuple_reader(inner: tuple[object, ...]) -> ValueReader:
     if len(inner) == 2 and inner[1] is ...:  # noqa: PLR2004 - tuple[X, ...]
-        reads = _reader(inner[0])
-        if reads is _itself:
+        reads = _reader_for(inner[0])
+        if reads is _read_as_is:
             return lambda value: tuple(cast("list[object]", value))
         return lambda value: tuple(map(reads, cast("list[object]", value)))
-    readers = [_reader(option) for option in inner]
+    readers = [_reader_for(option) for option in inner]
     return lambda value: tuple(reads(item) for reads, item in zip(readers, cast("list[object]", value), strict=True))
 
 
-def _record(kind: type[object]) -> Reader:
+def _record_reader(kind: type[object]) -> ValueReader:
     hints = get_type_hints(kind)
     names = [item.name for item in fields(kind)] if is_dataclass(kind) else list(hints)
     make = cast("Callable[..., object]", kind)
-    readers = [_reader(hints[name]) for name in names]
-    if hasattr(kind, "_fields") and all(reads is _itself for reads in readers):
+    readers = [_reader_for(hints[name]) for name in names]
+    if hasattr(kind, "_fields") and all(reads is _read_as_is for reads in readers):
         return lambda value: make(*cast("list[object]", value))
 
     def read(value: object) -> object:

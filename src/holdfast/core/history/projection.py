@@ -11,9 +11,9 @@ from itertools import pairwise
 from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.elide import count_media
 from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.soundness import is_sound
+from holdfast.core.conversation.soundness import is_valid_history
 from holdfast.core.conversation.view import Entry
-from holdfast.core.conversation.weight import weight_of
+from holdfast.core.conversation.weight import message_bytes
 from holdfast.core.history.context import Context
 
 
@@ -23,25 +23,25 @@ class Projection:
     def __init__(self, context: Context, tokens_of: Callable[[Entry], int]) -> None:
         self.context = context
         self.entries: list[Entry] = []
-        self.sums: list[int] = [0]
+        self.cumulative_tokens: list[int] = [0]
         """Tokens before each entry, and of all of them."""
-        self.sent = 0
+        self.answered_tokens = 0
         """Tokens of the requests that were answered since the context last changed."""
-        self.media = 0
+        self.media_count = 0
         """How many images, sounds and documents are among them."""
-        self.longest = 0
+        self.largest_bytes = 0
         """The weight of the heaviest of them, in bytes of text: no text in it is longer."""
-        self.has_foreign = False
+        self.has_other_scopes = False
         """Whether messages of other scopes are among them."""
         self.newest_prompt: int | None = None
         """The index of the last thing the user said."""
         self._tokens_of = tokens_of
         self._lineage = context.scopes.lineage(context.scope)
-        self._settled: dict[Batching, tuple[int, set[str]]] = {}
+        self._validated: dict[Batching, tuple[int, set[str]]] = {}
         """By how a format carries a batch: the index before which all is sound, and the call ids used there."""
-        self._changed_at = context.standing.changed_at
-        for entry in context.shown():
-            self._take(entry)
+        self._changed_at = context.state.changed_at
+        for entry in context.visible_entries():
+            self._append(entry)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -52,49 +52,49 @@ class Projection:
     @property
     def tokens(self) -> int:
         """What all of it costs."""
-        return self.sums[-1]
+        return self.cumulative_tokens[-1]
 
     @property
-    def first_free(self) -> int:
+    def first_uncompacted(self) -> int:
         """The index behind all that stands for folded messages: what follows was said, in this order."""
-        folds = self.context.standing.folds
+        folds = self.context.state.compactions
         start = len(self.entries)
-        while start > 0 and self._is_behind(self.entries[start - 1], folds[-1].stop if folds else 0):
+        while start > 0 and self._is_after(self.entries[start - 1], folds[-1].stop if folds else 0):
             start -= 1
         return start
 
     @staticmethod
-    def _is_behind(entry: Entry, stop: int) -> bool:
+    def _is_after(entry: Entry, stop: int) -> bool:
         return entry.position is not None and entry.position >= stop
 
-    def position(self, index: int) -> int:
+    def position_at(self, index: int) -> int:
         """Return where in the history that begins which stands at `index`; the end has a position too."""
         if index >= len(self.entries):
             return self.context.length
         position = self.entries[index].position
-        folds = self.context.standing.folds
+        folds = self.context.state.compactions
         if position is not None:
             return next((fold.stop for fold in folds if fold.start <= position < fold.stop), position)
         made = sum(entry.position is None for entry in self.entries[:index])
         starts = [fold.start for fold in folds for _ in (() if fold.is_merged else fold.replacement)]
         return starts[made] if made < len(starts) else self.context.length
 
-    def start_within(self, tokens: int) -> int:
+    def tail_start(self, tokens: int) -> int:
         """Return the index at which the longest part begins that reaches to the end and costs at most `tokens`."""
         start = len(self.entries)
-        while start > 0 and self.sums[-1] - self.sums[start - 1] <= tokens:
+        while start > 0 and self.cumulative_tokens[-1] - self.cumulative_tokens[start - 1] <= tokens:
             start -= 1
         return start
 
-    def sizes(self) -> list[int]:
+    def entry_tokens(self) -> list[int]:
         """Return what each entry costs."""
-        return [after - before for before, after in pairwise(self.sums)]
+        return [after - before for before, after in pairwise(self.cumulative_tokens)]
 
-    def is_sound(self, batching: Batching) -> bool:
+    def is_valid(self, batching: Batching) -> bool:
         """Return whether every call is answered directly behind it; only what was not settled before is looked at."""
-        settled, seen = self._settled.get(batching, (0, set[str]()))
+        settled, seen = self._validated.get(batching, (0, set[str]()))
         newer = self.entries[settled:]
-        if not is_sound(newer, batching):
+        if not is_valid_history(newer, batching):
             return False
         if not batching.pairs_by_name and any(call_id in seen for call_id in _call_ids(newer)):
             return False
@@ -104,47 +104,47 @@ class Projection:
             line -= 1
         if line > settled:
             seen.update(_call_ids(self.entries[settled:line]))
-            self._settled[batching] = line, seen
+            self._validated[batching] = line, seen
         return True
 
     def _begins_exchange(self, index: int) -> bool:
         return self[index].role == "assistant" and self[index - 1].role != "assistant"
 
-    def grown(self, context: Context) -> "Projection | None":
+    def extended_to(self, context: Context) -> "Projection | None":
         """Return this projection with what was said since, or None if it has to be made anew."""
         if context.version is not self.context.version or context.pins is not self.context.pins:
             return None
         if context.has_recall is not self.context.has_recall:
             return None
-        folds = context.standing.folds
-        if folds and folds[-1].is_merged and not self._has_prompt_behind(folds[-1].stop):
+        folds = context.state.compactions
+        if folds and folds[-1].is_merged and not self._has_prompt_after(folds[-1].stop):
             return None
         for position in range(self.context.length, context.length):
-            if context.stands(position):
-                self._take(context.shows(position))
+            if context.is_visible(position):
+                self._append(context.visible_entry(position))
         self.context = context
         return self
 
-    def _has_prompt_behind(self, stop: int) -> bool:
+    def _has_prompt_after(self, stop: int) -> bool:
         prompt = self.newest_prompt
         return prompt is not None and (self.entries[prompt].position or 0) >= stop
 
     def _is_own(self, entry: Entry) -> bool:
         """Return whether a message was said to this agent: what a delegate is told to do is no prompt of a person's."""
-        return entry.position is not None and self.context.said_in[entry.position] in self._lineage
+        return entry.position is not None and self.context.message_scopes[entry.position] in self._lineage
 
-    def _take(self, entry: Entry) -> None:
+    def _append(self, entry: Entry) -> None:
         message = entry.message
         if message.role == "assistant" and entry.position is not None and entry.position >= self._changed_at:
-            self.sent += self.sums[-1]
+            self.answered_tokens += self.cumulative_tokens[-1]
         elif message.role == "user" and self._is_own(entry) and message.is_prompt:
             self.newest_prompt = len(self.entries)
-        if entry.position is not None and self.context.said_in[entry.position] != self.context.scope:
-            self.has_foreign = True
-        self.media += count_media(message)
-        self.longest = max(self.longest, weight_of(message))
+        if entry.position is not None and self.context.message_scopes[entry.position] != self.context.scope:
+            self.has_other_scopes = True
+        self.media_count += count_media(message)
+        self.largest_bytes = max(self.largest_bytes, message_bytes(message))
         self.entries.append(entry)
-        self.sums.append(self.sums[-1] + self._tokens_of(entry))
+        self.cumulative_tokens.append(self.cumulative_tokens[-1] + self._tokens_of(entry))
 
 
 def _call_ids(entries: Iterable[Entry]) -> Iterator[str]:

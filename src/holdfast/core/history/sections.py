@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from holdfast.core.conversation.tokens import Counter
 
-MOST_MISSES = 3
+MAX_SKIPPED_LINES = 3
 """How many lines that do not fit are passed over for ones that do."""
-Chosen: TypeAlias = list[set[int]]
+ChosenLines: TypeAlias = list[set[int]]
 """For each section, which of its lines."""
 
 
@@ -33,43 +33,46 @@ def first_then_newest(count: int) -> list[int]:
     return [*range(min(1, count)), *range(count - 1, 0, -1)]
 
 
-def packed(sections: Sequence[Section], room: int, counter: Counter) -> list[str]:
+def pack_sections(sections: Sequence[Section], max_tokens: int, counter: Counter) -> list[str]:
     """Return as many lines as fit: each section within its share first, then, in a second round, whoever has more."""
-    chosen, left = within_shares(sections, room, counter)
-    return lines_of(sections, with_more(sections, chosen, left, counter))
+    chosen, left = choose_within_shares(sections, max_tokens, counter)
+    return section_lines(sections, choose_more(sections, chosen, left, counter))
 
 
-def within_shares(sections: Sequence[Section], room: int, counter: Counter) -> tuple[Chosen, int]:
+def choose_within_shares(sections: Sequence[Section], max_tokens: int, counter: Counter) -> tuple[ChosenLines, int]:
     """Return the lines that each section has within its share, and what of the room is left."""
-    chosen: Chosen = [set() for _ in sections]
-    left = room
+    chosen: ChosenLines = [set() for _ in sections]
+    left = max_tokens
     for section, own in zip(sections, chosen, strict=True):
-        left -= _fill(section, own, min(left, int(room * section.share)), counter)
+        left -= _choose_lines(section, own, min(left, int(max_tokens * section.share)), counter)
     return chosen, left
 
 
-def with_more(sections: Sequence[Section], chosen: Chosen, left: int, counter: Counter) -> Chosen:
+def choose_more(sections: Sequence[Section], chosen: ChosenLines, left: int, counter: Counter) -> ChosenLines:
     """Return lines and as many more as fit what is left, section by section."""
     more = [set(own) for own in chosen]
     for section, own in zip(sections, more, strict=True):
-        left -= _fill(section, own, left, counter)
+        left -= _choose_lines(section, own, left, counter)
     return more
 
 
-def lines_of(sections: Sequence[Section], chosen: Chosen) -> list[str]:
+def section_lines(sections: Sequence[Section], chosen: ChosenLines) -> list[str]:
     """Return chosen lines under their headings."""
     return [
-        line for section, own in zip(sections, chosen, strict=True) if own for line in _render(section, sorted(own))
+        line
+        for section, own in zip(sections, chosen, strict=True)
+        if own
+        for line in _section_with_heading(section, sorted(own))
     ]
 
 
-def _fill(section: Section, own: set[int], allowance: int, counter: Counter) -> int:
+def _choose_lines(section: Section, own: set[int], allowance: int, counter: Counter) -> int:
     """Choose lines while they fit; return what they cost."""
     spent, misses = 0, 0
     for index in section.ranking:
         if index in own:
             continue
-        if misses == MOST_MISSES:
+        if misses == MAX_SKIPPED_LINES:
             break
         # A line of a list costs its words, a dash and a line break; the first one brings the heading.
         heading = 0 if own else counter.count(section.heading) + 1
@@ -82,7 +85,7 @@ def _fill(section: Section, own: set[int], allowance: int, counter: Counter) -> 
     return spent
 
 
-def _render(section: Section, chosen: list[int]) -> Iterator[str]:
+def _section_with_heading(section: Section, chosen: list[int]) -> Iterator[str]:
     yield section.heading
     for index in chosen:
         yield f"- {section.lines[index]}"

@@ -8,25 +8,25 @@ line that the delegate could see anyway.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from holdfast.core.conversation.cuts import unit_around
+from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.tokens import Counter, message_tokens
-from holdfast.core.conversation.view import Spoken
+from holdfast.core.conversation.view import EntryMessages
 from holdfast.core.history.context import Context
-from holdfast.core.history.delegations import Spans
+from holdfast.core.history.delegations import PositionSpans
 from holdfast.core.history.history import History
 from holdfast.core.history.ledger import Ledger
-from holdfast.core.history.ledger.rendering import FRAME, render
+from holdfast.core.history.ledger.rendering import LEDGER_FRAME, render_ledger
 from holdfast.errors import SettingsError
 
-MOST_TURNS = 10**6
-TOLD_TOKENS = 2_000
+ALL_TURNS = 10**6
+MAX_BRIEFING_TOKENS = 2_000
 """What is told takes no more than this, and no more than half of the allowance."""
-FILES = "[Files that were read or written so far; #n is where.]"
+FILES_HEADING = "[Files that were read or written so far; #n is where.]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sees:
-    """What a delegate is shown of what came before it; `Sees()` is nothing at all."""
+class Visibility:
+    """What a delegate is shown of what came before it; `Visibility()` is nothing at all."""
 
     everything: bool = False
     """All of the line it was delegated from; what is said there later as well, unless `max_tokens` limits it."""
@@ -52,111 +52,117 @@ class Sees:
                 raise SettingsError(f"sees.{name}", f"must be a whole number from 0 on, not {value!r:.60}")
 
     @property
-    def is_whole(self) -> bool:
+    def is_unlimited(self) -> bool:
         """Whether nothing is left out."""
         return self.everything and self.max_tokens is None
 
-    def told(self) -> Mapping[str, object]:
+    def to_json(self) -> Mapping[str, object]:
         """Return the choice as a record holds it; `everything` there means without any limit."""
-        return {**asdict(self), "everything": self.is_whole}
+        return {**asdict(self), "everything": self.is_unlimited}
 
 
-EVERYTHING = Sees(everything=True)
-NOTHING = Sees()
+SEES_EVERYTHING = Visibility(everything=True)
+SEES_NOTHING = Visibility()
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class VisibleParts:
     """What was chosen."""
 
-    spans: Spans = ()
+    spans: PositionSpans = ()
     briefing: str = ""
     tokens: int = 0
 
 
-def choose(history: History, parent: str, sees: Sees, counter: Counter) -> Shown:
+def choose_visible(history: History, parent: str, visibility: Visibility, counter: Counter) -> VisibleParts:
     """Return what a delegate of an agent is shown now."""
-    if sees.is_whole:
-        line, start = history.line(parent), history.version.of(parent).cleared_at
-        return Shown(spans_of(position for position in range(start, len(history)) if line.stands(position)))
-    choice = _Choice(history, parent, counter, sees.max_tokens)
-    if sees.pins:
-        choice.take_pins()
-    briefing = choice.told(sees) if sees.ledger or sees.files else ""
-    choice.take_turns(MOST_TURNS if sees.everything else sees.turns)
-    return Shown(spans_of(choice.positions), briefing, choice.spent)
+    if visibility.is_unlimited:
+        line, start = history.delegable_context(parent), history.version.state_of(parent).cleared_at
+        return VisibleParts(
+            position_spans(position for position in range(start, len(history)) if line.is_visible(position))
+        )
+    choice = _VisibleSelection(history, parent, counter, visibility.max_tokens)
+    if visibility.pins:
+        choice.add_pins()
+    briefing = choice.briefing(visibility) if visibility.ledger or visibility.files else ""
+    choice.add_turns(ALL_TURNS if visibility.everything else visibility.turns)
+    return VisibleParts(position_spans(choice.positions), briefing, choice.spent)
 
 
-class _Choice:
+class _VisibleSelection:
     """What was chosen so far, and what it costs."""
 
     def __init__(self, history: History, parent: str, counter: Counter, max_tokens: int | None) -> None:
         self._history = history
         self._counter = counter
-        self._line: Context = history.line(parent)
-        self._start = history.version.of(parent).cleared_at
+        self._context: Context = history.delegable_context(parent)
+        self._start = history.version.state_of(parent).cleared_at
         self._max_tokens = max_tokens
         self.positions: set[int] = set()
         self.spent = 0
 
-    def take_pins(self) -> None:
+    def add_pins(self) -> None:
         """Take what is pinned, the newest first."""
-        for pin in sorted(self._history.facts.pins, reverse=True):
+        for pin in sorted(self._history.session_state.pins, reverse=True):
             if pin >= self._start:
-                self._take(range(*unit_around(Spoken(self._history.entries), pin)))
+                self._add(range(*uncuttable_span(EntryMessages(self._history.entries), pin)))
 
-    def told(self, sees: Sees) -> str:
+    def briefing(self, visibility: Visibility) -> str:
         """Return what is told in words."""
-        half = self._left // 2 if self._max_tokens is not None else TOLD_TOKENS
-        ledger = self._history.ledger(self._line.scope, len(self._history))
-        allowance = min(half, TOLD_TOKENS)
-        text = render(ledger, allowance, self._counter) if sees.ledger else _files(ledger, allowance, self._counter)
-        if text == FRAME:
+        half = self._remaining_tokens // 2 if self._max_tokens is not None else MAX_BRIEFING_TOKENS
+        ledger = self._history.ledger(self._context.scope, len(self._history))
+        allowance = min(half, MAX_BRIEFING_TOKENS)
+        text = (
+            render_ledger(ledger, allowance, self._counter)
+            if visibility.ledger
+            else _file_lines(ledger, allowance, self._counter)
+        )
+        if text == LEDGER_FRAME:
             return ""
         self.spent += self._counter.count(text) if text else 0
         return text
 
-    def take_turns(self, count: int) -> None:
+    def add_turns(self, count: int) -> None:
         """Take the newest turns as far as they fit; where not even the newest does, what was asked in it."""
         stop = len(self._history)
         for number, start in enumerate(self._prompts()):
             if number == count:
                 return
-            if not self._take(range(start, stop)):
+            if not self._add(range(start, stop)):
                 if not number:
-                    self._take(range(start, start + 1))
+                    self._add(range(start, start + 1))
                 return
             stop = start
-        if count == MOST_TURNS:
-            self._take(range(self._start, stop))
+        if count == ALL_TURNS:
+            self._add(range(self._start, stop))
 
     def _prompts(self) -> Iterator[int]:
         """Yield where turns begin, the newest first."""
-        line = self._line
+        line = self._context
         own = line.scopes.lineage(line.scope)
-        for position in reversed(self._history.prompts):
+        for position in reversed(self._history.prompt_positions):
             if position < self._start:
                 return
-            if line.stands(position) and line.said_in[position] in own:
+            if line.is_visible(position) and line.message_scopes[position] in own:
                 yield position
 
     @property
-    def _left(self) -> int:
+    def _remaining_tokens(self) -> int:
         return 10**12 if self._max_tokens is None else self._max_tokens - self.spent
 
-    def _take(self, span: range) -> bool:
+    def _add(self, span: range) -> bool:
         """Take the messages of a span that may be seen, if they fit, and say whether they do."""
-        new = [position for position in span if position not in self.positions and self._line.stands(position)]
-        self._history.entries.need(new)
+        new = [position for position in span if position not in self.positions and self._context.is_visible(position)]
+        self._history.entries.require(new)
         cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in new)
-        if cost > self._left:
+        if cost > self._remaining_tokens:
             return False
         self.positions.update(new)
         self.spent += cost
         return True
 
 
-def spans_of(positions: Iterable[int]) -> Spans:
+def position_spans(positions: Iterable[int]) -> PositionSpans:
     """Return positions as spans."""
     spans: list[tuple[int, int]] = []
     for position in sorted(positions):
@@ -167,9 +173,9 @@ def spans_of(positions: Iterable[int]) -> Spans:
     return tuple(spans)
 
 
-def _files(ledger: Ledger, allowance_tokens: int, counter: Counter) -> str:
+def _file_lines(ledger: Ledger, allowance_tokens: int, counter: Counter) -> str:
     """Return the files of a ledger, the latest first, as many as fit."""
-    lines, left = [FILES], allowance_tokens - counter.count(FILES)
+    lines, left = [FILES_HEADING], allowance_tokens - counter.count(FILES_HEADING)
     for file in reversed(list(ledger.files)):
         cost = counter.count(f"\n{file}")
         if cost > left:

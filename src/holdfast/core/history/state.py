@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.core.history.answers import KeptAnswers
-from holdfast.core.history.delegations import Spans
-from holdfast.core.history.facts import Facts
+from holdfast.core.history.answers import RecallMarksSnapshot
+from holdfast.core.history.delegations import PositionSpans
+from holdfast.core.history.facts import SessionState
 from holdfast.core.history.ledger import Ledger
-from holdfast.core.history.plain import as_json, from_json
-from holdfast.core.history.scope import MainSees
-from holdfast.core.history.standing import Version
+from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json
+from holdfast.core.history.scope import MainVisibility
+from holdfast.core.history.standing import ContextVersion
 
-REMEMBERED = 8
+KEPT_VERSIONS = 8
 """How many changes of context can be taken back without reading the log from its beginning."""
 
 
-class Lineage(NamedTuple):
+class LedgerLineage(NamedTuple):
     """Which past a ledger is of."""
 
     hidden: tuple[range, ...]
@@ -27,66 +27,66 @@ class Lineage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLedger:
+class PackedLedger:
     """A ledger as text, because most who go on will not ask for it soon."""
 
-    lineage: Lineage
+    lineage: LedgerLineage
     stop: int
     text: str
 
     @classmethod
-    def of(cls, lineage: Lineage, stop: int, ledger: Ledger) -> "KeptLedger":
+    def pack(cls, lineage: LedgerLineage, stop: int, ledger: Ledger) -> "PackedLedger":
         """Return a ledger as it is kept."""
-        return cls(lineage, stop, as_json(ledger))
+        return cls(lineage, stop, to_snapshot_json(ledger))
 
-    def opened(self) -> Ledger:
+    def unpack(self) -> Ledger:
         """Return the ledger."""
-        return from_json(Ledger, self.text)
+        return from_snapshot_json(Ledger, self.text)
 
 
 @dataclass(slots=True)
-class AtHand:
+class OpenLedger:
     """A ledger that goes on: what it has taken in, and of which past."""
 
-    lineage: Lineage
+    lineage: LedgerLineage
     stop: int
-    ledger: Ledger | KeptLedger
+    ledger: Ledger | PackedLedger
 
-    def opened(self) -> Ledger:
+    def unpacked(self) -> Ledger:
         """Return the ledger, to be read and gone on with."""
-        if isinstance(self.ledger, KeptLedger):
-            self.ledger = self.ledger.opened()
+        if isinstance(self.ledger, PackedLedger):
+            self.ledger = self.ledger.unpack()
         return self.ledger
 
-    def packed(self) -> KeptLedger:
+    def pack(self) -> PackedLedger:
         """Return the ledger as it is kept."""
         known = self.ledger
-        return known if isinstance(known, KeptLedger) else KeptLedger.of(self.lineage, self.stop, known)
+        return known if isinstance(known, PackedLedger) else PackedLedger.pack(self.lineage, self.stop, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """What `History.state` gives and `History.resumed` takes."""
+class HistorySnapshot:
+    """What `History.snapshot` gives and `History.from_snapshot` takes."""
 
     length: int
     format: str | None
-    said_in: tuple[tuple[str, int], ...]
+    scope_runs: tuple[tuple[str, int], ...]
     """Scopes in the order of the messages, each with how many messages in a row are of it."""
-    systems: tuple[int, ...]
-    prompts: str
+    system_positions: tuple[int, ...]
+    packed_prompts: str
     """Positions, packed."""
-    answers: KeptAnswers
+    recall_marks: RecallMarksSnapshot
     """What is recall's own."""
-    versions: tuple[Version, ...]
+    versions: tuple[ContextVersion, ...]
     """The last few, with those that were taken back."""
     current: int
     """Which of them holds."""
-    changes: int
-    has_earlier: bool
-    facts: Facts
+    change_count: int
+    has_forgotten_versions: bool
+    session_state: SessionState
     parents: Mapping[str, str]
-    main_sees: MainSees
-    limits: Mapping[str, MainSees]
-    chosen: Mapping[str, Spans]
-    attributed: tuple[str, ...]
-    ledgers: Mapping[str, KeptLedger]
+    main_sees: MainVisibility
+    main_limits: Mapping[str, MainVisibility]
+    visible_spans: Mapping[str, PositionSpans]
+    attributed_scopes: tuple[str, ...]
+    ledgers: Mapping[str, PackedLedger]

@@ -9,46 +9,46 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Difference(NamedTuple):
+class SyncDiff(NamedTuple):
     """How a list differs from what was recorded."""
 
     rewind_to: int | None
     """The first recorded position that the list does not have; None where it has all of them."""
-    new: int
+    first_new: int
     """The index in the list from which on everything is new."""
 
 
-class Recorded(NamedTuple):
+class RecordedMessage(NamedTuple):
     """A message that stands, by its position and the hash of its content."""
 
     position: int
-    digest: str
+    content_hash: str
 
 
-def difference(
-    given: Sequence[str], recorded: Sequence[Recorded], sent: Sequence[tuple[str, int | None]], length: int
-) -> Difference:
+def sync_diff(
+    given: Sequence[str], recorded: Sequence[RecordedMessage], sent: Sequence[tuple[str, int | None]], length: int
+) -> SyncDiff:
     """Return what to do so that the recorded messages are the given ones.
 
     `given` are hashes; `sent` are the hashes of what was last sent, each with the position it came from;
     `length` is the position of the next message.
     """
-    plain = _common(given, [one.digest for one in recorded])
-    by_view = _common(given, [digest for digest, _ in sent])
+    plain = _common_prefix_length(given, [one.content_hash for one in recorded])
+    by_view = _common_prefix_length(given, [digest for digest, _ in sent])
     matched, used = plain, plain
     if by_view == len(sent) and by_view > plain:
         # The client goes on from what the model saw: behind it stands what was recorded since.
         last = max((position for _, position in sent if position is not None), default=-1)
         behind = [number for number, one in enumerate(recorded) if one.position > last]
         start = behind[0] if behind else len(recorded)
-        more = _common(given[by_view:], [one.digest for one in recorded[start:]])
+        more = _common_prefix_length(given[by_view:], [one.content_hash for one in recorded[start:]])
         matched, used = start + more, by_view + more
     if matched == len(recorded):
-        return Difference(None, used)
-    return Difference(recorded[matched].position if matched < len(recorded) else length, used)
+        return SyncDiff(None, used)
+    return SyncDiff(recorded[matched].position if matched < len(recorded) else length, used)
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
+def _common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
     count = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:

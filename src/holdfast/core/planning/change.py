@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
-from holdfast.core.planning.cost import money
-from holdfast.core.planning.receipt import Spans, listed, spans_without
+from holdfast.core.planning.cost import format_dollars
+from holdfast.core.planning.receipt import PositionRanges, format_positions, ranges_without
 from holdfast.errors import MalformedInputError, NothingToCompactError
-from holdfast.plural import many
+from holdfast.plural import pluralize
 
-Change: TypeAlias = (
+ContextChange: TypeAlias = (
     log.CompactionCompleted | log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound
 )
 """What changes how a conversation stands, and can be taken back."""
@@ -22,7 +22,7 @@ Change: TypeAlias = (
 class ChangeReceipt:
     """What one change of context did, or why a compaction did nothing. Positions are those of what was said."""
 
-    event: Change
+    event: ContextChange
     is_undone: bool = False
     undo_steps: int = 0
     """How many times `undo` has to be called to take it back; 0 where it does not stand."""
@@ -32,23 +32,23 @@ class ChangeReceipt:
     """How much had been said by then."""
 
     @property
-    def fold(self) -> log.CompactionCompleted | None:
+    def compaction(self) -> log.CompactionCompleted | None:
         """The compaction, if it is one."""
         return self.event if isinstance(self.event, log.CompactionCompleted) else None
 
     @property
-    def folded(self) -> range:
+    def compacted(self) -> range:
         """The positions that its replacement stands for."""
-        has_text = self.fold is not None and self.fold.success and bool(self.fold.replacement)
-        return range(self.fold.start, self.fold.stop) if self.fold and has_text else range(0)
+        has_text = self.compaction is not None and self.compaction.success and bool(self.compaction.replacement)
+        return range(self.compaction.start, self.compaction.stop) if self.compaction and has_text else range(0)
 
     @property
     def kept(self) -> tuple[int, ...]:
         """The positions inside that stay whole."""
-        return self.fold.kept if self.fold else ()
+        return self.compaction.kept if self.compaction else ()
 
     @property
-    def dropped(self) -> Spans:
+    def dropped(self) -> PositionRanges:
         """The positions that are not shown any more, and that nothing stands for."""
         match self.event:
             case log.Rewound(to=to):
@@ -56,19 +56,19 @@ class ChangeReceipt:
             case log.ContextCleared():
                 return (range(self.length),) if self.length else ()
             case log.CompactionCompleted(success=True, replacement=()) as fold:
-                return spans_without(fold.stop, list(fold.kept), start=fold.start)
+                return ranges_without(fold.stop, list(fold.kept), start=fold.start)
             case _:
                 return ()
 
     @property
     def tokens_before(self) -> int:
         """What the messages cost before; 0 where nobody counted."""
-        return self.fold.pre_compaction_tokens if self.fold else self._effect.tokens_before
+        return self.compaction.pre_compaction_tokens if self.compaction else self._effect.tokens_before
 
     @property
     def tokens_after(self) -> int:
         """What they cost after it."""
-        return self.fold.post_compaction_tokens if self.fold else self._effect.tokens_after
+        return self.compaction.post_compaction_tokens if self.compaction else self._effect.tokens_after
 
     @property
     def provenance(self) -> str:
@@ -76,35 +76,35 @@ class ChangeReceipt:
         return self._effect.provenance
 
     @property
-    def prefix_lost(self) -> int:
+    def lost_prefix_tokens(self) -> int:
         """Tokens that the provider's cache held, and that are not sent as they were any more."""
         return self._effect.prefix_lost
 
     @property
-    def rewritten(self) -> int:
+    def rewritten_tokens(self) -> int:
         """Tokens that are sent as new because of that."""
         return self._effect.rewritten
 
     @property
     def model(self) -> str | None:
         """Who wrote the summary; None where it was made by rule, or there is none."""
-        return self.fold.by_model if self.fold else None
+        return self.compaction.by_model if self.compaction else None
 
     @property
     def usage(self) -> log.Usage | None:
         """What the summary was billed, and how much of it came from the cache."""
-        return self.fold.usage if self.fold else None
+        return self.compaction.usage if self.compaction else None
 
     @property
     def seconds(self) -> float | None:
         """How long it took to write."""
-        duration_ms = self.fold.duration_ms if self.fold else None
+        duration_ms = self.compaction.duration_ms if self.compaction else None
         return None if duration_ms is None else duration_ms / 1000
 
     @property
     def summary_dollars(self) -> float | None:
         """What writing the summary cost, where the prices are known."""
-        return self.fold.dollars if self.fold else None
+        return self.compaction.dollars if self.compaction else None
 
     @property
     def rewrite_dollars(self) -> float | None:
@@ -114,22 +114,22 @@ class ChangeReceipt:
     @property
     def score(self) -> float | None:
         """Which share of what must not be forgotten the summary and what stands beside it hold."""
-        return self.fold.score if self.fold else None
+        return self.compaction.score if self.compaction else None
 
     @property
     def put_back(self) -> tuple[str, ...]:
         """The facts that the model's text had lost, and that the check gave back to it."""
-        return self.fold.put_back if self.fold else ()
+        return self.compaction.put_back if self.compaction else ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """The facts that stand neither in the summary nor beside it, each with its message."""
-        return self.fold.left_out if self.fold else ()
+        return self.compaction.left_out if self.compaction else ()
 
     @property
     def redacted(self) -> tuple[tuple[str, int], ...]:
         """How many keys and passwords were kept from the summariser, by kind."""
-        return self.fold.redacted if self.fold else ()
+        return self.compaction.redacted if self.compaction else ()
 
     @property
     def reason(self) -> str:
@@ -163,7 +163,7 @@ def _headline(receipt: ChangeReceipt) -> str:
         case log.CompactionCompleted(success=False) as fold:
             return f"not compacted ({fold.trigger}): {fold.error}"
         case log.CompactionCompleted() as fold:
-            span = listed(spans_without(fold.stop, list(fold.kept), start=fold.start)) or "nothing"
+            span = format_positions(ranges_without(fold.stop, list(fold.kept), start=fold.start)) or "nothing"
             return f"compacted ({fold.trigger}) {span} by {fold.by_model or 'rule'}"
         case log.OutputsOffloaded(line=line, max_chars=most):
             return f"tool outputs before #{line} are shown as previews of {most:,} characters"
@@ -176,7 +176,7 @@ def _headline(receipt: ChangeReceipt) -> str:
 
 
 def _lines(receipt: ChangeReceipt) -> Iterator[str]:
-    fold = receipt.fold
+    fold = receipt.compaction
     if fold is not None and not fold.success:
         return
     if receipt.tokens_before:
@@ -184,40 +184,41 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
         yield f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,}{origin}"
     if fold is not None:
         into = f"folded into {len(fold.replacement):,}" if fold.replacement else "left out"
-        yield f"messages  {fold.messages_folded:,} {into}, {len(fold.kept):,} kept whole; all are in the log"
+        yield f"messages  {fold.messages_compacted:,} {into}, {len(fold.kept):,} kept whole; all are in the log"
     if receipt.dropped:
-        yield f"dropped   {listed(receipt.dropped)}; all are in the log"
-    if receipt.prefix_lost:
-        yield f"cache     {receipt.prefix_lost:,} tokens of the prefix lost, {receipt.rewritten:,} sent as new"
+        yield f"dropped   {format_positions(receipt.dropped)}; all are in the log"
+    if receipt.lost_prefix_tokens:
+        lost, rewritten = receipt.lost_prefix_tokens, receipt.rewritten_tokens
+        yield f"cache     {lost:,} tokens of the prefix lost, {rewritten:,} sent as new"
     if receipt.score is not None:
         apart = ((len(receipt.put_back), "put back"), (len(receipt.left_out), "one recall away"))
         told = "".join(f", {count:,} {what}" for count, what in apart if count)
         yield f"survival  {receipt.score:.0%} of what must not be forgotten{told}"
     if receipt.redacted:
-        yield f"redacted  {', '.join(_secrets(*one) for one in receipt.redacted)} kept from the summariser"
-    yield from _spent(receipt)
+        yield f"redacted  {', '.join(_describe_secrets(*one) for one in receipt.redacted)} kept from the summariser"
+    yield from _cost_lines(receipt)
     if receipt.reason:
         yield f"because   {receipt.reason}"
 
 
-def _secrets(kind: str, count: int) -> str:
-    return many(count, kind) if not kind.endswith("URL") else f"{many(count, 'password')} in URLs"
+def _describe_secrets(kind: str, count: int) -> str:
+    return pluralize(count, kind) if not kind.endswith("URL") else f"{pluralize(count, 'password')} in URLs"
 
 
-def _spent(receipt: ChangeReceipt) -> Iterator[str]:
+def _cost_lines(receipt: ChangeReceipt) -> Iterator[str]:
     """Yield what a change cost, as far as that is known."""
     if usage := receipt.usage:
         whole = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
         cached = f" ({usage.cache_read_tokens:,} from the cache)" if usage.cache_read_tokens else ""
         yield f"spent     {whole:,} tokens in{cached}, {usage.output_tokens:,} out"
     costs = ((receipt.summary_dollars, "for the summary"), (receipt.rewrite_dollars, "for what is sent as new"))
-    if told := ", ".join(f"{money(dollars)} {what}" for dollars, what in costs if dollars):
+    if told := ", ".join(f"{format_dollars(dollars)} {what}" for dollars, what in costs if dollars):
         yield f"cost      {told}"
     if receipt.seconds is not None:
         yield f"took      {receipt.seconds:.1f} s"
 
 
-def receipts_of(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[ChangeReceipt]:
+def change_receipts(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[ChangeReceipt]:
     """Return the receipt of every change of context of a log, and of every compaction that came to nothing, in order.
 
     `times` are those of the events, in milliseconds since 1970.
@@ -232,22 +233,22 @@ def receipts_of(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[
             undone.append(done.pop())
         elif isinstance(event, log.ChangeRedone) and undone:
             done.append(undone.pop())
-        elif isinstance(event, Change):
+        elif isinstance(event, ContextChange):
             found.append(ChangeReceipt(event, at_ms=at_ms, length=length))
             if not isinstance(event, log.CompactionCompleted) or event.success:
                 done.append(len(found) - 1)
                 undone.clear()
     steps = {number: len(done) - place for place, number in enumerate(done)}
-    stood = {number for number, receipt in enumerate(found) if receipt.fold is None or receipt.fold.success}
+    stood = {number for number, receipt in enumerate(found) if receipt.compaction is None or receipt.compaction.success}
     return [
         replace(receipt, undo_steps=steps.get(number, 0), is_undone=number in stood and number not in steps)
         for number, receipt in enumerate(found)
     ]
 
 
-def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCompleted:
+def with_messages_restored(context: Context, positions: Sequence[int]) -> log.CompactionCompleted:
     """Return the last compaction once more, with chosen messages of it kept whole."""
-    folds = context.standing.folds
+    folds = context.state.compactions
     if not folds:
         raise NothingToCompactError(context.length)
     fold = folds[-1]
@@ -258,7 +259,7 @@ def brought_back(context: Context, positions: Sequence[int]) -> log.CompactionCo
     return replace(
         fold,
         kept=kept,
-        count=max(0, fold.messages_folded - len(kept) + len(fold.kept)),
+        count=max(0, fold.messages_compacted - len(kept) + len(fold.kept)),
         ends_run=False,
         reason="messages were brought back",
         checkpoint_number=None,

@@ -4,46 +4,53 @@ from dataclasses import replace
 from typing import ClassVar, Protocol
 
 from holdfast.core.history import events as log
-from holdfast.core.planning.breaker import marks_of
-from holdfast.core.planning.effect import effect_of, seen_after, with_effect
-from holdfast.core.planning.reference import quoted_in
-from holdfast.core.planning.steps import FoldSpan, OffloadOutputs, Outlook, Proposal, ReduceToText, Summary
+from holdfast.core.planning.breaker import progress_marks
+from holdfast.core.planning.effect import add_effect, context_effect, projection_after
+from holdfast.core.planning.reference import quoted_positions
+from holdfast.core.planning.steps import (
+    CompactSpan,
+    OffloadOutputs,
+    PlanInput,
+    ReduceTurnsToText,
+    StepProposal,
+    Summary,
+)
 from holdfast.errors import MalformedInputError
 
 
-class FoldRule(Protocol):
+class CompactionRule(Protocol):
     """Decides when and what to fold, and what takes its place."""
 
     offers_recall: ClassVar[bool]
     """Whether what takes its place ends with a line on how to look it up, for an agent that can."""
-    notices_loops: ClassVar[bool]
+    detects_loops: ClassVar[bool]
     """Whether it does not fold again where nothing was done since the last time."""
 
-    def propose(self, outlook: Outlook) -> Proposal:
+    def propose(self, plan_input: PlanInput) -> StepProposal:
         """Return what is to be done now and later, and why."""
         ...
 
-    def manual(self, outlook: Outlook) -> FoldSpan | None:
+    def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what the user's own word folds, whatever the lines say; None where there is nothing to fold."""
         ...
 
-    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the texts that stand for a span, the user's first; `summary` is None where none could be had."""
         ...
 
 
-def told(step: OffloadOutputs | ReduceToText, outlook: Outlook, reason: str = "") -> log.Event:
+def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, reason: str = "") -> log.Event:
     """Return the event of a step that needs nobody's help."""
-    scope = outlook.situation.scope
-    if isinstance(step, ReduceToText):
-        return with_effect(log.TurnsReducedToText(line=step.line, reason=reason, scope=scope), outlook)
-    event = log.OutputsOffloaded(line=step.line, max_chars=step.max_chars, reason=reason, scope=scope)
-    return with_effect(event, outlook)
+    scope = plan_input.situation.scope
+    if isinstance(step, ReduceTurnsToText):
+        return add_effect(log.TurnsReducedToText(line=step.before, reason=reason, scope=scope), plan_input)
+    event = log.OutputsOffloaded(line=step.before, max_chars=step.max_chars, reason=reason, scope=scope)
+    return add_effect(event, plan_input)
 
 
-def started(step: FoldSpan, outlook: Outlook, focus: str = "") -> log.CompactionStarted:
+def compaction_started_event(step: CompactSpan, plan_input: PlanInput, focus: str = "") -> log.CompactionStarted:
     """Return the event that a summary was begun; `focus` is what the user wants it to be about."""
-    situation = outlook.situation
+    situation = plan_input.situation
     return log.CompactionStarted(
         trigger=step.trigger,
         start=step.start,
@@ -51,20 +58,20 @@ def started(step: FoldSpan, outlook: Outlook, focus: str = "") -> log.Compaction
         kept=step.kept,
         count=step.count,
         is_merged=step.is_merged,
-        basis=outlook.history.changes,
+        basis=plan_input.history.change_count,
         custom_instructions=focus or None,
-        tokens=log.Breakdown(
+        tokens=log.TokenBreakdown(
             system_tokens=situation.system_tokens,
-            conversation_tokens=outlook.message_tokens,
+            conversation_tokens=plan_input.message_tokens,
             tool_definitions_tokens=situation.tools_tokens,
         ),
         scope=situation.scope,
     )
 
 
-def step_of(event: log.CompactionStarted) -> FoldSpan:
+def step_from_event(event: log.CompactionStarted) -> CompactSpan:
     """Return the step that a compaction was started with."""
-    return FoldSpan(
+    return CompactSpan(
         start=event.start,
         stop=event.stop,
         kept=event.kept,
@@ -75,11 +82,11 @@ def step_of(event: log.CompactionStarted) -> FoldSpan:
     )
 
 
-def written(run: log.CompactionStarted, summary: Summary) -> log.SummaryWritten:
+def summary_written_event(started: log.CompactionStarted, summary: Summary) -> log.SummaryWritten:
     """Return the event that the summary which was begun is there."""
     return log.SummaryWritten(
-        start=run.start,
-        stop=run.stop,
+        start=started.start,
+        stop=started.stop,
         text=summary.text,
         by_model=summary.by_model,
         usage=summary.usage,
@@ -90,11 +97,11 @@ def written(run: log.CompactionStarted, summary: Summary) -> log.SummaryWritten:
         put_back=summary.put_back,
         left_out=summary.left_out,
         redacted=summary.redacted,
-        scope=run.scope,
+        scope=started.scope,
     )
 
 
-def summary_of(event: log.SummaryWritten) -> Summary:
+def summary_from_event(event: log.SummaryWritten) -> Summary:
     """Return the summary that an event tells of."""
     return Summary(
         event.text,
@@ -110,15 +117,15 @@ def summary_of(event: log.SummaryWritten) -> Summary:
     )
 
 
-def completed(
-    step: FoldSpan, rule: FoldRule, outlook: Outlook, summary: Summary | None = None
+def compaction_completed_event(
+    step: CompactSpan, rule: CompactionRule, plan_input: PlanInput, summary: Summary | None = None
 ) -> log.CompactionCompleted:
     """Return the event of a fold; a failed one where the replacement would not make anything smaller."""
     if summary is not None and not summary.text.strip():
         summary = None
-    texts = rule.replacement(outlook, step, summary)
+    texts = rule.replacement_texts(plan_input, step, summary)
     if step.by == "summary" and summary is None and (step.trigger == "manual" or not texts):
-        return failed(step, outlook, "the summary is empty")
+        return compaction_failed_event(step, plan_input, "the summary is empty")
     event = log.CompactionCompleted(
         success=True,
         trigger=step.trigger,
@@ -126,30 +133,30 @@ def completed(
         stop=step.stop,
         kept=step.kept,
         replacement=texts,
-        quoted=quoted_in(texts, outlook) if rule.offers_recall else (),
+        quoted=quoted_positions(texts, plan_input) if rule.offers_recall else (),
         offers_recall=rule.offers_recall,
         summary_content=summary.text if summary else "\n".join(texts),
         is_merged=step.is_merged,
         by_model=summary.by_model if summary else None,
         # What stands for a span names agents that are at work, whoever wrote it.
-        read_to=len(outlook.history) if summary or outlook.history.facts.delegates else 0,
+        read_to=len(plan_input.history) if summary or plan_input.history.session_state.running_delegates else 0,
         usage=summary.usage if summary else None,
         duration_ms=summary.duration_ms if summary else None,
         score=summary.score if summary else None,
         dollars=summary.dollars if summary else None,
         request_id=summary.request_id if summary else None,
-        marks=marks_of(outlook) if rule.notices_loops else (),
+        marks=progress_marks(plan_input) if rule.detects_loops else (),
         put_back=summary.put_back if summary else (),
         left_out=summary.left_out if summary else (),
         redacted=summary.redacted if summary else (),
         ends_run=step.by == "summary",
         count=step.count,
-        scope=outlook.situation.scope,
+        scope=plan_input.situation.scope,
     )
     try:
-        done = measured(event, outlook)
+        done = with_measured_effect(event, plan_input)
     except MalformedInputError as error:
-        return failed(step, outlook, f"its span does not stand any more: {error.problem}")
+        return compaction_failed_event(step, plan_input, f"its span does not stand any more: {error.problem}")
     before, after = done.pre_compaction_tokens, done.post_compaction_tokens
     if after < before or step.is_merged:
         return done
@@ -157,33 +164,35 @@ def completed(
     return replace(done, success=False, error=problem, effect=None)
 
 
-def measured(event: log.CompactionCompleted, outlook: Outlook) -> log.CompactionCompleted:
+def with_measured_effect(event: log.CompactionCompleted, plan_input: PlanInput) -> log.CompactionCompleted:
     """Return a fold that tells what it does to what is shown; raises `MalformedInputError` where it cannot be made."""
-    before, after = outlook.shown, seen_after(event, outlook)
+    before, after = plan_input.projection, projection_after(event, plan_input)
     return replace(
         event,
         pre_compaction_tokens=before.tokens,
         post_compaction_tokens=after.tokens,
         tokens_removed=before.tokens - after.tokens,
         messages_removed=len(before) - len(after),
-        effect=effect_of(before, after, outlook.situation),
+        effect=context_effect(before, after, plan_input.situation),
     )
 
 
-def given_up(run: log.CompactionStarted, error: str, *, is_cancelled: bool = False) -> log.CompactionCompleted:
+def compaction_abandoned_event(
+    started: log.CompactionStarted, error: str, *, is_cancelled: bool = False
+) -> log.CompactionCompleted:
     """Return the event that a compaction which was started came to nothing."""
     return log.CompactionCompleted(
         success=False,
-        trigger=run.trigger,
-        start=run.start,
-        stop=run.stop,
+        trigger=started.trigger,
+        start=started.start,
+        stop=started.stop,
         error=error,
         is_cancelled=is_cancelled,
-        scope=run.scope,
+        scope=started.scope,
     )
 
 
-def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionCompleted:
+def compaction_failed_event(step: CompactSpan, plan_input: PlanInput, error: str) -> log.CompactionCompleted:
     """Return the event of a compaction that came to nothing."""
     return log.CompactionCompleted(
         success=False,
@@ -191,8 +200,8 @@ def failed(step: FoldSpan, outlook: Outlook, error: str) -> log.CompactionComple
         start=step.start,
         stop=step.stop,
         error=error,
-        pre_compaction_tokens=outlook.shown.tokens,
-        post_compaction_tokens=outlook.shown.tokens,
+        pre_compaction_tokens=plan_input.projection.tokens,
+        post_compaction_tokens=plan_input.projection.tokens,
         ends_run=step.by == "summary",
-        scope=outlook.situation.scope,
+        scope=plan_input.situation.scope,
     )

@@ -3,79 +3,79 @@
 from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import count_all_media, count_media, elide_media
-from holdfast.core.conversation.mend import Mended, mend
+from holdfast.core.conversation.elide import count_all_media, count_media, drop_media
+from holdfast.core.conversation.mend import RepairedEntries, repair_entries
 from holdfast.core.conversation.messages import Text, user
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.policy import FloorSettings
+from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.protection import Protection
-from holdfast.core.planning.receipt import Spans, spans_without
-from holdfast.core.planning.rules.fold import fold
+from holdfast.core.planning.receipt import PositionRanges, ranges_without
+from holdfast.core.planning.rules.fold import digest_entry
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
 
-CHARS_PER_TOKEN = 4
-MIN_DIGEST_TOKENS = 64
-DIGEST_PLACE = Entry(user("[digest]", trust="summary"))
+CLIP_CHARS_PER_TOKEN = 4
+MIN_FIT_DIGEST_TOKENS = 64
+DIGEST_PLACEHOLDER = Entry(user("[digest]", trust="summary"))
 
 
-class Cut(NamedTuple):
+class ViewCut(NamedTuple):
     """Where one request's lines stand."""
 
-    fold: int = 0
+    compact_before: int = 0
     """Messages before this are folded, protected ones excepted."""
-    clip: int = 0
+    clip_before: int = 0
     """Old tool output and media before this are shortened."""
     has_digest: bool = True
-    squeeze_chars: int | None = None
+    max_output_chars: int | None = None
     """In the last resort, what is left of each output and argument, the newest included."""
-    spares_recalled: bool = True
+    keep_recall_answers: bool = True
     """Whether recall's answers are left as they are, for a model that has recall."""
 
 
-class Composed(NamedTuple):
+class ComposedView(NamedTuple):
     """The view of a cut."""
 
     entries: list[Entry]
-    cut: Cut
-    mended: Mended
-    words: int
+    cut: ViewCut
+    repaired: RepairedEntries
+    text_tokens: int
     """Tokens of the messages, media apart."""
-    media: int
-    folded: Spans
+    media_tokens: int
+    compacted: PositionRanges
     has_digest: bool
     """Whether a digest stands for what was folded."""
     is_media_limited: bool
     """Whether media were elided because there were more than the policy wants."""
 
 
-class Composer:
+class ViewComposer:
     """Makes views of one transcript in one situation."""
 
-    def __init__(self, transcript: Transcript, policy: FloorSettings, situation: Situation) -> None:
+    def __init__(self, transcript: Transcript, policy: FitSettings, situation: Situation) -> None:
         self.transcript = transcript
         self.situation = situation
         self.policy = policy
         self.protection = Protection(transcript, situation.pins)
-        self.room = situation.room
+        self.max_tokens = situation.message_budget
         """Tokens that the messages may take."""
-        self.clip_chars = CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.room * policy.clip_share))
-        self._digest_room = min(policy.digest_max_tokens, int(self.room * policy.digest_share))
-        self._short = transcript.variants(("short", self.clip_chars))
+        self.clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.max_tokens * policy.clip_share))
+        self._digest_room = min(policy.digest_max_tokens, int(self.max_tokens * policy.digest_share))
+        self._short = transcript.edited_entries(("short", self.clip_chars))
 
     @property
-    def digest_cost(self) -> int:
+    def digest_tokens(self) -> int:
         """What is set aside for a digest; nothing where one would say nothing."""
-        return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_DIGEST_TOKENS else 0
+        return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_FIT_DIGEST_TOKENS else 0
 
-    def compose(self, cut: Cut) -> Composed | None:
+    def compose(self, cut: ViewCut) -> ComposedView | None:
         """Return the view of a cut, or None if it does not fit."""
-        head = self.protection.before(cut.fold)
-        folded = spans_without(cut.fold, head)
-        has_digest = bool(folded) and cut.has_digest and self.digest_cost > 0
-        mended = self._mended(self._assemble(cut, head, has_digest=has_digest))
+        head = self.protection.protected_before(cut.compact_before)
+        folded = ranges_without(cut.compact_before, head)
+        has_digest = bool(folded) and cut.has_digest and self.digest_tokens > 0
+        mended = self._repair(self._assemble(cut, head, has_digest=has_digest))
         entries = self._without_overlong_texts(mended.entries)
         words, media = self._count(entries)
         is_media_limited = bool(media) and count_all_media(entries) > self.policy.max_media
@@ -83,21 +83,23 @@ class Composer:
             entries = self._limit_media(entries)
             words, media = self._count(entries)
         if has_digest:
-            words += self.digest_cost - sum(self.transcript.tokens_of(DIGEST_PLACE.message))
-        if words + media > self.room:
+            words += self.digest_tokens - sum(self.transcript.tokens_of(DIGEST_PLACEHOLDER.message))
+        if words + media > self.max_tokens:
             return None
         if has_digest:
             has_recall = self.situation.has_recall
-            written = fold(self.transcript, cut.fold, folded, self._digest_room, has_recall=has_recall)
-            entries = [written if entry is DIGEST_PLACE else entry for entry in entries]
-            words += sum(self.transcript.tokens_of(written.message)) - self.digest_cost
-        if not self._fits_otherwise(entries, media):
+            written = digest_entry(
+                self.transcript, cut.compact_before, folded, self._digest_room, has_recall=has_recall
+            )
+            entries = [written if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
+            words += sum(self.transcript.tokens_of(written.message)) - self.digest_tokens
+        if not self._fits_other_limits(entries, media):
             return None
-        return Composed(entries, cut, mended, words, media, folded, has_digest, is_media_limited)
+        return ComposedView(entries, cut, mended, words, media, folded, has_digest, is_media_limited)
 
-    def _mended(self, entries: list[Entry]) -> Mended:
+    def _repair(self, entries: list[Entry]) -> RepairedEntries:
         how = self.situation
-        mended = mend(entries, is_interrupted=how.is_interrupted, batching=how.batching)
+        mended = repair_entries(entries, is_interrupted=how.is_interrupted, batching=how.batching)
         if mended.pending:
             raise PendingToolCallsError(mended.pending)
         if all(entry.message.role == "system" for entry in mended.entries):
@@ -109,67 +111,67 @@ class Composer:
         counts = [tokens_of(entry.message) for entry in entries]
         return sum([words for words, _ in counts]), sum([media for _, media in counts])
 
-    def _assemble(self, cut: Cut, head: list[int], *, has_digest: bool) -> list[Entry]:
+    def _assemble(self, cut: ViewCut, head: list[int], *, has_digest: bool) -> list[Entry]:
         """Return system messages, earlier folds, the digest's place, what else is protected, and all after the line."""
-        entry, told = self.transcript.entry, self.transcript.told
+        entry, told = self.transcript.entry, self.transcript.entry_as_positioned
         systems = [entry(index) for index in head if self.transcript[index].role == "system"]
         spoken = [index for index in head if self.transcript[index].role != "system"]
         folds = [entry(index) for index in spoken if told(index).position is None]
-        others = [self._shown(index, cut) for index in spoken if told(index).position is not None]
-        place = [DIGEST_PLACE] if has_digest else []
-        return [*systems, *folds, *place, *others, *self._tail(cut)]
+        others = [self._cut_entry(index, cut) for index in spoken if told(index).position is not None]
+        place = [DIGEST_PLACEHOLDER] if has_digest else []
+        return [*systems, *folds, *place, *others, *self._entries_after(cut)]
 
-    def _tail(self, cut: Cut) -> list[Entry]:
+    def _entries_after(self, cut: ViewCut) -> list[Entry]:
         length = len(self.transcript)
-        if cut.squeeze_chars is not None:
-            return [self._shown(index, cut) for index in range(cut.fold, length)]
-        clip = max(cut.fold, cut.clip)
-        entry, shortened, known = self.transcript.entry, self.shortened, self._short
-        old = [known.get(index) or shortened(index) for index in range(cut.fold, clip)]
+        if cut.max_output_chars is not None:
+            return [self._cut_entry(index, cut) for index in range(cut.compact_before, length)]
+        clip = max(cut.compact_before, cut.clip_before)
+        entry, shortened, known = self.transcript.entry, self.shortened_entry, self._short
+        old = [known.get(index) or shortened(index) for index in range(cut.compact_before, clip)]
         for index in self.protection.whole:
-            if cut.fold <= index < clip:
-                old[index - cut.fold] = entry(index)
+            if cut.compact_before <= index < clip:
+                old[index - cut.compact_before] = entry(index)
         return old + [entry(index) for index in range(clip, length)]
 
-    def _shown(self, index: int, cut: Cut) -> Entry:
+    def _cut_entry(self, index: int, cut: ViewCut) -> Entry:
         """Return a message in the form that a cut leaves of it."""
-        if cut.squeeze_chars is not None:
-            return self.squeezed(index, cut.squeeze_chars, spares_recalled=cut.spares_recalled)
-        return self.shortened(index) if index < cut.clip else self.transcript.entry(index)
+        if cut.max_output_chars is not None:
+            return self.clipped_entry(index, cut.max_output_chars, keep_recall_answers=cut.keep_recall_answers)
+        return self.shortened_entry(index) if index < cut.clip_before else self.transcript.entry(index)
 
-    def shortened(self, index: int) -> Entry:
+    def shortened_entry(self, index: int) -> Entry:
         """Return an old message with its tool output clipped and its media elided."""
         entry = self.transcript.entry(index)
         if index in self.protection.whole:
             return entry
         if index not in self._short:
-            is_small = self.transcript.weight_of(index) <= self.clip_chars
-            if not is_small or self.transcript.tokens_of(entry.message, is_kept=True)[1]:
-                place = self._place(index)
+            is_small = self.transcript.bytes_of(index) <= self.clip_chars
+            if not is_small or self.transcript.tokens_of(entry.message, is_cached=True)[1]:
+                place = self._recall_position(index)
                 spares = self.situation.has_recall
-                clipped = clip_outputs(entry.message, self.clip_chars, place, spares_recalled=spares)
-                short = elide_media(clipped, position=place)
-                entry = entry if short is entry.message else self.transcript.kept(entry.saying(short))
+                clipped = clip_outputs(entry.message, self.clip_chars, place, keep_recall_answers=spares)
+                short = drop_media(clipped, position=place)
+                entry = entry if short is entry.message else self.transcript.remember_cost(entry.with_message(short))
             self._short[index] = entry
         return self._short[index]
 
-    def squeezed(self, index: int, chars: int, *, spares_recalled: bool = False) -> Entry:
+    def clipped_entry(self, index: int, max_chars: int, *, keep_recall_answers: bool = False) -> Entry:
         """Return a message with as little as may be left of it; what is protected keeps its own words."""
         entry = self.transcript.entry(index)
         if index in self.protection.fixed:
             return entry
-        place = self._place(index)
-        spares = spares_recalled and self.situation.has_recall
-        message = clip_outputs(entry.message, chars, place, spares_recalled=spares)
-        if index == self.protection.prompt:
-            return entry.saying(elide_media(message, results_only=True, position=place))
-        return entry.saying(elide_media(clip_arguments(message, chars), position=place))
+        place = self._recall_position(index)
+        spares = keep_recall_answers and self.situation.has_recall
+        message = clip_outputs(entry.message, max_chars, place, keep_recall_answers=spares)
+        if index == self.protection.prompt_index:
+            return entry.with_message(drop_media(message, results_only=True, position=place))
+        return entry.with_message(drop_media(clip_arguments(message, max_chars), position=place))
 
-    def _place(self, index: int | None) -> int | None:
+    def _recall_position(self, index: int | None) -> int | None:
         """Return where a model that can ask for a message finds it; None where it cannot."""
         if index is None or not self.situation.has_recall:
             return None
-        return self.transcript.told(index).position
+        return self.transcript.entry_as_positioned(index).position
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
         """Elide the oldest media beyond the most that providers take, half of that at a time."""
@@ -184,43 +186,43 @@ class Composer:
             if to_elide <= 0:
                 break
             if entries[index].position not in self.protection.whole:
-                place = self._place(entries[index].position)
-                limited[index] = entries[index].saying(elide_media(entries[index].message, position=place))
+                place = self._recall_position(entries[index].position)
+                limited[index] = entries[index].with_message(drop_media(entries[index].message, position=place))
                 to_elide -= count
         return limited
 
     def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry]:
         """Return entries whose texts the provider takes in one piece: outputs are cut, anything else is refused."""
         longest = self.situation.max_text_chars
-        if longest is None or self.transcript.heaviest <= longest:
+        if longest is None or self.transcript.largest_bytes <= longest:
             return entries
         shorter: list[Entry] = []
         for entry in entries:
             is_fixed = entry.position in self.protection.fixed
-            place = self._place(entry.position)
+            place = self._recall_position(entry.position)
             message = entry.message if is_fixed else clip_outputs(entry.message, longest, place)
             texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
             size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
             if size > longest and entry.position is not None:
-                part = self.protection.name_of(entry.position)
+                part = self.protection.part_name(entry.position)
                 raise CannotFitError(part, needed=size, limit=longest, unit="characters", breakdown={part: size})
-            shorter.append(entry if message is entry.message else entry.saying(message))
+            shorter.append(entry if message is entry.message else entry.with_message(message))
         return shorter
 
-    def _refuse_images(self, entries: list[Entry], most: int) -> NoReturn:
+    def _raise_too_many_images(self, entries: list[Entry], most: int) -> NoReturn:
         held: dict[str, int] = {}
         for entry in entries:
             if entry.position is not None and (count := count_media(entry.message)):
-                name = self.protection.name_of(entry.position)
+                name = self.protection.part_name(entry.position)
                 held[name] = held.get(name, 0) + count
         part = max(held, key=lambda name: held[name])
         raise CannotFitError(part, needed=sum(held.values()), limit=most, unit="images", breakdown=held)
 
-    def _fits_otherwise(self, entries: list[Entry], media: int) -> bool:
+    def _fits_other_limits(self, entries: list[Entry], media: int) -> bool:
         """Return whether a view keeps the limits besides tokens."""
         budget, most = self.situation.budget, self.situation.max_images
         if media and most is not None and count_all_media(entries) > most:
-            self._refuse_images(entries, most)
+            self._raise_too_many_images(entries, most)
         if budget.messages and len(entries) > budget.messages:
             return False
         if (

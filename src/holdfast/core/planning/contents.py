@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger.rendering import FRAME
-from holdfast.core.planning.breaker import stuck
-from holdfast.core.planning.forecast import Forecast, SummaryBy, forecast_of
+from holdfast.core.history.ledger.rendering import LEDGER_FRAME
+from holdfast.core.planning.breaker import loop_reason
+from holdfast.core.planning.forecast import CostForecast, SummaryAuthor, cost_forecast
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.steps import Line, Outlook
+from holdfast.core.planning.steps import PlanInput, Threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class ContextReport:
     """Tokens are as the provider counts them, as far as its reports have taught us."""
 
     budget: int
@@ -40,13 +40,13 @@ class Contents:
     characters: int = 0
     prompts: int = 0
     """How many things the user said are among them."""
-    line: Line | None = None
+    threshold: Threshold | None = None
     """Where the policy acts next; in tokens, those of all that would be sent."""
     turns_left: int | None = None
     """About how many turns it takes to get there, at the pace so far; None where nobody can say."""
-    forecast: Forecast | None = None
+    forecast: CostForecast | None = None
     """What is paid for what is done there; None where nothing will be."""
-    stuck: str = ""
+    loop_reason: str = ""
     """Why nothing will be folded there because the agent got nowhere since the last time; empty where it did."""
 
     @property
@@ -60,23 +60,23 @@ class Contents:
         return max(0, self.budget - self.total)
 
 
-def contents_of(outlook: Outlook, policy: Policy, by: SummaryBy | None = None) -> Contents:
+def context_report(plan_input: PlanInput, policy: Policy, summary_author: SummaryAuthor | None = None) -> ContextReport:
     """Return what would be sent if nothing were done about it; `by` is who would write the next summary."""
-    situation, shown = outlook.situation, outlook.shown
+    situation, shown = plan_input.situation, plan_input.projection
     sizes: Tally[str] = Tally(turns=REPLY_OVERHEAD)
-    for index, (entry, size) in enumerate(zip(shown.entries, shown.sizes(), strict=True)):
-        ledger = _ledger_tokens(entry, outlook)
+    for index, (entry, size) in enumerate(zip(shown.entries, shown.entry_tokens(), strict=True)):
+        ledger = _ledger_tokens(entry, plan_input)
         sizes["ledger"] += ledger
-        sizes[_kind(entry, outlook)] += size - ledger
+        sizes[_part_name(entry, plan_input)] += size - ledger
         if entry.position is None or (index != shown.newest_prompt and entry.position not in situation.pins):
             sizes["free"] += size if entry.message.role != "system" else 0
-    line = policy.fold.line(outlook) if policy.fold else None
+    line = policy.fold.threshold(plan_input) if policy.fold else None
     prompts = sum(entry.message.is_prompt and entry.position is not None for entry in shown.entries)
 
     def billed(tokens: int) -> int:
         return -int(-tokens * situation.calibration.factor // 1)
 
-    contents = Contents(
+    contents = ContextReport(
         budget=situation.budget.tokens,
         system=billed(situation.system_tokens + sizes["system"]),
         tools=billed(situation.tools_tokens),
@@ -84,44 +84,44 @@ def contents_of(outlook: Outlook, policy: Policy, by: SummaryBy | None = None) -
         ledger=billed(sizes["ledger"]),
         summary=billed(sizes["summary"]),
         turns=billed(sizes["turns"]),
-        error=ERROR_ESTIMATED if shown.media and not situation.calibration.samples else situation.error,
+        error=ERROR_ESTIMATED if shown.media_count and not situation.calibration.samples else situation.error,
         reclaimable=billed(sizes["free"]),
         messages=len(shown),
         roles=Tally(entry.message.speaker for entry in shown.entries),
-        characters=sum(_characters(entry) for entry in shown.entries),
+        characters=sum(_character_count(entry) for entry in shown.entries),
         prompts=prompts,
         turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),
-        forecast=forecast_of(outlook, policy, line, by),
-        stuck=stuck(outlook) if policy.fold and policy.fold.notices_loops else "",
+        forecast=cost_forecast(plan_input, policy, line, summary_author),
+        loop_reason=loop_reason(plan_input) if policy.fold and policy.fold.detects_loops else "",
     )
     if line is not None and line.unit == "tokens":
         # A rule counts messages alone, or as our counter does: a reader compares with all that would be sent.
-        line = Line(contents.total, contents.total + billed(line.limit - line.held), line.unit)
-    return replace(contents, line=line)
+        line = Threshold(contents.total, contents.total + billed(line.limit - line.current), line.unit)
+    return replace(contents, threshold=line)
 
 
-def _kind(entry: Entry, outlook: Outlook) -> str:
+def _part_name(entry: Entry, plan_input: PlanInput) -> str:
     if entry.message.role == "system":
         return "system"
     if entry.position is None:
         return "summary"
-    return "pins" if entry.position in outlook.situation.pins else "turns"
+    return "pins" if entry.position in plan_input.situation.pins else "turns"
 
 
-def _ledger_tokens(entry: Entry, outlook: Outlook) -> int:
+def _ledger_tokens(entry: Entry, plan_input: PlanInput) -> int:
     """Return what of a replacement is the ledger: it stands last."""
     text = entry.message.text if entry.position is None else ""
-    return outlook.situation.counter.count(text[text.index(FRAME) :]) if FRAME in text else 0
+    return plan_input.situation.counter.count(text[text.index(LEDGER_FRAME) :]) if LEDGER_FRAME in text else 0
 
 
-def _characters(entry: Entry) -> int:
+def _character_count(entry: Entry) -> int:
     message = entry.message
     return len(message.text) + sum(len(result.text) for result in message.results)
 
 
-def _turns_left(line: Line | None, prompts: int, standing: int) -> int | None:
+def _turns_left(threshold: Threshold | None, prompts: int, message_tokens: int) -> int | None:
     """Return how many turns like those so far reach the line; what stands for older ones does not grow."""
-    grown = 0 if line is None else line.held - (standing if line.unit == "tokens" else 0)
-    if line is None or not prompts or grown <= 0:
+    grown = 0 if threshold is None else threshold.current - (message_tokens if threshold.unit == "tokens" else 0)
+    if threshold is None or not prompts or grown <= 0:
         return None
-    return max(0, int((line.limit - line.held) * prompts / grown))
+    return max(0, int((threshold.limit - threshold.current) * prompts / grown))

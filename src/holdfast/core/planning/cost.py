@@ -32,7 +32,7 @@ class Prices:
         return None if self.dollars is None else tokens * self.write * self.dollars / MILLION
 
 
-PRICES: Mapping[str, Prices] = {
+PROVIDER_PRICES: Mapping[str, Prices] = {
     prices.name: prices
     for prices in (
         Prices(name="anthropic", read=0.1, write=1.25, output=5),
@@ -44,9 +44,9 @@ PRICES: Mapping[str, Prices] = {
 }
 
 
-def request_cost(prices: Prices, *, held: int, fresh: int, output: int = 0) -> float:
+def request_cost(prices: Prices, *, cached: int, fresh: int, output: int = 0) -> float:
     """Return what one request costs: tokens the cache holds, tokens it does not, and the answer."""
-    return prices.read * held + prices.write * fresh + prices.output * output
+    return prices.read * cached + prices.write * fresh + prices.output * output
 
 
 def break_even_turns(
@@ -62,6 +62,6 @@ def break_even_turns(
     return spent / saved if saved > 0 else float("inf")
 
 
-def money(dollars: float) -> str:
+def format_dollars(dollars: float) -> str:
     """Return dollars as people write them; less than a cent to the last figure that counts."""
     return f"${dollars:.2f}" if dollars >= CENT or not dollars else f"${dollars:.6f}".rstrip("0")

@@ -13,30 +13,34 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import Outlook
+from holdfast.core.planning.steps import PlanInput
 
-Changed = TypeVar("Changed", bound=log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound)
+ChangedT = TypeVar("ChangedT", bound=log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound)
 
 
-def with_effect(event: Changed, outlook: Outlook) -> Changed:
+def add_effect(event: ChangedT, plan_input: PlanInput) -> ChangedT:
     """Return a change that tells what it does to what an agent is shown."""
-    return replace(event, effect=effect_of(outlook.shown, seen_after(event, outlook), outlook.situation))
+    return replace(
+        event, effect=context_effect(plan_input.projection, projection_after(event, plan_input), plan_input.situation)
+    )
 
 
-def seen_after(event: log.Event, outlook: Outlook) -> Projection:
+def projection_after(event: log.Event, plan_input: PlanInput) -> Projection:
     """Return what would be shown after a change; raises `MalformedInputError` where it cannot be made."""
-    context = outlook.shown.context
+    context = plan_input.projection.context
     version = context.version.after(event, context.length)
-    return outlook.history.seen(replace(context, version=version or context.version), outlook.situation.counter)
+    return plan_input.history.project(
+        replace(context, version=version or context.version), plan_input.situation.counter
+    )
 
 
-def effect_of(before: Projection, after: Projection, situation: Situation) -> log.Effect:
+def context_effect(before: Projection, after: Projection, situation: Situation) -> log.Effect:
     """Return what becomes of the next request when one thing is shown instead of another."""
-    same = _same(before.entries, after.entries)
-    held = 0 if situation.is_cold else before.sums[_answered(before.entries)]
-    lost = max(0, held - before.sums[same])
+    same = _common_entries(before.entries, after.entries)
+    held = 0 if situation.is_cache_cold else before.cumulative_tokens[_last_answer_index(before.entries)]
+    lost = max(0, held - before.cumulative_tokens[same])
     # What was said since the last request is new to the cache whatever is shown before it.
-    rewritten = max(0, after.tokens - after.sums[same] - (before.tokens - held)) if lost else 0
+    rewritten = max(0, after.tokens - after.cumulative_tokens[same] - (before.tokens - held)) if lost else 0
     return log.Effect(
         tokens_before=before.tokens,
         tokens_after=after.tokens,
@@ -47,14 +51,14 @@ def effect_of(before: Projection, after: Projection, situation: Situation) -> lo
     )
 
 
-def _same(one: Sequence[Entry], other: Sequence[Entry]) -> int:
+def _common_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
     """Return how many entries two lists begin with alike."""
     pairs = zip(one, other, strict=False)
     changed = (index for index, (mine, its) in enumerate(pairs) if mine is not its and mine != its)
     return next(changed, min(len(one), len(other)))
 
 
-def _answered(entries: Sequence[Entry]) -> int:
+def _last_answer_index(entries: Sequence[Entry]) -> int:
     """Return the index of the last answer: what stands before it was the last request that was sent."""
     answers = (
         index

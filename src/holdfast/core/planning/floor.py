@@ -9,91 +9,91 @@ shrink any more.
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
-from holdfast.core.conversation.mend import mend
+from holdfast.core.conversation.mend import repair_entries
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.compose import CHARS_PER_TOKEN, Composed, Composer, Cut
-from holdfast.core.planning.lines import Lines
-from holdfast.core.planning.policy import FloorSettings
-from holdfast.core.planning.protection import LAST, PINS, PROMPT, SYSTEM, TOOLS
+from holdfast.core.planning.compose import CLIP_CHARS_PER_TOKEN, ComposedView, ViewComposer, ViewCut
+from holdfast.core.planning.lines import CutGrid
+from holdfast.core.planning.policy import FitSettings
+from holdfast.core.planning.protection import LAST_EXCHANGE_PART, PINS_PART, PROMPT_PART, SYSTEM_PART, TOOLS_PART
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError
 
 MIN_CLIP_CHARS = 64
 
 
-class Fitted(NamedTuple):
+class FittedView(NamedTuple):
     """A view that can be sent, and what there was before."""
 
-    view: Composed
+    view: ComposedView
     tokens_before: int
     """What the whole conversation would have cost."""
     is_before_counted: bool
     """Whether all of it was counted; else it was extrapolated from what was."""
 
 
-class Floor:
+class ViewFitter:
     """Fits one transcript into one situation."""
 
-    def __init__(self, transcript: Transcript, policy: FloorSettings, situation: Situation) -> None:
+    def __init__(self, transcript: Transcript, policy: FitSettings, situation: Situation) -> None:
         self._transcript = transcript
         self._situation = situation
         self._policy = policy
-        self._composer = Composer(transcript, policy, situation)
-        self._room = self._composer.room
+        self._composer = ViewComposer(transcript, policy, situation)
+        self._max_tokens = self._composer.max_tokens
         self._protection = self._composer.protection
         self._sums: tuple[list[int], list[int]] | None = None
 
-    def fit(self) -> Fitted:
+    def fit(self) -> FittedView:
         """Return the fullest view that fits."""
-        if self._room <= 0:
-            self._refuse()
+        if self._max_tokens <= 0:
+            self._raise_cannot_fit()
         for cut in self._cuts():
             view = self._composer.compose(cut)
             if view is not None:
-                return Fitted(view, *self._tokens_of_everything())
-        self._refuse()
+                return FittedView(view, *self._total_tokens())
+        self._raise_cannot_fit()
 
-    def _tokens_of_everything(self) -> tuple[int, bool]:
+    def _total_tokens(self) -> tuple[int, bool]:
         """Return what the whole conversation costs, and whether that was counted to the end."""
         raw, _ = self._suffix_sums()
         seen = len(raw) - 1
         length = len(self._transcript)
         if seen == length:
             return raw[-1], True
-        weight = self._transcript.weight - self._transcript.offset(length - seen)
-        return round(raw[-1] * self._transcript.weight / max(1, weight)), False
+        weight = self._transcript.total_bytes - self._transcript.bytes_before(length - seen)
+        return round(raw[-1] * self._transcript.total_bytes / max(1, weight)), False
 
     # Where the lines may stand.
 
-    def _cuts(self) -> Iterator[Cut]:
+    def _cuts(self) -> Iterator[ViewCut]:
         """Yield the cuts worth trying, mildest first."""
         raw, clipped = self._suffix_sums()
         length, limit = len(self._transcript), self._protection.limit
         start = length - (len(raw) - 1)
-        if start == 0 and raw[-1] <= self._room:
-            yield Cut()
-        lines = Lines(self._transcript, self._situation.budget, self._room, self._policy.step_share, limit)
-        first = min(limit, max(start, self._start_by_count()))
-        number = lines.number_at(first) + self._policy.clip_zone_steps if first else 1
+        if start == 0 and raw[-1] <= self._max_tokens:
+            yield ViewCut()
+        lines = CutGrid(self._transcript, self._situation.budget, self._max_tokens, self._policy.step_share, limit)
+        first = min(limit, max(start, self._start_by_limits()))
+        number = lines.number_of_cut(first) + self._policy.clip_zone_steps if first else 1
         fold = -1
         while fold < limit:
-            fold = lines.position(number - self._policy.clip_zone_steps)
-            clip = lines.position(number)
+            fold = lines.cut_at(number - self._policy.clip_zone_steps)
+            clip = lines.cut_at(number)
             if fold >= start and self._may_fit(fold, clip, raw, clipped):
-                yield Cut(fold, clip)
+                yield ViewCut(fold, clip)
             number += 1
-        yield from self._last_resorts()
+        yield from self._last_resort_cuts()
 
-    def _start_by_count(self) -> int:
+    def _start_by_limits(self) -> int:
         """Return where the kept part begins at the earliest if messages or turns are limited."""
         budget, length = self._situation.budget, len(self._transcript)
         start = length - budget.messages if budget.messages else 0
         prompts = self._transcript.prompts_before(length)
         if budget.turns and prompts > budget.turns:
-            start = max(start, self._transcript.prompt(prompts - budget.turns))
+            start = max(start, self._transcript.prompt_index(prompts - budget.turns))
         return max(0, start)
 
     def _suffix_sums(self) -> tuple[list[int], list[int]]:
@@ -102,8 +102,8 @@ class Floor:
             return self._sums
         raw, short = 0, 0
         raw_sums, short_sums = [0], [0]
-        costs = self._transcript.costs(("short", self._composer.clip_chars))
-        room, protected = self._room, self._protection.whole
+        costs = self._transcript.cached_costs(("short", self._composer.clip_chars))
+        room, protected = self._max_tokens, self._protection.whole
         for index in range(len(self._transcript) - 1, -1, -1):
             if short > room:
                 break
@@ -117,52 +117,54 @@ class Floor:
 
     def _cost(self, index: int) -> tuple[int, int]:
         """Return what a message costs, whole and shortened, and keep it for the next request."""
-        words, media = self._transcript.tokens_of(self._transcript[index], is_kept=True)
-        cost = words + media, sum(self._transcript.tokens_of(self._composer.shortened(index).message))
+        words, media = self._transcript.tokens_of(self._transcript[index], is_cached=True)
+        cost = words + media, sum(self._transcript.tokens_of(self._composer.shortened_entry(index).message))
         if index not in self._protection.whole:
-            self._transcript.costs(("short", self._composer.clip_chars))[index] = cost
+            self._transcript.cached_costs(("short", self._composer.clip_chars))[index] = cost
         return cost
 
-    def _may_fit(self, fold: int, clip: int, raw: list[int], clipped: list[int]) -> bool:
+    def _may_fit(self, compact_before: int, clip_before: int, raw: list[int], clipped: list[int]) -> bool:
         """Return whether a cut is worth composing: what mending adds or removes is not known yet."""
         length, budget = len(self._transcript), self._situation.budget
-        if budget.bytes and self._transcript.weight - self._transcript.offset(clip) > budget.bytes:
+        if budget.bytes and self._transcript.total_bytes - self._transcript.bytes_before(clip_before) > budget.bytes:
             return False
-        clip = max(fold, clip)
-        tail = raw[length - clip] + clipped[length - fold] - clipped[length - clip]
-        head = sum(self._transcript.tokens(position) for position in self._protection.before(fold))
-        return tail + head + (self._composer.digest_cost if fold else 0) <= self._room
+        clip_before = max(compact_before, clip_before)
+        tail = raw[length - clip_before] + clipped[length - compact_before] - clipped[length - clip_before]
+        head = sum(self._transcript.tokens(position) for position in self._protection.protected_before(compact_before))
+        return tail + head + (self._composer.digest_tokens if compact_before else 0) <= self._max_tokens
 
-    def _last_resorts(self) -> Iterator[Cut]:
+    def _last_resort_cuts(self) -> Iterator[ViewCut]:
         """Yield cuts that keep nothing but the last exchange, and less and less of that."""
         limit = self._protection.limit
-        tightest = Cut(limit, limit)
+        tightest = ViewCut(limit, limit)
         yield tightest
-        if self._ends_with_recall():
-            yield from self._squeezed(tightest, self._composer.clip_chars)
-        tightest = tightest._replace(spares_recalled=False)
-        yield from self._squeezed(tightest, self._composer.clip_chars)
+        if self._ends_with_recall_answer():
+            yield from self._with_shorter_outputs(tightest, self._composer.clip_chars)
+        tightest = tightest._replace(keep_recall_answers=False)
+        yield from self._with_shorter_outputs(tightest, self._composer.clip_chars)
         tightest = tightest._replace(has_digest=False)
         yield tightest
-        yield from self._squeezed(tightest, MIN_CLIP_CHARS)
+        yield from self._with_shorter_outputs(tightest, MIN_CLIP_CHARS)
 
-    def _squeezed(self, cut: Cut, least: int) -> Iterator[Cut]:
+    def _with_shorter_outputs(self, cut: ViewCut, least: int) -> Iterator[ViewCut]:
         """Yield a cut with less and less of each output."""
-        chars = self._room * CHARS_PER_TOKEN
+        chars = self._max_tokens * CLIP_CHARS_PER_TOKEN
         while chars > least:
             chars = max(least, chars // 2)
-            yield cut._replace(squeeze_chars=chars)
+            yield cut._replace(max_output_chars=chars)
 
-    def _ends_with_recall(self) -> bool:
+    def _ends_with_recall_answer(self) -> bool:
         """Return whether the last exchange holds an answer of recall, which is then shortened after all else."""
         last = (self._transcript[index] for index in self._protection.last)
-        return self._situation.has_recall and any(result.is_recalled for message in last for result in message.results)
+        return self._situation.has_recall and any(
+            result.is_recall_answer for message in last for result in message.results
+        )
 
     # When nothing can shrink any more.
 
-    def _refuse(self) -> NoReturn:
+    def _raise_cannot_fit(self) -> NoReturn:
         """Name the largest of what cannot shrink, in the unit that it breaks."""
-        situation, budget, least = self._situation, self._situation.budget, self._least()
+        situation, budget, least = self._situation, self._situation.budget, self._minimal_entries()
         measures: tuple[tuple[str, int | None, Callable[[Message], int]], ...] = (
             ("messages", budget.messages, lambda _: 1),
             ("turns", budget.turns, lambda message: int(message.is_prompt)),
@@ -171,28 +173,32 @@ class Floor:
         for unit, limit, measure in measures:
             sizes = self._sizes(least, measure)
             if limit is not None and sum(sizes.values()) > limit:
-                raise _cannot_fit(sizes, limit, unit)
+                raise _cannot_fit_error(sizes, limit, unit)
         sizes = self._sizes(least, lambda message: sum(self._transcript.tokens_of(message)))
-        besides = {SYSTEM: situation.system_tokens, TOOLS: situation.tools_tokens, LAST: REPLY_OVERHEAD}
+        besides = {
+            SYSTEM_PART: situation.system_tokens,
+            TOOLS_PART: situation.tools_tokens,
+            LAST_EXCHANGE_PART: REPLY_OVERHEAD,
+        }
         whole = {name: size + besides.get(name, 0) for name, size in sizes.items()}
-        raise _cannot_fit(whole, situation.usable_tokens, "tokens")
+        raise _cannot_fit_error(whole, situation.usable_tokens, "tokens")
 
     def _sizes(self, entries: list[Entry], measure: Callable[[Message], int]) -> dict[str, int]:
         """Return the size of each of what cannot shrink."""
-        sizes = dict.fromkeys([SYSTEM, TOOLS, PINS, PROMPT, LAST], 0)
+        sizes = dict.fromkeys([SYSTEM_PART, TOOLS_PART, PINS_PART, PROMPT_PART, LAST_EXCHANGE_PART], 0)
         for entry in entries:
-            name = LAST if entry.position is None else self._protection.name_of(entry.position)
+            name = LAST_EXCHANGE_PART if entry.position is None else self._protection.part_name(entry.position)
             sizes[name] += measure(entry.message)
         return sizes
 
-    def _least(self) -> list[Entry]:
+    def _minimal_entries(self) -> list[Entry]:
         """Return what has to be sent, each message as short as it gets, and what mending adds to it."""
-        positions = sorted({*self._protection.before(self._protection.limit), *self._protection.last})
-        shortest = [self._composer.squeezed(index, MIN_CLIP_CHARS) for index in positions]
+        positions = sorted({*self._protection.protected_before(self._protection.limit), *self._protection.last})
+        shortest = [self._composer.clipped_entry(index, MIN_CLIP_CHARS) for index in positions]
         how = self._situation
-        return mend(shortest, is_interrupted=how.is_interrupted, batching=how.batching).entries
+        return repair_entries(shortest, is_interrupted=how.is_interrupted, batching=how.batching).entries
 
 
-def _cannot_fit(sizes: Mapping[str, int], limit: int, unit: str) -> CannotFitError:
+def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> CannotFitError:
     part = max(sizes, key=lambda name: sizes[name])
     return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)

@@ -10,32 +10,32 @@ from dataclasses import dataclass
 
 from holdfast.core.planning.cost import MILLION, Prices
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.steps import Line, Outlook
+from holdfast.core.planning.steps import PlanInput, Threshold
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryBy:
+class SummaryAuthor:
     """Who will write the summary."""
 
     prices: Prices | None = None
     """None where nobody knows them."""
-    is_behind: bool = False
+    reuses_prefix: bool = False
     """Whether it is asked behind the last request, so that a cache pays for reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class CostForecast:
     """What the next fold is expected to cost, in tokens as the provider counts them."""
 
-    before: int
+    tokens_before: int
     """What the messages will take when it is made."""
-    after: int
+    tokens_after: int
     """What they will take at most after it: all of it is sent as new."""
-    read: int = 0
+    read_tokens: int = 0
     """What a model reads to write the summary; 0 where that is made by rule."""
     is_cached: bool = False
     """Whether that comes from the provider's cache."""
-    written: int = 0
+    written_tokens: int = 0
     """What it writes at most."""
     summary_dollars: float | None = None
     rewrite_dollars: float | None = None
@@ -43,55 +43,64 @@ class Forecast:
     @property
     def dollars(self) -> float | None:
         """What is paid for it; None where a price is not known."""
-        if self.rewrite_dollars is None or (self.written and self.summary_dollars is None):
+        if self.rewrite_dollars is None or (self.written_tokens and self.summary_dollars is None):
             return None
         return self.rewrite_dollars + (self.summary_dollars or 0)
 
 
-def forecast_of(outlook: Outlook, policy: Policy, line: Line | None, by: SummaryBy | None = None) -> Forecast | None:
+def cost_forecast(
+    plan_input: PlanInput, policy: Policy, threshold: Threshold | None, summary_author: SummaryAuthor | None = None
+) -> CostForecast | None:
     """Return what the fold at a line is expected to cost; None where there will be none."""
-    held = _held_at(line, outlook.shown.tokens) if line is not None else 0
-    leaves = policy.fold.leaves(outlook, held) if policy.fold and held else None
+    held = _tokens_at(threshold, plan_input.projection.tokens) if threshold is not None else 0
+    leaves = policy.fold.forecast(plan_input, held) if policy.fold and held else None
     if leaves is None:
         return None
-    factor, prices = outlook.situation.calibration.factor, outlook.situation.prices
-    folded = max(0, held - leaves.stays)
+    factor, prices = plan_input.situation.calibration.factor, plan_input.situation.prices
+    folded = max(0, held - leaves.kept_tokens)
     # What is no smaller than what it stands for does not count.
-    stands = min(leaves.written, folded, (_last_written(outlook) if leaves.by_model else 0) or leaves.written)
-    after, written = min(held, leaves.stays + leaves.quoted + stands), stands if leaves.by_model else 0
-    is_cached = by is not None and by.is_behind
-    read = (held + outlook.situation.static_tokens if is_cached else folded) if written else 0
-    sent, read, written = (_billed(tokens, factor) for tokens in (after, read, written))
-    return Forecast(
-        before=_billed(held, factor),
-        after=sent,
-        read=read,
+    stands = min(
+        leaves.replacement_tokens,
+        folded,
+        (_last_summary_tokens(plan_input) if leaves.by_model else 0) or leaves.replacement_tokens,
+    )
+    after, written = min(held, leaves.kept_tokens + leaves.quoted_tokens + stands), stands if leaves.by_model else 0
+    is_cached = summary_author is not None and summary_author.reuses_prefix
+    read = (held + plan_input.situation.extras_tokens if is_cached else folded) if written else 0
+    sent, read, written = (_billed_tokens(tokens, factor) for tokens in (after, read, written))
+    return CostForecast(
+        tokens_before=_billed_tokens(held, factor),
+        tokens_after=sent,
+        read_tokens=read,
         is_cached=is_cached and bool(written),
-        written=written,
-        summary_dollars=_summary_dollars(by, read, written) if by and written else None,
+        written_tokens=written,
+        summary_dollars=_summary_dollars(summary_author, read, written) if summary_author and written else None,
         rewrite_dollars=prices.dollars_to_write(sent) if prices else None,
     )
 
 
-def _held_at(line: Line, tokens: int) -> int:
+def _tokens_at(threshold: Threshold, tokens: int) -> int:
     """Return what the messages will take when a line is reached, at the size they have now where that is not tokens."""
-    if line.unit == "tokens":
-        return tokens + max(0, line.limit - line.held)
-    return tokens * max(line.limit, line.held) // max(1, line.held)
+    if threshold.unit == "tokens":
+        return tokens + max(0, threshold.limit - threshold.current)
+    return tokens * max(threshold.limit, threshold.current) // max(1, threshold.current)
 
 
-def _last_written(outlook: Outlook) -> int:
+def _last_summary_tokens(plan_input: PlanInput) -> int:
     """Return what the last summary took; 0 where no model has written one."""
-    usages = (fold.usage for fold in reversed(outlook.shown.context.standing.folds) if fold.by_model)
+    usages = (fold.usage for fold in reversed(plan_input.projection.context.state.compactions) if fold.by_model)
     return next((usage.output_tokens for usage in usages if usage is not None), 0)
 
 
-def _summary_dollars(by: SummaryBy, read: int, written: int) -> float | None:
-    if by.prices is None or by.prices.dollars is None:
+def _summary_dollars(summary_author: SummaryAuthor, read: int, written: int) -> float | None:
+    if summary_author.prices is None or summary_author.prices.dollars is None:
         return None
-    units = read * (by.prices.read if by.is_behind else 1) + by.prices.output * written
-    return units * by.prices.dollars / MILLION
+    units = (
+        read * (summary_author.prices.read if summary_author.reuses_prefix else 1)
+        + summary_author.prices.output * written
+    )
+    return units * summary_author.prices.dollars / MILLION
 
 
-def _billed(tokens: int, factor: float) -> int:
+def _billed_tokens(tokens: int, factor: float) -> int:
     return -int(-tokens * factor // 1)

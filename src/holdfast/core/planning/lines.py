@@ -14,24 +14,24 @@ from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.situation import Budget
 
-BYTES_PER_TOKEN = 4
+CUT_GRID_BYTES_PER_TOKEN = 4
 """About what prose, code and Chinese have alike; a step of digits or hashes is larger in tokens."""
 
 
-class Lines(NamedTuple):
+class CutGrid(NamedTuple):
     """The possible positions of a line, numbered from 0, the beginning."""
 
     transcript: Transcript
     budget: Budget
-    room_tokens: int
+    max_tokens: int
     step_share: float
     limit: int
     """No line passes this position."""
 
     def load(self, index: int) -> float:
         """Return how many times the budget the messages before `index` would fill, in all its units."""
-        weight = self.transcript.offset(index)
-        load = weight / (max(1, self.room_tokens) * BYTES_PER_TOKEN)
+        weight = self.transcript.bytes_before(index)
+        load = weight / (max(1, self.max_tokens) * CUT_GRID_BYTES_PER_TOKEN)
         if self.budget.messages:
             load += index / self.budget.messages
         if self.budget.bytes:
@@ -40,34 +40,34 @@ class Lines(NamedTuple):
             load += self.transcript.prompts_before(index) / self.budget.turns
         return load
 
-    def position(self, number: int) -> int:
+    def cut_at(self, number: int) -> int:
         """Return the position of a line: the first legal cut at or after its multiple of a step."""
         if number <= 0:
             return 0
-        key = (self.budget, self.room_tokens, self.step_share)
-        known = self.transcript.lines(key)
+        key = (self.budget, self.max_tokens, self.step_share)
+        known = self.transcript.cached_cuts(key)
         position = known.get(number)
         if position is None:
-            position = self._find(number)
+            position = self._find_cut(number)
             if position < self.limit:
                 # What stands before a line does not change any more, so neither does the line.
                 known[number] = position
         return min(position, self.limit)
 
-    def _find(self, number: int) -> int:
+    def _find_cut(self, number: int) -> int:
         target = number * self.step_share
         if self.budget.messages or self.budget.bytes or self.budget.turns:
             index = bisect_left(range(self.limit), target, key=self.load)
         else:
-            index = self.transcript.index_at(target * self.room_tokens * BYTES_PER_TOKEN, self.limit)
+            index = self.transcript.index_at_bytes(target * self.max_tokens * CUT_GRID_BYTES_PER_TOKEN, self.limit)
         return next_cut(self.transcript, index)
 
-    def number_at(self, index: int) -> int:
+    def number_of_cut(self, index: int) -> int:
         """Return the number of the first line that stands at or after `index`."""
         number = max(0, int(self.load(index) / self.step_share))
-        while self.position(number) < index:
+        while self.cut_at(number) < index:
             number += 1
         # A unit can carry several lines to its end: the first of them is meant.
-        while number and self.position(number - 1) >= index:
+        while number and self.cut_at(number - 1) >= index:
             number -= 1
         return number

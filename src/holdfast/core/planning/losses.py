@@ -6,14 +6,18 @@ For who looks at a fold before it is made. Nothing is lost for good: each fact n
 from collections.abc import Callable
 
 from holdfast.core.history.events import CompactionCompleted
-from holdfast.core.planning.effect import seen_after
-from holdfast.core.planning.reference import texts_of
-from holdfast.core.planning.steps import Outlook
-from holdfast.core.planning.summary.survival import Sight, facts_of, facts_without, lines_of
+from holdfast.core.planning.effect import projection_after
+from holdfast.core.planning.reference import message_texts
+from holdfast.core.planning.steps import PlanInput
+from holdfast.core.planning.summary.survival import FactReader, must_keep_lines, must_keep_of, must_keep_redacted
 
 
-def losses(fold: CompactionCompleted, outlook: Outlook, hide: Callable[[str], str] = str) -> tuple[str, ...]:
+def lost_facts(
+    compaction: CompactionCompleted, plan_input: PlanInput, hide: Callable[[str], str] = str
+) -> tuple[str, ...]:
     """Return the facts that would not be in view after a fold, a line each; `hide` takes out what nobody may see."""
-    facts = facts_without(facts_of(outlook.history.ledger(outlook.situation.scope, fold.stop)), hide)
-    sight = Sight(map(hide, texts_of(seen_after(fold, outlook).entries)))
-    return lines_of(fact for fact in facts if not sight.shows(fact))
+    facts = must_keep_redacted(
+        must_keep_of(plan_input.history.ledger(plan_input.situation.scope, compaction.stop)), hide
+    )
+    sight = FactReader(map(hide, message_texts(projection_after(compaction, plan_input).entries)))
+    return must_keep_lines(fact for fact in facts if not sight.contains(fact))

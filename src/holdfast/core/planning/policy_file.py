@@ -11,8 +11,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import cast, get_type_hints
 
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.presets import DEFAULT, policy_of
-from holdfast.core.planning.settings import kinds_of
+from holdfast.core.planning.presets import DEFAULT, policy_named
+from holdfast.core.planning.settings import types_in
 from holdfast.errors import SettingsError
 
 
@@ -24,15 +24,15 @@ def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError("policy", f"is not TOML that can be read: {error}") from error
-    return changed_policy(policy_of(table.pop("base", base)), {"name": "custom", **table})
+    return with_policy_changes(policy_named(table.pop("base", base)), {"name": "custom", **table})
 
 
-def changed_policy(policy: Policy, table: Mapping[str, object]) -> Policy:
+def with_policy_changes(policy: Policy, table: Mapping[str, object]) -> Policy:
     """Return a policy with the settings of a table in their place."""
-    return cast("Policy", _changed(policy, table, "policy"))
+    return cast("Policy", _with_changes(policy, table, "policy"))
 
 
-def _changed(settings: object, table: Mapping[str, object], place: str) -> object:
+def _with_changes(settings: object, table: Mapping[str, object], place: str) -> object:
     """Return settings with those of a table in their place."""
     kind = type(settings)
     hints = get_type_hints(kind)
@@ -40,13 +40,13 @@ def _changed(settings: object, table: Mapping[str, object], place: str) -> objec
     changes: dict[str, object] = {}
     for name, value in table.items():
         if name not in known:
-            raise SettingsError(f"{place}.{name}", f"is not a setting{_hint(name, known)}")
-        changes[name] = _value(getattr(settings, name), value, hints[name], f"{place}.{name}")
+            raise SettingsError(f"{place}.{name}", f"is not a setting{_suggestion(name, known)}")
+        changes[name] = _changed_value(getattr(settings, name), value, hints[name], f"{place}.{name}")
     return replace(settings, **changes)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
-def _value(current: object, value: object, hint: object, place: str) -> object:
-    rules = [kind for kind in kinds_of(hint) if is_dataclass(kind)]
+def _changed_value(current: object, value: object, hint: object, place: str) -> object:
+    rules = [kind for kind in types_in(hint) if is_dataclass(kind)]
     if not rules:
         return value
     if value is False:
@@ -61,9 +61,9 @@ def _value(current: object, value: object, hint: object, place: str) -> object:
     begin = named[wanted]() if isinstance(wanted, str) else current if current is not None else rules[0]()
     if type(begin) is type(current):
         begin = current
-    return _changed(begin, table, place)
+    return _with_changes(begin, table, place)
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known)}"

@@ -2,29 +2,29 @@
 
 from collections.abc import Mapping
 
-from holdfast.core.planning.policy import FloorSettings, Policy
-from holdfast.core.planning.rules.checkpoint import FoldToCheckpoint
-from holdfast.core.planning.rules.deep import FoldDeep
-from holdfast.core.planning.rules.everything import FixedLimits, FoldEverything
+from holdfast.core.planning.policy import FitSettings, Policy
+from holdfast.core.planning.rules.checkpoint import CopilotCompaction
+from holdfast.core.planning.rules.deep import DefaultCompaction
+from holdfast.core.planning.rules.everything import FixedLimits, InkeepCompaction
 from holdfast.core.planning.rules.offload import Offload
 from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads
 from holdfast.core.planning.rules.truncator import BasicTruncator
-from holdfast.core.planning.rules.turns import Emergency, HalveTurns
-from holdfast.core.planning.rules.window import FoldMiddle
+from holdfast.core.planning.rules.turns import CowAgentCompaction, Emergency
+from holdfast.core.planning.rules.window import CoCliCompaction
 from holdfast.errors import SettingsError
 
 DEFAULT = Policy(
     name="default",
-    fold=FoldDeep(),
+    fold=DefaultCompaction(),
     offload=Offload(),
     emergency=Emergency(first=3),
-    floor=FloorSettings(),
+    floor=FitSettings(),
     remembers=True,
 )
 CO_CLI = Policy(
     name="co-cli",
     outputs=KeepHeads(max_chars=2_000, protect_last=2),
-    fold=FoldMiddle(max_messages=40),
+    fold=CoCliCompaction(max_messages=40),
     apply="inline",
     on_failure="marker",
     # A fresh agent with a prompt of its own and no tools writes: no request of the conversation begins so.
@@ -34,7 +34,7 @@ CO_CLI = Policy(
 )
 INKEEP = Policy(
     name="inkeep",
-    fold=FoldEverything(fraction=0.5),
+    fold=InkeepCompaction(fraction=0.5),
     limits=FixedLimits(max_messages=50, max_tokens=8_000, max_retrieved=10_000),
     apply="inline",
     on_failure="limits",
@@ -46,7 +46,7 @@ INKEEP = Policy(
 )
 COPILOT = Policy(
     name="copilot",
-    fold=FoldToCheckpoint(),
+    fold=CopilotCompaction(),
     truncator=BasicTruncator(target_share=0.95),
     apply="background",
     on_failure="keep",
@@ -59,7 +59,7 @@ COPILOT = Policy(
 COWAGENT = Policy(
     name="cowagent",
     outputs=KeepEnds(max_chars=20_000),
-    fold=HalveTurns(max_turns=20, max_tokens=50_000),
+    fold=CowAgentCompaction(max_turns=20, max_tokens=50_000),
     emergency=Emergency(max_chars=10_000, max_turns=5),
     apply="deferred",
     on_failure="trim",
@@ -74,11 +74,11 @@ COWAGENT = Policy(
 PRESETS: Mapping[str, Policy] = {policy.name: policy for policy in (DEFAULT, CO_CLI, INKEEP, COPILOT, COWAGENT)}
 
 
-def policy_of(wanted: str | Policy) -> Policy:
+def policy_named(policy: str | Policy) -> Policy:
     """Return a policy by its name, or the policy itself."""
-    if isinstance(wanted, Policy):
-        return wanted
-    name = wanted
+    if isinstance(policy, Policy):
+        return policy
+    name = policy
     if not isinstance(name, str) or name not in PRESETS:
         raise SettingsError("policy", f"{name!r} is not known; choose one of: {', '.join(PRESETS)}, or pass a Policy")
     return PRESETS[name]

@@ -9,7 +9,7 @@ from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import TokenCount
 from holdfast.core.planning.situation import Budget
 
-Spans: TypeAlias = tuple[range, ...]
+PositionRanges: TypeAlias = tuple[range, ...]
 """Positions as ranges, so that an account of a hundred thousand messages stays small."""
 
 
@@ -29,11 +29,11 @@ class Receipt:
     """Positions whose tool output (or, as the last resort, call arguments) was shortened."""
     elided: tuple[int, ...] = ()
     """Positions whose images, sounds or documents were replaced by a word."""
-    folded: Spans = ()
+    compacted: PositionRanges = ()
     """Positions that are now part of the digest."""
-    pruned: Spans = ()
+    dropped: PositionRanges = ()
     """Positions that left without a digest, because not even that had room."""
-    mended: tuple[Repair, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     conflicts: tuple[str, ...] = ()
     """What was folded says two things that cannot both be: a person has to decide."""
     reasons: tuple[str, ...] = ()
@@ -48,26 +48,27 @@ class Receipt:
 
     def _lines(self) -> Iterator[str]:
         yield f"{'':10}{'messages':>10}{'tokens':>12}"
-        yield f"{'before':10}{self.messages_before:>10,}{_approximate(self.tokens_before):>12}"
+        yield f"{'before':10}{self.messages_before:>10,}{_format_count(self.tokens_before):>12}"
         yield f"{'sent':10}{self.messages:>10,}{self.tokens.total:>12,}  ({self.tokens.provenance})"
-        yield f"{'budget':10}{_or_dash(self.budget.messages):>10}{self.budget.tokens:>12,}  ({self.budget.source})"
+        budget = self.budget
+        yield f"{'budget':10}{_number_or_dash(budget.messages):>10}{budget.tokens:>12,}  ({budget.source})"
         for name in ("kept", "clipped", "elided"):
             positions: tuple[int, ...] = getattr(self, name)
-            yield from _row(name, spans(sorted(positions)))
-        yield from _row("folded", self.folded)
-        yield from _row("pruned", self.pruned)
-        if self.mended:
-            yield f"{'mended':10}{len(self.mended):>10,}"
-        for repair in self.mended:
+            yield from _receipt_row(name, position_ranges(sorted(positions)))
+        yield from _receipt_row("folded", self.compacted)
+        yield from _receipt_row("pruned", self.dropped)
+        if self.repairs:
+            yield f"{'mended':10}{len(self.repairs):>10,}"
+        for repair in self.repairs:
             where = "" if repair.position is None else f"#{repair.position}: "
-            yield f"{'':12}{where}{repair.what}"
+            yield f"{'':12}{where}{repair.description}"
         for conflict in self.conflicts:
             yield f"conflict  {conflict}"
         for reason in self.reasons:
             yield f"because {reason}"
 
 
-def spans(positions: Iterable[int]) -> Spans:
+def position_ranges(positions: Iterable[int]) -> PositionRanges:
     """Return ascending positions as ranges."""
     ranges: list[range] = []
     for position in positions:
@@ -78,31 +79,31 @@ def spans(positions: Iterable[int]) -> Spans:
     return tuple(ranges)
 
 
-def spans_without(stop: int, kept: list[int], *, start: int = 0) -> Spans:
+def ranges_without(stop: int, kept: list[int], *, start: int = 0) -> PositionRanges:
     """Return the positions from `start` to before `stop` that are not kept."""
     edges = [start - 1, *(position for position in kept if start <= position < stop), stop]
     return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
 
 
-def total(positions: Spans) -> int:
+def position_count(positions: PositionRanges) -> int:
     """Return how many positions there are."""
     return sum(map(len, positions))
 
 
-def _row(name: str, positions: Spans) -> Iterator[str]:
+def _receipt_row(name: str, positions: PositionRanges) -> Iterator[str]:
     if positions:
-        yield f"{name:10}{total(positions):>10,}  {listed(positions)}"
+        yield f"{name:10}{position_count(positions):>10,}  {format_positions(positions)}"
 
 
-def listed(positions: Spans, most: int = 6) -> str:
+def format_positions(positions: PositionRanges, max_ranges: int = 6) -> str:
     """Return positions as a person reads them."""
-    shown = [f"#{span[0]}" if len(span) == 1 else f"#{span[0]}–#{span[-1]}" for span in positions[:most]]
-    return ", ".join(shown) + (f" and {len(positions) - most:,} more" if len(positions) > most else "")
+    shown = [f"#{span[0]}" if len(span) == 1 else f"#{span[0]}–#{span[-1]}" for span in positions[:max_ranges]]
+    return ", ".join(shown) + (f" and {len(positions) - max_ranges:,} more" if len(positions) > max_ranges else "")
 
 
-def _approximate(count: TokenCount) -> str:
+def _format_count(count: TokenCount) -> str:
     return f"{count.total:,}" if count.provenance != "estimated" else f"≈{count.total:,}"
 
 
-def _or_dash(value: int | None) -> str:
+def _number_or_dash(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"

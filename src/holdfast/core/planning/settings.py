@@ -15,31 +15,31 @@ MIN_SHARE = 0.001
 class Bounds:
     """The least and the most a number may be."""
 
-    least: float
-    most: float
-    is_open: bool = False
+    minimum: float
+    maximum: float
+    is_maximum_excluded: bool = False
     """Whether the most itself is too much."""
 
 
-Metadata: TypeAlias = Mapping[str, Bounds]
+BoundsMetadata: TypeAlias = Mapping[str, Bounds]
 
 
-def share(*, least: float = MIN_SHARE) -> Metadata:
+def share_bounds(*, minimum: float = MIN_SHARE) -> BoundsMetadata:
     """Return the bounds of a share of something."""
-    return {"bounds": Bounds(least, 1.0, is_open=True)}
+    return {"bounds": Bounds(minimum, 1.0, is_maximum_excluded=True)}
 
 
-def ratio(least: float, most: float) -> Metadata:
+def number_bounds(minimum: float, maximum: float) -> BoundsMetadata:
     """Return the bounds of a number."""
-    return {"bounds": Bounds(least, most)}
+    return {"bounds": Bounds(minimum, maximum)}
 
 
-def whole(least: int, most: int) -> Metadata:
+def integer_bounds(minimum: int, maximum: int) -> BoundsMetadata:
     """Return the bounds of a whole number."""
-    return {"bounds": Bounds(least, most)}
+    return {"bounds": Bounds(minimum, maximum)}
 
 
-def check_settings(settings: object, place: str) -> None:
+def check_bounds(settings: object, place: str) -> None:
     """Refuse a setting of the wrong kind or size, by its name."""
     kind = type(settings)
     hints = _hints(kind)
@@ -48,10 +48,10 @@ def check_settings(settings: object, place: str) -> None:
         name = ".".join(part for part in ("policy", place, item.name) if part)
         problem = _problem(value, hints[item.name], item)
         if problem:
-            raise SettingsError(name, f"{problem}, not {_shown(value)}")
+            raise SettingsError(name, f"{problem}, not {_preview(value)}")
 
 
-def _shown(value: object) -> str:
+def _preview(value: object) -> str:
     try:
         return f"{value!r:.60}"
     except ValueError:  # an integer of thousands of digits
@@ -63,7 +63,7 @@ def _hints(kind: type) -> Mapping[str, object]:
     return get_type_hints(kind)
 
 
-def kinds_of(hint: object) -> tuple[type, ...]:
+def types_in(hint: object) -> tuple[type, ...]:
     """Return the classes that a type consists of, None left out."""
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return tuple(option for option in options if isinstance(option, type) and option is not NoneType)
@@ -75,25 +75,28 @@ def _problem(value: object, hint: object, item: "Field[object]") -> str | None:
         return None
     if get_origin(hint) is Literal:
         return None if value in get_args(hint) else f"must be one of {', '.join(map(str, get_args(hint)))}"
-    kinds = kinds_of(hint)
+    kinds = types_in(hint)
     if kinds in {(int,), (float,)}:
-        return _problem_with_number(value, item, is_whole=kinds == (int,))
+        return _number_problem(value, item, is_whole=kinds == (int,))
     if not isinstance(value, kinds):
         return f"must be {' or '.join(kind.__name__ for kind in kinds)}"
     return None
 
 
-def _problem_with_number(value: object, item: "Field[object]", *, is_whole: bool) -> str | None:
+def _number_problem(value: object, item: "Field[object]", *, is_whole: bool) -> str | None:
     bounds: Bounds | None = item.metadata.get("bounds")
     is_number = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
     is_inside = is_number and (
         bounds is None
-        or (bounds.least <= cast("float", value) <= bounds.most and not (bounds.is_open and value == bounds.most))
+        or (
+            bounds.minimum <= cast("float", value) <= bounds.maximum
+            and not (bounds.is_maximum_excluded and value == bounds.maximum)
+        )
     )
     if is_inside:
         return None
     if bounds is None:
         return "must be a whole number" if is_whole else "must be a number"
     if is_whole:
-        return f"must be a whole number from {bounds.least:,} to {bounds.most:,}"
-    return f"must lie between {bounds.least} and {bounds.most:g}"
+        return f"must be a whole number from {bounds.minimum:,} to {bounds.maximum:,}"
+    return f"must lie between {bounds.minimum} and {bounds.maximum:g}"

@@ -8,7 +8,7 @@ remembers which, because a wrong limit is the first thing to doubt.
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from holdfast.core.conversation.batching import EACH, Batching
+from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
 from holdfast.core.conversation.tokens import (
     ERROR_COUNTED,
     ERROR_ESTIMATED,
@@ -32,7 +32,7 @@ MARGIN_ESTIMATED = ERROR_ESTIMATED
 """What stays free where the vocabulary is not the model's own: the worst text is that far off."""
 MARGIN_CALIBRATED = 0.05
 """What stays free where the provider's own counts have corrected ours."""
-MIN_TOKENS = 64
+MIN_BUDGET_TOKENS = 64
 MAX_LIMIT = 10**12
 
 
@@ -52,9 +52,9 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("tokens", "messages", "turns", "bytes"):
             _check_limit(f"budget.{name}" if name != "tokens" else "budget", getattr(self, name))
-        if self.tokens < MIN_TOKENS:
+        if self.tokens < MIN_BUDGET_TOKENS:
             raise SettingsError(
-                "budget", f"{self.tokens} tokens cannot hold a conversation; give at least {MIN_TOKENS}"
+                "budget", f"{self.tokens} tokens cannot hold a conversation; give at least {MIN_BUDGET_TOKENS}"
             )
 
     @classmethod
@@ -76,10 +76,10 @@ class Budget:
         if user is not None:
             return cls(user)
         if provider_window is not None:
-            return cls(_input_share("provider_window", provider_window, max_output), source="provider")
+            return cls(_input_tokens("provider_window", provider_window, max_output), source="provider")
         if table_window is not None:
-            return cls(_input_share("table_window", table_window, max_output), source="table")
-        return cls(_input_share("window", DEFAULT_WINDOW, max_output), source="default")
+            return cls(_input_tokens("table_window", table_window, max_output), source="table")
+        return cls(_input_tokens("window", DEFAULT_WINDOW, max_output), source="default")
 
 
 def _check_limit(setting: str, value: object) -> None:
@@ -93,7 +93,7 @@ def _check_limit(setting: str, value: object) -> None:
         raise SettingsError(setting, f"must be at most {MAX_LIMIT:,}")
 
 
-def _input_share(setting: str, window: int, max_output: int | None) -> int:
+def _input_tokens(setting: str, window: int, max_output: int | None) -> int:
     _check_limit(setting, window)
     room_for_answer = min(max_output or window, int(window * OUTPUT_SHARE))
     return window - room_for_answer
@@ -112,7 +112,7 @@ class Situation:
     pins: frozenset[int] = frozenset()
     """Positions of messages that stay whole whatever happens."""
     is_interrupted: bool = False
-    batching: Batching = EACH
+    batching: Batching = ONE_RESULT_PER_MESSAGE
     """How the format carries a batch of tool calls and their results."""
     max_text_chars: int | None = None
     """The longest text the provider takes in one piece."""
@@ -125,7 +125,7 @@ class Situation:
     prices: Prices | None = None
     idle_seconds: float = 0.0
     """Since the last request: a prompt cache forgets."""
-    has_summariser: bool = False
+    has_summarizer: bool = False
     """Whether a model is there to write summaries."""
     has_ready_summary: bool = False
     """Whether a summary that was begun earlier waits to be applied."""
@@ -147,17 +147,17 @@ class Situation:
         return int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
 
     @property
-    def room(self) -> int:
+    def message_budget(self) -> int:
         """Tokens that the messages may take."""
-        return self.usable_tokens - self.static_tokens - REPLY_OVERHEAD
+        return self.usable_tokens - self.extras_tokens - REPLY_OVERHEAD
 
     @property
-    def is_cold(self) -> bool:
+    def is_cache_cold(self) -> bool:
         """Whether the prompt cache has forgotten the last request, so that a rewrite costs nothing extra."""
         ttl = self.prices.ttl_seconds if self.prices else None
         return ttl is not None and self.idle_seconds > ttl
 
-    def as_billed(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
+    def billed_count(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
         """Return a count as the provider would make it, with its origin; `is_counted` is False for a guess."""
         counted = (system, self.tools_tokens, conversation, media)
         parts = [-int(-part * self.calibration.factor // 1) for part in counted]
@@ -178,6 +178,6 @@ class Situation:
         return ERROR_COUNTED if provenance == "counted" else ERROR_ESTIMATED
 
     @property
-    def static_tokens(self) -> int:
+    def extras_tokens(self) -> int:
         """What is sent besides the messages."""
         return self.system_tokens + self.tools_tokens

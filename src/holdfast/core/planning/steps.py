@@ -8,33 +8,33 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from holdfast.core.conversation.cuts import unit_around
+from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.events import Trigger, Usage
+from holdfast.core.history.events import CompactionTrigger, Usage
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
 
 MAX_SUMMARY_TOKENS = 4_000
 """What a model may write where the policy names no size."""
-By: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
+ReplacementKind: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
 """What takes the place of a span: a model's summary, one made by rule, a word that there was something, nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldSpan:
+class CompactSpan:
     """Replace the messages of a span; becomes `CompactionCompleted`."""
 
     start: int
     stop: int
     """Positions in the history."""
-    by: By
+    by: ReplacementKind
     count: int
     """How many messages, as the rule counts them, the replacement stands for."""
     kept: tuple[int, ...] = ()
     """Positions inside the span that stay whole."""
-    trigger: Trigger = "threshold"
+    trigger: CompactionTrigger = "threshold"
     is_merged: bool = False
     """Whether the text goes into the first prompt that stays."""
 
@@ -43,15 +43,15 @@ class FoldSpan:
 class OffloadOutputs:
     """Show tool outputs before a line as a preview; becomes `OutputsOffloaded`."""
 
-    line: int
+    before: int
     max_chars: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceToText:
+class ReduceTurnsToText:
     """Show turns before a line as words alone; becomes `TurnsReducedToText`."""
 
-    line: int
+    before: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class AwaitSummary:
     """Wait for the summary that is being written, and apply it."""
 
 
-Step: TypeAlias = FoldSpan | OffloadOutputs | ReduceToText | AwaitSummary
+Step: TypeAlias = CompactSpan | OffloadOutputs | ReduceTurnsToText | AwaitSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +85,25 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaves:
+class CompactionForecast:
     """What a fold is expected to leave of the messages, in tokens: a forecast is made of it."""
 
-    stays: int
+    kept_tokens: int
     """As it was said."""
-    written: int
+    replacement_tokens: int
     """For the rest, at most."""
-    quoted: int = 0
+    quoted_tokens: int = 0
     """Beside that, of what was said."""
     by_model: bool = False
     """Whether a model writes what stands for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PlanInput:
     """What a rule looks at: everything that happened, what stands of it, and the circumstances."""
 
     history: History
-    shown: Projection
+    projection: Projection
     situation: Situation
     window: int
     """The model's, or what the policy takes for that of a model nobody knows."""
@@ -115,23 +115,23 @@ class Outlook:
     @property
     def tokens(self) -> int:
         """What a request with all of them would cost, as our counter counts."""
-        return self.message_tokens + self.situation.static_tokens + REPLY_OVERHEAD
+        return self.message_tokens + self.situation.extras_tokens + REPLY_OVERHEAD
 
     def prompts_between(self, start: int, stop: int) -> list[int]:
         """Return the positions of what the user said in a span, as far as it stands, newest first."""
-        prompts, context = self.history.prompts, self.shown.context
+        prompts, context = self.history.prompt_positions, self.projection.context
         own = context.scopes.lineage(context.scope)
         first, last = bisect_left(prompts, start), bisect_left(prompts, stop)
         return [
             position
             for position in reversed(prompts[first:last])
-            if context.stands(position) and context.said_in[position] in own
+            if context.is_visible(position) and context.message_scopes[position] in own
         ]
 
     @property
     def fill(self) -> float:
         """How full the budget is: the largest share of any of its limits."""
-        budget, shown = self.situation.budget, self.shown
+        budget, shown = self.situation.budget, self.projection
         shares = [self.token_fill]
         if budget.messages:
             shares.append(len(shown) / budget.messages)
@@ -144,37 +144,37 @@ class Outlook:
     @property
     def token_fill(self) -> float:
         """How much of their room the messages take."""
-        return self.shown.tokens / max(1, self.situation.room)
+        return self.projection.tokens / max(1, self.situation.message_budget)
 
     @property
     def prompt_tokens(self) -> int:
         """What the newest prompt costs."""
-        newest = self.shown.newest_prompt
-        return 0 if newest is None else self.shown.sizes()[newest]
+        newest = self.projection.newest_prompt
+        return 0 if newest is None else self.projection.entry_tokens()[newest]
 
     @property
     def fixed_tokens(self) -> int:
         """What no fold makes smaller: system text, tools, pins, and the newest prompt."""
-        shown, pins = self.shown, self.situation.pins
+        shown, pins = self.projection, self.situation.pins
         kept = sum(
             size
-            for index, (entry, size) in enumerate(zip(shown.entries, shown.sizes(), strict=True))
+            for index, (entry, size) in enumerate(zip(shown.entries, shown.entry_tokens(), strict=True))
             if entry.message.role == "system" or entry.position in pins or index == shown.newest_prompt
         )
-        return kept + self.situation.static_tokens + REPLY_OVERHEAD
+        return kept + self.situation.extras_tokens + REPLY_OVERHEAD
 
     def _bytes(self, entry: Entry) -> int:
         return self.history.reader.json_bytes(entry.message)
 
     @property
-    def is_summarising(self) -> bool:
+    def is_summarizing(self) -> bool:
         """Whether a summary of this scope's conversation is being written."""
-        running = self.history.facts.running
+        running = self.history.session_state.running_compaction
         return running is not None and running.scope == self.situation.scope
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class StepProposal:
     """What a rule wants done, and why."""
 
     now: tuple[Step, ...] = ()
@@ -182,41 +182,43 @@ class Proposal:
     reasons: tuple[str, ...] = field(default=())
 
 
-NOTHING = Proposal()
+NO_PROPOSAL = StepProposal()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Threshold:
     """Where a rule acts: how much there is of something, and how much there may be."""
 
-    held: int
+    current: int
     limit: int
     unit: str
 
     @property
     def fill(self) -> float:
         """Which share of it is reached."""
-        return self.held / max(1, self.limit)
+        return self.current / max(1, self.limit)
 
 
-def fold_of_all(outlook: Outlook) -> FoldSpan | None:
+def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
     """Return the fold of everything that was said and answered, on the user's word; None where nothing was."""
-    shown = outlook.shown
+    shown = plan_input.projection
     said = [entry for entry in shown.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
         return None
-    step = FoldSpan(start=0, stop=shown.position(len(shown)), by="summary", count=len(said), trigger="manual")
+    step = CompactSpan(start=0, stop=shown.position_at(len(shown)), by="summary", count=len(said), trigger="manual")
     # A prompt that nobody has answered yet is the next thing to answer, whatever is folded.
-    return step if said[-1].message.role == "assistant" else short_of_open_work(step, outlook)
+    return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
 
 
-def short_of_open_work(step: FoldSpan, outlook: Outlook) -> FoldSpan | None:
+def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:
     """Return a fold without the newest exchange, which may not be over, and with the newest prompt kept."""
-    shown = outlook.shown
+    shown = plan_input.projection
     if not len(shown):
         return None
-    stop = min(step.stop, shown.position(unit_around(shown, len(shown) - 1)[0]))
+    stop = min(step.stop, shown.position_at(uncuttable_span(shown, len(shown) - 1)[0]))
     prompt = None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
     kept = {position for position in (*step.kept, prompt) if position is not None and step.start <= position < stop}
-    gone = [entry for entry in outlook.shown.context.between(step.start, stop) if entry.position not in kept]
+    gone = [
+        entry for entry in plan_input.projection.context.entries_between(step.start, stop) if entry.position not in kept
+    ]
     return replace(step, stop=stop, kept=tuple(sorted(kept)), count=len(gone)) if gone else None

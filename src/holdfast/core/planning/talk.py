@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.summary.frames import neutral
+from holdfast.core.planning.summary.frames import neutralize_frames
 
 NAME_FACTOR = 3.0
 """What a name or a number counts for beside another word that is as rare."""
@@ -21,56 +21,56 @@ QUESTION_COST = 6.0
 BASE_TOKENS = 10
 """A turn costs this much besides its words: very short ones say little."""
 MAX_ROLE_FACTOR = 4.0
-LEAST_TALK = 0.8
+MIN_CHAT_SHARE = 0.8
 """Where less than this is talk, it is work."""
 MIN_NAME_CHARS = 3
-STEM_CHARS = 6
+TURN_STEM_CHARS = 6
 """Words that begin alike so far count as one."""
 _TOKEN = re.compile(r"[^\W_]+|[.!?:\n\[“\"]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
-def talk_share(entries: Sequence[Entry]) -> float:
+def chat_share(entries: Sequence[Entry]) -> float:
     """Return which share of the text of messages is talk, and not calls or what tools gave back."""
     talk = work = 0
     for entry in entries:
         message = entry.message
         talk += len(message.text)
-        if is_work(message):
+        if uses_tools(message):
             work += sum(len(result.text) for result in message.results)
             work += sum(len(call.name) + len(call.arguments) for call in message.calls)
     return talk / max(1, talk + work)
 
 
-def is_work(message: Message) -> bool:
+def uses_tools(message: Message) -> bool:
     """Return whether a message calls for something or answers that."""
     return bool(message.outline.call_ids or message.outline.result_ids)
 
 
-def scale(share: float) -> float:
+def chat_scale(share: float) -> float:
     """Return how much of what a talk may keep a conversation keeps: all of it for nothing but talk, none for work."""
-    return max(0.0, (share - LEAST_TALK) / (1 - LEAST_TALK))
+    return max(0.0, (share - MIN_CHAT_SHARE) / (1 - MIN_CHAT_SHARE))
 
 
-def may_be_quoted(entry: Entry) -> bool:
+def is_quotable(entry: Entry) -> bool:
     """Return whether a turn can stand among others' words: nothing but words, and none that speak as somebody else."""
     message = entry.message
-    if entry.position is None or message.role not in {"user", "assistant"} or is_work(message):
+    if entry.position is None or message.role not in {"user", "assistant"} or uses_tools(message):
         return False
     if message.role == "user":
         # What memory or another agent has put here is no word of the user's.
         return message.is_prompt and not (message.is_task or message.is_from_memory)
-    return bool(message.text.strip()) and neutral(message.text) == message.text
+    return bool(message.text.strip()) and neutralize_frames(message.text) == message.text
 
 
-def telling(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:
+def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:
     """Return the turns that say most in the fewest tokens, as many as fit, in the order in which they were said."""
-    words = [_words(entry.message.text) for entry in entries]
+    words = [_turn_words(entry.message.text) for entry in entries]
     held = Tally(word for one in words for word in one)
     sizes = [price(entry) for entry in entries]
     factors = _role_factors(entries, sizes)
     worth = [
-        factors[entry.message.role] * _says(said, held, len(entries), entry.message.text) / (size + BASE_TOKENS)
+        factors[entry.message.role] * _information(said, held, len(entries), entry.message.text) / (size + BASE_TOKENS)
         for entry, said, size in zip(entries, words, sizes, strict=True)
     ]
     chosen: dict[str, int] = {}
@@ -83,7 +83,7 @@ def telling(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], i
     return [entries[index] for index in sorted(chosen.values())]
 
 
-def _says(words: Mapping[str, bool], held: Mapping[str, int], total: int, text: str) -> float:
+def _information(words: Mapping[str, bool], held: Mapping[str, int], total: int, text: str) -> float:
     """Return how much a turn says: its words by how rare they are, names and numbers above all."""
     said = sum(
         math.log(1 + (total - held[word] + 0.5) / (held[word] + 0.5)) * (NAME_FACTOR if is_name else 1.0)
@@ -92,7 +92,7 @@ def _says(words: Mapping[str, bool], held: Mapping[str, int], total: int, text: 
     return max(0.0, said - (QUESTION_COST if "?" in text or "？" in text else 0.0))
 
 
-def _words(text: str) -> dict[str, bool]:
+def _turn_words(text: str) -> dict[str, bool]:
     """Return the words of a turn, each with whether it is a name or a number."""
     found: dict[str, bool] = {}
     is_beginning = True
@@ -101,17 +101,17 @@ def _words(text: str) -> dict[str, bool]:
             is_beginning = True
             continue
         is_name = token[0].isdigit() or (token[0].isupper() and not is_beginning and len(token) >= MIN_NAME_CHARS)
-        for word in _pieces(token):
+        for word in _word_stems(token):
             found[word] = found.get(word, False) or is_name
         is_beginning = False
     return found
 
 
-def _pieces(token: str) -> list[str]:
+def _word_stems(token: str) -> list[str]:
     """Return a word by its beginning; a run of Chinese, Japanese or Korean as pairs."""
     if _CJK.search(token):
         return [token[index : index + 2] for index in range(max(1, len(token) - 1))]
-    return [token.lower()[:STEM_CHARS]]
+    return [token.lower()[:TURN_STEM_CHARS]]
 
 
 def _role_factors(entries: Sequence[Entry], sizes: Sequence[int]) -> Mapping[str, float]:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.core.planning.settings import check_settings, ratio, whole
+from holdfast.core.planning.settings import check_bounds, integer_bounds, number_bounds
 from holdfast.errors import SettingsError
 
 SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ContextLoad:
     """How much of everything a conversation has."""
 
     messages: int = 0
@@ -36,7 +36,7 @@ class Trigger:
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise SettingsError("trigger.fraction", f"must lie between 0 and 1, not {self.fraction!r}")
 
-    def reasons(self, load: Load) -> list[str]:
+    def reasons(self, load: ContextLoad) -> list[str]:
         """Return why it fires, in words; nothing where it does not."""
         counted = (
             ("messages", load.messages, self.over_messages),
@@ -59,7 +59,7 @@ def mid_run_fraction(window: int) -> float:
     return 0.83 if window < LARGE_WINDOW else 0.91
 
 
-class Pending(Enum):
+class PendingCompaction(Enum):
     """What has become of a compaction in the background."""
 
     NONE = "none"
@@ -67,7 +67,7 @@ class Pending(Enum):
     COMPLETED = "completed"
 
 
-class Move(Enum):
+class CompactionMove(Enum):
     """What to do about compaction before a request."""
 
     CONTINUE = "continue"
@@ -78,26 +78,28 @@ class Move(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoLines:
+class TwoThresholds:
     """Starts at one share of the window, waits at another: compaction in the background, as Copilot CLI has it."""
 
-    background: float = field(default=0.8, metadata=ratio(0.001, 1))
-    exhausted: float = field(default=0.95, metadata=ratio(0.001, 1))
-    min_messages: int = field(default=4, metadata=whole(1, 10**6))
+    background: float = field(default=0.8, metadata=number_bounds(0.001, 1))
+    exhausted: float = field(default=0.95, metadata=number_bounds(0.001, 1))
+    min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_settings(self, "fold.lines")
+        check_bounds(self, "fold.lines")
         if self.background >= self.exhausted:
             problem = f"{self.background} must lie below {self.exhausted}"
             raise SettingsError("policy.fold.lines.background", problem)
 
-    def move(self, *, utilisation: float, pending: Pending, messages: int, was_refused: bool = False) -> Move:
+    def next_move(
+        self, *, utilization: float, pending: PendingCompaction, messages: int, was_refused: bool = False
+    ) -> CompactionMove:
         """Return what to do, given how full the window is."""
-        if pending is Pending.COMPLETED:
-            return Move.APPLY
-        must_wait = was_refused or utilisation >= self.exhausted
-        if pending is Pending.RUNNING:
-            return Move.WAIT if must_wait else Move.CONTINUE
-        if messages < self.min_messages or not (must_wait or utilisation >= self.background):
-            return Move.CONTINUE
-        return Move.START_AND_WAIT if must_wait else Move.START
+        if pending is PendingCompaction.COMPLETED:
+            return CompactionMove.APPLY
+        must_wait = was_refused or utilization >= self.exhausted
+        if pending is PendingCompaction.RUNNING:
+            return CompactionMove.WAIT if must_wait else CompactionMove.CONTINUE
+        if messages < self.min_messages or not (must_wait or utilization >= self.background):
+            return CompactionMove.CONTINUE
+        return CompactionMove.START_AND_WAIT if must_wait else CompactionMove.START

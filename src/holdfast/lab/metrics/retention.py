@@ -4,20 +4,20 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.history.identifiers import argument_text
-from holdfast.lab.demands import demanded, laid_down
-from holdfast.lab.played import FORMAT, text_of
-from holdfast.lab.replay import Seen
+from holdfast.lab.demands import extract_identifiers, extract_rules
+from holdfast.lab.played import LAB_FORMAT, full_message_text
+from holdfast.lab.replay import ObservedRequest
 from holdfast.wire.formats import format_named
 
-FAR = 20
+FAR_DEMAND_MESSAGES = 20
 """A demand is far when what it is for was last seen more than so many messages ago."""
-AGES = (20, 50, 100, 200, 500)
+AGE_BUCKETS = (20, 50, 100, 200, 500)
 """Where retention by age is told apart."""
-Recall = Callable[[str], Awaitable[str]]
+RecallFunction = Callable[[str], Awaitable[str]]
 
 
 @dataclass(slots=True)
-class Demands:
+class DemandRetention:
     """M1: of the identifiers in a call's arguments that were last seen more than 20 messages before, those in view.
 
     `far` is the share that stands verbatim in the request, `far_recall` that in the request or in one recall of 1,000
@@ -25,7 +25,7 @@ class Demands:
     of each identifier; `by_age` is the share in view by how long ago it was seen.
     """
 
-    recall: Recall | None = None
+    recall: RecallFunction | None = None
     counts: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """By name: how many were met, and of how many."""
     _last_seen: dict[str, int] = field(default_factory=dict[str, int])
@@ -33,32 +33,32 @@ class Demands:
     _used: set[str] = field(default_factory=set[str])
     _said: str = ""
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request: what the answer to it demands."""
-        self._take_in(seen)
-        message = format_named(FORMAT).decode(seen.recording.messages[seen.index], seen.index)
-        names = {name for call in message.calls for name in demanded(argument_text(call.arguments))}
-        ages = {name: seen.index - self._last_seen[name] for name in names if name in self._last_seen}
-        far = {name: age for name, age in ages.items() if age > FAR}
-        lost = {name for name in far if name not in seen.text}
+        self._index_messages(observed)
+        message = format_named(LAB_FORMAT).decode(observed.recording.messages[observed.index], observed.index)
+        names = {name for call in message.calls for name in extract_identifiers(argument_text(call.arguments))}
+        ages = {name: observed.index - self._last_seen[name] for name in names if name in self._last_seen}
+        far = {name: age for name, age in ages.items() if age > FAR_DEMAND_MESSAGES}
+        lost = {name for name in far if name not in observed.text}
         answer = await self.recall(self._said) if self.recall and lost and self._said else ""
         for name, age in sorted(far.items()):
             is_reached = name not in lost or name in answer
             self._add("far", is_met=name not in lost)
             self._add("far_recall", is_met=is_reached)
-            self._add(f"by_age.{max(at for at in AGES if age >= at)}", is_met=name not in lost)
+            self._add(f"by_age.{max(at for at in AGE_BUCKETS if age >= at)}", is_met=name not in lost)
             if name not in self._used:
                 self._used.add(name)
                 self._add("first", is_met=name not in lost)
                 self._add("first_recall", is_met=is_reached)
 
-    def _take_in(self, seen: Seen) -> None:
-        for position in range(self._known, seen.index):
-            native = seen.recording.messages[position]
-            self._last_seen |= dict.fromkeys(demanded(text_of(native)), position)
-            said = format_named(FORMAT).decode(native, position).text
+    def _index_messages(self, observed: ObservedRequest) -> None:
+        for position in range(self._known, observed.index):
+            native = observed.recording.messages[position]
+            self._last_seen |= dict.fromkeys(extract_identifiers(full_message_text(native)), position)
+            said = format_named(LAB_FORMAT).decode(native, position).text
             self._said = said if said.strip() else self._said
-        self._known = seen.index
+        self._known = observed.index
 
     def _add(self, name: str, *, is_met: bool) -> None:
         count = self.counts.setdefault(name, [0, 0])
@@ -74,7 +74,7 @@ class Demands:
 
 
 @dataclass(slots=True)
-class Instructions:
+class InstructionRetention:
     """M13: which of the standing instructions stand verbatim in the request, on average over all requests.
 
     `system` is of system text, the first prompt and the newest one, `rules` of the sentences of the user's that say
@@ -88,22 +88,22 @@ class Instructions:
     _prompts: list[str] = field(default_factory=list[str])
     _known: int = 0
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
-        for native in seen.asked.messages[self._known :]:
-            text = text_of(native).strip()
+        for native in observed.request.messages[self._known :]:
+            text = full_message_text(native).strip()
             if native["role"] == "system" and text:
                 self._standing.append(text)
             elif native["role"] == "user" and text:
                 self._standing += [text] if not self._prompts else []
                 self._prompts.append(text)
-                self._rules += laid_down(text)
-        self._known = len(seen.asked.messages)
+                self._rules += extract_rules(text)
+        self._known = len(observed.request.messages)
         standing = {*self._standing, *self._prompts[-1:]}
-        self._count("system", standing, seen.text)
-        self._count("rules", {*self._rules} - standing, seen.text)
-        self._count("verbatim", {*self._rules} | standing, seen.text)
-        self._count("users", self._prompts, seen.text)
+        self._count("system", standing, observed.text)
+        self._count("rules", {*self._rules} - standing, observed.text)
+        self._count("verbatim", {*self._rules} | standing, observed.text)
+        self._count("users", self._prompts, observed.text)
 
     def _count(self, name: str, wanted: Collection[str], text: str) -> None:
         count = self.counts.setdefault(name, [0, 0])

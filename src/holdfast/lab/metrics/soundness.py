@@ -4,22 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
-from holdfast.lab.mistral import Oracle
-from holdfast.lab.played import Played
-from holdfast.lab.replay import Seen
+from holdfast.lab.mistral import RequestOracle
+from holdfast.lab.played import SimulatedSession
+from holdfast.lab.replay import ObservedRequest
 from holdfast.wire.convert import convert
 from holdfast.wire.validate.provider import validate
 
-PROVIDERS = ("anthropic-messages", "gemini", "mistral", "bedrock")
-SAMPLED = 10
+CONVERTED_PROVIDERS = ("anthropic-messages", "gemini", "mistral", "bedrock")
+SAMPLE_EVERY = 10
 """Every how many requests other providers are asked; what was recorded for one is converted for each."""
-FORKED = 4
+FORK_COUNT = 4
 """How often a replay is opened again from its log."""
-TOOLS = [{"type": "function", "function": {"name": "tool"}}]
+PLACEHOLDER_TOOLS = [{"type": "function", "function": {"name": "tool"}}]
 
 
 @dataclass(slots=True)
-class Validity:
+class RequestValidity:
     """M8: how many requests break a rule of their provider.
 
     `invalid` counts those that OpenAI's Chat Completions would refuse, of all. Of every tenth, converted for four
@@ -31,25 +31,25 @@ class Validity:
     elsewhere: int = 0
     refused: int = 0
     sampled: int = 0
-    oracle: Oracle | None = None
+    oracle: RequestOracle | None = None
     requests: int = 0
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
-        self.invalid += bool(validate(seen.messages, "openai-chat"))
-        if self.requests % SAMPLED == 0:
+        self.invalid += bool(validate(observed.messages, "openai-chat"))
+        if self.requests % SAMPLE_EVERY == 0:
             self.sampled += 1
-            self._judge(seen.messages)
+            self._check_elsewhere(observed.messages)
         self.requests += 1
 
-    def _judge(self, messages: Sequence[Mapping[str, object]]) -> None:
-        for provider in PROVIDERS:
+    def _check_elsewhere(self, messages: Sequence[Mapping[str, object]]) -> None:
+        for provider in CONVERTED_PROVIDERS:
             try:
                 sent = convert(messages, source="openai-chat", target=provider)
             except HoldfastError:
                 self.elsewhere += 1
                 continue
-            self.elsewhere += bool(validate(sent.messages, provider, system=sent.system, tools=TOOLS))
+            self.elsewhere += bool(validate(sent.messages, provider, system=sent.system, tools=PLACEHOLDER_TOOLS))
             if provider == "mistral" and self.oracle is not None:
                 self.refused += not self.oracle(sent.messages)
 
@@ -60,7 +60,7 @@ class Validity:
 
 
 @dataclass(slots=True)
-class Adherence:
+class BudgetAdherence:
     """M9: how many requests are over budget, and by how much at most, as `name` counts tokens.
 
     `over` counts as the engine does, with o200k. In a replay for a Claude model `over_claude` counts a fifth more for
@@ -72,17 +72,17 @@ class Adherence:
     static: int = 0
     """What is counted by the provider itself already."""
     over: int = 0
-    most: float = 0.0
+    max_ratio: float = 0.0
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
-        sent = self.static + (seen.turn.sent - self.static) * self.factor
-        self.over += sent > seen.asked.budget
-        self.most = max(self.most, sent / seen.asked.budget)
+        sent = self.static + (observed.turn.sent_tokens - self.static) * self.factor
+        self.over += sent > observed.request.budget
+        self.max_ratio = max(self.max_ratio, sent / observed.request.budget)
 
     async def figures(self) -> Mapping[str, float]:
         """Return the counts."""
-        return {f"M9.{self.name}": self.over, f"M9.{self.name}_most": self.most}
+        return {f"M9.{self.name}": self.over, f"M9.{self.name}_most": self.max_ratio}
 
 
 @dataclass(slots=True)
@@ -92,15 +92,15 @@ class Determinism:
     All are rebuilt from the log; four times the session is copied as it stands in its store, opened, and asked again.
     """
 
-    played: Played
+    simulated: SimulatedSession
     differences: int = 0
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
-        points = seen.recording.turns
-        if seen.index in points[:: max(1, len(points) // FORKED)][1 : FORKED + 1]:
-            self.differences += not await self.played.again(seen.asked)
+        points = observed.recording.turns
+        if observed.index in points[:: max(1, len(points) // FORK_COUNT)][1 : FORK_COUNT + 1]:
+            self.differences += not await self.simulated.is_reproducible(observed.request)
 
     async def figures(self) -> Mapping[str, float]:
         """Return the count."""
-        return {"M14.differences": self.differences + await self.played.differing()}
+        return {"M14.differences": self.differences + await self.simulated.count_differing_requests()}

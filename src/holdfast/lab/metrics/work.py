@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.history import events as log
-from holdfast.lab.played import Played, text_of
+from holdfast.lab.played import SimulatedSession, full_message_text
 from holdfast.lab.recordings import Recording
-from holdfast.lab.replay import Seen, Turn
+from holdfast.lab.replay import ObservedRequest, ReplayTurn
 
-PROBE_CHARS, PROBE_STEP = 24, 400
+COVERAGE_PROBE_CHARS, COVERAGE_PROBE_STEP = 24, 400
 """How much of a text is looked for, and how far apart."""
 
 
@@ -19,37 +19,37 @@ PROBE_CHARS, PROBE_STEP = 24, 400
 class Losslessness:
     """M4: how many messages of the recording do not come back from the log byte for byte, read by another session."""
 
-    played: Played
+    simulated: SimulatedSession
     recording: Recording
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request; what counts is the end."""
 
     async def figures(self) -> Mapping[str, float]:
         """Return the count."""
-        known = self.recording.messages[: len(self.played.session)]
-        return {"M4.lost": await self.played.lost(known)}
+        known = self.recording.messages[: len(self.simulated.session)]
+        return {"M4.lost": await self.simulated.count_lost_messages(known)}
 
 
 @dataclass(slots=True)
-class Waiting:
+class RequestStalls:
     """M10: how long requests wait, for a summary that takes its time and for the engine, in milliseconds.
 
     The time of the summary is that of the recording's clock, the engine's is the processor's.
     """
 
-    played: Played
-    turns: list[Turn] = field(default_factory=list[Turn])
+    simulated: SimulatedSession
+    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
-        self.turns.append(seen.turn)
+        self.turns.append(observed.turn)
 
     async def figures(self) -> Mapping[str, float]:
         """Return the waits."""
         waits = [
             1_000 * (turn.waited_seconds + busy)
-            for turn, busy in zip(self.turns, self.played.busy_seconds, strict=False)
+            for turn, busy in zip(self.turns, self.simulated.cpu_seconds, strict=False)
         ]
         return {
             "M10.stall_ms_max": max(waits, default=0.0),
@@ -59,7 +59,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Summaries:
+class SummaryUse:
     """M11: what summaries take, and how much of what is folded reaches them.
 
     `calls`, `tokens_in` and `tokens_out` are those of the calls; `share` is their part of all tokens, read or written;
@@ -67,43 +67,43 @@ class Summaries:
     came in time for its fold or is kept for the next; `depth` how many summaries went into the deepest one.
     """
 
-    played: Played
+    simulated: SimulatedSession
     recording: Recording
-    turns: list[Turn] = field(default_factory=list[Turn])
+    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request."""
-        self.turns.append(seen.turn)
+        self.turns.append(observed.turn)
 
     async def figures(self) -> Mapping[str, float]:
         """Return what they took."""
         spent = [one for turn in self.turns for one in turn.summaries]
-        taken = sum(one.fresh + one.held for one in spent), sum(one.output for one in spent)
-        everything = sum(turn.sent + turn.output for turn in self.turns) + sum(taken)
+        taken = sum(one.fresh_tokens + one.cached_tokens for one in spent), sum(one.output_tokens for one in spent)
+        everything = sum(turn.sent_tokens + turn.output_tokens for turn in self.turns) + sum(taken)
         figures = {
             "M11.calls": len(spent),
             "M11.tokens_in": taken[0],
             "M11.tokens_out": taken[1],
             "M11.share": sum(taken) / max(1, everything),
         }
-        written = await self.played.written()
-        if not written or self.played.writer is None:
+        written = await self.simulated.model_summaries()
+        if not written or self.simulated.summarizer is None:
             return figures
-        return {**figures, "M11.coverage": self._coverage(written), "M11.depth": depth(written)}
+        return {**figures, "M11.coverage": self._coverage(written), "M11.depth": summary_depth(written)}
 
     def _coverage(self, summaries: Sequence[log.SummaryWritten]) -> float:
-        shown = "\n".join(self.played.writer.shown) if self.played.writer else ""
+        shown = "\n".join(self.simulated.summarizer.inputs) if self.simulated.summarizer else ""
         found = [probe in shown for one in summaries for probe in self._probes(one)]
         return sum(found) / max(1, len(found))
 
     def _probes(self, summary: log.SummaryWritten) -> Iterator[str]:
         for native in self.recording.messages[summary.start : summary.stop]:
-            for line in text_of(native).splitlines()[:: max(1, PROBE_STEP // 80)]:
-                if len(line.strip()) >= PROBE_CHARS:
-                    yield line.strip()[:PROBE_CHARS]
+            for line in full_message_text(native).splitlines()[:: max(1, COVERAGE_PROBE_STEP // 80)]:
+                if len(line.strip()) >= COVERAGE_PROBE_CHARS:
+                    yield line.strip()[:COVERAGE_PROBE_CHARS]
 
 
-def depth(summaries: Sequence[log.SummaryWritten]) -> int:
+def summary_depth(summaries: Sequence[log.SummaryWritten]) -> int:
     """Return how many summaries went into the deepest: one that stands for another's span was made of it."""
     deepest = here = 0
     last: log.SummaryWritten | None = None
@@ -115,17 +115,17 @@ def depth(summaries: Sequence[log.SummaryWritten]) -> int:
 
 
 @dataclass(slots=True)
-class Overhead:
+class EngineOverhead:
     """M12: what preparing a request takes of the processor, in milliseconds; and the largest the process was, in MB."""
 
-    played: Played
+    simulated: SimulatedSession
 
-    async def see(self, seen: Seen) -> None:
+    async def observe(self, observed: ObservedRequest) -> None:
         """Take in one request; the time is taken elsewhere."""
 
     async def figures(self) -> Mapping[str, float]:
         """Return the times."""
-        busy = sorted(1_000 * seconds for seconds in self.played.busy_seconds) or [0.0]
+        busy = sorted(1_000 * seconds for seconds in self.simulated.cpu_seconds) or [0.0]
         unit = 2**20 if sys.platform == "darwin" else 2**10
         return {
             "M12.cpu_ms_p50": statistics.median(busy),

@@ -17,7 +17,7 @@ PROMPT_CACHE_MIB = 256
 The engine's own default is 8 GiB."""
 
 
-def main() -> None:
+def serve() -> None:
     """Serve until the input ends."""
     # An interrupt at the terminal is for who started us; the end of the input follows in good time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve()

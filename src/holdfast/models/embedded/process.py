@@ -14,11 +14,11 @@ from typing import IO, cast
 
 from holdfast.errors import ModelRefusedError
 from holdfast.models.embedded import engine
-from holdfast.models.embedded.weights import NAME
+from holdfast.models.embedded.weights import EMBEDDED_MODEL
 
 STOP_SECONDS = 5.0
-GLANCE_SECONDS = 0.05
-LAST_BYTES = 2_000
+HEALTH_POLL_SECONDS = 0.05
+MAX_STDERR_TAIL_BYTES = 2_000
 
 
 class EngineProcess:
@@ -48,7 +48,7 @@ class EngineProcess:
         """Whether it is still there."""
         return self._process.poll() is None
 
-    def introduced(self, settings: Mapping[str, object]) -> str:
+    def wait_until_ready(self, settings: Mapping[str, object]) -> str:
         """Return the address of the process once it has loaded the model and says that it is well."""
         # A process that has died already reads no more; its last words tell why.
         with suppress(OSError):
@@ -56,18 +56,18 @@ class EngineProcess:
             self._input.flush()
         line = self._output.readline()
         url = str(json.loads(line)["url"]) if line else ""
-        while not (url and _is_well(url)):
+        while not (url and _is_healthy(url)):
             if not line or not self.is_alive:
-                problem = f"the engine ended with {self._process.wait()}: {self._last_words()}"
-                raise ModelRefusedError(NAME, problem, remedy="check the weights")
-            time.sleep(GLANCE_SECONDS)
+                problem = f"the engine ended with {self._process.wait()}: {self._last_error_line()}"
+                raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy="check the weights")
+            time.sleep(HEALTH_POLL_SECONDS)
         return url
 
     def kill(self) -> None:
         """End the process at once."""
         self._process.kill()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Let the process end by itself, and see that it does."""
         with suppress(OSError):
             self._input.close()
@@ -79,14 +79,14 @@ class EngineProcess:
         self._output.close()
         self._errors.close()
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - LAST_BYTES))
+        self._errors.seek(max(0, size - MAX_STDERR_TAIL_BYTES))
         said = self._errors.read().decode("utf-8", "replace").split("\n")
         return next((line.strip() for line in reversed(said) if line.strip()), "it gave no reason")
 
 
-def _is_well(url: str) -> bool:
+def _is_healthy(url: str) -> bool:
     connection = HTTPConnection(url.removeprefix("http://"), timeout=STOP_SECONDS)
     try:
         connection.request("GET", "/health")

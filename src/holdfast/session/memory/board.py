@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.lasting.board import Board, Entry, parsed, sound
+from holdfast.core.history.lasting.board import Board, BoardNote, check_note_text, parse_board
 from holdfast.core.planning.summary.frames import inbox_frame
 from holdfast.counters.vocabularies import counter_for
-from holdfast.session.memory.files import changed, text_of
+from holdfast.session.memory.files import read_text, update_file
 from holdfast.session.memory.repository import Repository
-from holdfast.session.workspace import disk_errors_of
-from holdfast.stores.facts import fact_about
+from holdfast.session.workspace import translate_disk_errors
+from holdfast.stores.facts import session_value_key
 
-OFFERED_TOKENS = 1_000
+MAX_OFFERED_TOKENS = 1_000
 """The most of a board that a conversation is given."""
-HEAD = """\
+BOARD_HEADER = """\
 # Context board
 <!-- {where} -->
 <!-- An entry is a line that begins with "- ". Edit as you like: it is offered to new conversations as reference. -->
@@ -26,9 +26,9 @@ HEAD = """\
 """
 
 
-def held_at(session: str) -> str:
+def board_key(session: str) -> str:
     """Return the fact under which a store keeps the board of the work that a conversation is about."""
-    return fact_about(session, "board")
+    return session_value_key(session, "board")
 
 
 class ContextBoard:
@@ -49,61 +49,61 @@ class ContextBoard:
         """Return what stands on it; nothing where there is no file yet."""
         return await asyncio.to_thread(self._read)
 
-    async def add(self, text: str, *, day: str, sources: tuple[str, ...] = ()) -> Entry:
+    async def add(self, text: str, *, day: str, sources: tuple[str, ...] = ()) -> BoardNote:
         """Put something on it, and return the entry; refused where the board is full of what people wrote."""
-        said = sound(text)
+        said = check_note_text(text)
 
         def change(board: Board) -> Board:
-            more = board.added(said, day=day, sources=sources)
-            entry = more.same(said)
-            return more.bounded(self.counter, keep=entry.id if entry else "")
+            more = board.with_note(said, day=day, sources=sources)
+            entry = more.note_with_text(said)
+            return more.within_limits(self.counter, keep_id=entry.id if entry else "")
 
-        entry = (await self.change(change)).same(said)
+        entry = (await self.update(change)).note_with_text(said)
         if entry is None:  # pragma: no cover - what was added is kept
             raise AssertionError
         return entry
 
-    async def prune(self, entry_id: str) -> Entry:
+    async def remove(self, entry_id: str) -> BoardNote:
         """Take an entry off it, and return that."""
-        gone: list[Entry] = []
+        gone: list[BoardNote] = []
 
         def change(board: Board) -> Board:
-            gone.append(board.named(entry_id))
-            return board.pruned(entry_id)
+            gone.append(board.note_by_id(entry_id))
+            return board.without_note(entry_id)
 
-        await self.change(change)
+        await self.update(change)
         return gone[-1]
 
-    async def offer(self, *, day: str, tokens: int = OFFERED_TOKENS) -> str:
+    async def offer(self, *, day: str, tokens: int = MAX_OFFERED_TOKENS) -> str:
         """Return what a new conversation is given of it, framed as reference, and count that; empty if nothing is."""
-        offered: list[Entry] = []
+        offered: list[BoardNote] = []
 
         def change(board: Board) -> Board:
-            offered[:] = board.offered(tokens, self.counter)
-            return board.used((entry.id for entry in offered), day)
+            offered[:] = board.notes_within(tokens, self.counter)
+            return board.with_uses((entry.id for entry in offered), day)
 
-        if not (await self.read()).entries:
+        if not (await self.read()).notes:
             return ""
-        await self.change(change)
+        await self.update(change)
         return inbox_frame([f"- {entry.text}" for entry in offered], str(self.repository)) if offered else ""
 
-    async def change(self, change: Callable[[Board], Board]) -> Board:
+    async def update(self, change: Callable[[Board], Board]) -> Board:
         """Change the board, and return it as it is then; others who change it wait."""
-        return await asyncio.to_thread(self._change, change)
+        return await asyncio.to_thread(self._update, change)
 
     def _read(self) -> Board:
-        with disk_errors_of(self.path):
-            return parsed(text_of(self.path))
+        with translate_disk_errors(self.path):
+            return parse_board(read_text(self.path))
 
-    def _change(self, change: Callable[[Board], Board]) -> Board:
+    def _update(self, change: Callable[[Board], Board]) -> Board:
         made: list[Board] = []
 
         def rewritten(content: str) -> str:
-            before = parsed(
-                content if content.strip() else HEAD.format(where=str(self.repository).replace("--", "- -"))
+            before = parse_board(
+                content if content.strip() else BOARD_HEADER.format(where=str(self.repository).replace("--", "- -"))
             )
             made.append(change(before))
             return content if made[-1] == before else str(made[-1])
 
-        changed(self.path, rewritten)
+        update_file(self.path, rewritten)
         return made[-1]

@@ -14,38 +14,44 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
-from holdfast.session.workspace import PRIVATE_FILE, disk_errors_of, make_private_folder, replace_private
+from holdfast.session.workspace import (
+    WORKSPACE_FILE_MODE,
+    create_private_folder,
+    translate_disk_errors,
+    write_atomically,
+)
 
-LOCK = ".lock"
-PATIENCE_SECONDS, STEP_SECONDS = 10.0, 0.01
-MAX_BYTES = 4_000_000
+LOCK_FILE = ".lock"
+LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
+MAX_MEMORY_FILE_BYTES = 4_000_000
 """Of a file that is read: more was not written by us, nor by a person."""
 
 
-def changed(path: Path, change: Callable[[str], str]) -> bool:
+def update_file(path: Path, update: Callable[[str], str]) -> bool:
     """Give a file another content, made of the one it has now; return whether that was another one.
 
     Raises `WorkspaceUnavailableError` where it cannot be read whole, and then it stays as it is.
     """
-    with disk_errors_of(path), locked(path.parent):
-        meant = _meant(path)
-        before = _whole_text(meant)
-        after = change(before)
+    with translate_disk_errors(path), folder_lock(path.parent):
+        meant = _resolve_link(path)
+        before = _read_strictly(meant)
+        after = update(before)
         if after != before:
-            replace_private(meant, after.encode(errors="replace"))
+            write_atomically(meant, after.encode(errors="replace"))
         return after != before
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return what a file says, as far as it can be read; nothing where there is none."""
-    return _content(path)[:MAX_BYTES].decode(errors="replace").removeprefix("\ufeff")
+    return _read_bytes(path)[:MAX_MEMORY_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
 
 
-def _whole_text(path: Path) -> str:
+def _read_strictly(path: Path) -> str:
     """Return what a file says, to the letter."""
-    content = _content(path)
-    if len(content) > MAX_BYTES:
-        problem = f"is larger than {MAX_BYTES:,} bytes, which is more than is read of it; move a part of it elsewhere"
+    content = _read_bytes(path)
+    if len(content) > MAX_MEMORY_FILE_BYTES:
+        limit = f"{MAX_MEMORY_FILE_BYTES:,} bytes"
+        problem = f"is larger than {limit}, which is more than is read of it; move a part of it elsewhere"
         raise WorkspaceUnavailableError(str(path), problem)
     try:
         return content.decode().removeprefix("\ufeff")
@@ -54,19 +60,19 @@ def _whole_text(path: Path) -> str:
         raise WorkspaceUnavailableError(str(path), problem) from error
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """Return what a file holds, and not much more than may be read of it; nothing where there is none."""
     try:
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
             # Whoever opens a pipe waits for somebody to write into it.
             raise WorkspaceUnavailableError(str(path), "is no plain file; move it away")
         with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(MAX_MEMORY_FILE_BYTES + 1)
     except FileNotFoundError:
         return b""
 
 
-def _meant(path: Path) -> Path:
+def _resolve_link(path: Path) -> Path:
     """Return the file that a path means: where that is a link, the one it points to, if that is this user's own."""
     if not path.is_symlink():
         return path
@@ -82,10 +88,10 @@ def _meant(path: Path) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Generator[None]:
+def folder_lock(folder: Path) -> Generator[None]:
     """Hold the lock of a folder, which is made where it is not there."""
-    make_private_folder(folder)
-    descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, PRIVATE_FILE)
+    create_private_folder(folder)
+    descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, WORKSPACE_FILE_MODE)
     try:
         _acquire(descriptor, folder)
         yield
@@ -94,14 +100,14 @@ def locked(folder: Path) -> Generator[None]:
 
 
 def _acquire(descriptor: int, folder: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                problem = f"another process has been writing there for {PATIENCE_SECONDS:g} s; see what it is doing"
+                problem = f"another process has been writing there for {LOCK_TIMEOUT_SECONDS:g} s; see what it is doing"
                 raise WorkspaceUnavailableError(str(folder), problem) from None
-            time.sleep(STEP_SECONDS)
+            time.sleep(LOCK_POLL_SECONDS)
         else:
             return

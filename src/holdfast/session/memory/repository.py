@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-MOST_HEAD_CHARS = 1_000
-MAX_NAME_CHARS = 40
-DETACHED = "HEAD"
+MAX_HEAD_CHARS = 1_000
+MAX_KEY_NAME_CHARS = 40
+DETACHED_HEAD = "HEAD"
 _REF = re.compile(r"ref:\s*refs/heads/(.+)")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -24,7 +24,7 @@ class Repository:
         """What tells it from any other, as a part of a file's name."""
         name = _UNSAFE.sub("-", f"{self.root.name}-{self.branch}" if self.branch else self.root.name)
         mark = sha256(f"{self.root}\0{self.branch}".encode(errors="surrogateescape")).hexdigest()[:12]
-        return f"{name[:MAX_NAME_CHARS].strip('.-') or 'folder'}-{mark}"
+        return f"{name[:MAX_KEY_NAME_CHARS].strip('.-') or 'folder'}-{mark}"
 
     def __str__(self) -> str:
         return f"{self.root}, branch {self.branch}" if self.branch else str(self.root)
@@ -36,7 +36,7 @@ def repository_of(folder: Path) -> Repository:
     for root in (here, *here.parents):
         git = root / ".git"
         if (found := _git_folder(git)) is not None:
-            common = _common(found)
+            common = _common_git_folder(found)
             return Repository(common.parent if common.name == ".git" else root, _branch(found))
     return Repository(here)
 
@@ -45,20 +45,20 @@ def _git_folder(git: Path) -> Path | None:
     """Return where a repository keeps its own: `.git`, or what a file of that name points to."""
     if _is_folder(git):
         return git
-    told = _text(git).removeprefix("gitdir:").strip()
+    told = _read_start(git).removeprefix("gitdir:").strip()
     pointed = (git.parent / told) if told else None
     return pointed if pointed is not None and _is_folder(pointed) else None
 
 
-def _common(git: Path) -> Path:
-    told = _text(git / "commondir").strip()
+def _common_git_folder(git: Path) -> Path:
+    told = _read_start(git / "commondir").strip()
     return (git / told).resolve() if told else git
 
 
 def _branch(git: Path) -> str:
-    head = _text(git / "HEAD").strip()
+    head = _read_start(git / "HEAD").strip()
     found = _REF.fullmatch(head)
-    return found[1].strip() if found else DETACHED if head else ""
+    return found[1].strip() if found else DETACHED_HEAD if head else ""
 
 
 def _is_folder(path: Path) -> bool:
@@ -68,9 +68,9 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _text(path: Path) -> str:
+def _read_start(path: Path) -> str:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MOST_HEAD_CHARS)
+            return file.read(MAX_HEAD_CHARS)
     except OSError:
         return ""

@@ -5,44 +5,59 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.anthropic_messages import MAX_CACHE_MARKS, count_cache_marks
-from holdfast.wire.validate.rules import Payload, Rule, Violation, at, at_most_images, blocks, is_blank, is_not_empty
+from holdfast.wire.validate.rules import (
+    Payload,
+    ValidationRule,
+    Violation,
+    content_blocks,
+    image_limit_rule,
+    is_blank,
+    is_not_empty,
+    payload_path,
+)
 
-MAX_IMAGES = 100
-_ID = r"[a-zA-Z0-9_-]+"
+ANTHROPIC_MAX_IMAGES = 100
+_ANTHROPIC_ID = r"[a-zA-Z0-9_-]+"
 
 
 def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
     """The user speaks first and last; there are no other roles than two."""
     for index, message in enumerate(payload.messages):
         if message.get("role") not in {"user", "assistant"}:
-            yield Violation("role", at(index, ".role"), f"{message.get('role')!r} is not a role here")
+            yield Violation("role", payload_path(index, ".role"), f"{message.get('role')!r} is not a role here")
     if payload.messages and payload.messages[0].get("role") != "user":
-        yield Violation("first-role", at(0), "the first message is not the user's")
+        yield Violation("first-role", payload_path(0), "the first message is not the user's")
     if payload.messages and payload.messages[-1].get("role") != "user":
-        yield Violation("last-role", at(len(payload.messages) - 1), "the conversation must end with a user message")
+        yield Violation(
+            "last-role", payload_path(len(payload.messages) - 1), "the conversation must end with a user message"
+        )
 
 
 def uses_are_answered(payload: Payload) -> Iterator[Violation]:
     """All results of a batch stand at the beginning of the next message, and nowhere else."""
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
-        results = [block.get("tool_use_id") for block in blocks(message) if block.get("type") == "tool_result"]
+        results = [block.get("tool_use_id") for block in content_blocks(message) if block.get("type") == "tool_result"]
         for use in waiting:
             if use not in results:
-                yield Violation("use-answered", at(index - 1), f"tool_use {use!r} has no tool_result directly after it")
+                yield Violation(
+                    "use-answered", payload_path(index - 1), f"tool_use {use!r} has no tool_result directly after it"
+                )
         for number, result in enumerate(results):
             if result not in waiting or result in results[:number]:
-                yield Violation("result-has-use", at(index), f"tool_result for {result!r}, which is no open tool_use")
-        first_others = blocks(message)[: len(results)]
+                yield Violation(
+                    "result-has-use", payload_path(index), f"tool_result for {result!r}, which is no open tool_use"
+                )
+        first_others = content_blocks(message)[: len(results)]
         if any(block.get("type") != "tool_result" for block in first_others):
-            yield Violation("results-first", at(index), "tool results must come before anything else")
+            yield Violation("results-first", payload_path(index), "tool results must come before anything else")
         waiting = _uses(message)
     for use in waiting:
-        yield Violation("use-answered", at(len(payload.messages) - 1), f"tool_use {use!r} has no tool_result")
+        yield Violation("use-answered", payload_path(len(payload.messages) - 1), f"tool_use {use!r} has no tool_result")
 
 
 def _uses(message: Mapping[str, Any]) -> list[object]:
-    return [block.get("id") for block in blocks(message) if block.get("type") == "tool_use"]
+    return [block.get("id") for block in content_blocks(message) if block.get("type") == "tool_use"]
 
 
 def ids_are_unique(payload: Payload) -> Iterator[Violation]:
@@ -51,9 +66,11 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for use in _uses(message):
             if use in seen:
-                yield Violation("unique-id", at(index), f"tool_use id {use!r} is used before")
-            if not isinstance(use, str) or not re.fullmatch(_ID, use):
-                yield Violation("id", at(index), f"tool_use id {use!r} has other than letters, digits, _ and -")
+                yield Violation("unique-id", payload_path(index), f"tool_use id {use!r} is used before")
+            if not isinstance(use, str) or not re.fullmatch(_ANTHROPIC_ID, use):
+                yield Violation(
+                    "id", payload_path(index), f"tool_use id {use!r} has other than letters, digits, _ and -"
+                )
             seen.add(use)
 
 
@@ -62,32 +79,36 @@ def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         content = message.get("content")
         if not content or (isinstance(content, str) and is_blank(content)):
-            yield Violation("empty", at(index), "all messages must have non-empty content")
-        for number, block in enumerate(blocks(message)):
-            for inner in (block, *blocks(block)):
+            yield Violation("empty", payload_path(index), "all messages must have non-empty content")
+        for number, block in enumerate(content_blocks(message)):
+            for inner in (block, *content_blocks(block)):
                 if inner.get("type") == "text" and is_blank(inner.get("text")):
-                    yield Violation("empty-text", at(index, f".content[{number}]"), "text blocks must be non-empty")
+                    yield Violation(
+                        "empty-text", payload_path(index, f".content[{number}]"), "text blocks must be non-empty"
+                    )
 
 
 def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
     """Reasoning carries its signature."""
     for index, message in enumerate(payload.messages):
-        for number, block in enumerate(blocks(message)):
+        for number, block in enumerate(content_blocks(message)):
             if block.get("type") == "thinking" and not isinstance(block.get("signature"), str):
-                yield Violation("signature", at(index, f".content[{number}]"), "thinking.signature: field required")
+                yield Violation(
+                    "signature", payload_path(index, f".content[{number}]"), "thinking.signature: field required"
+                )
 
 
 def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
     """A server tool's result stands behind its use, in the same message."""
     for index, message in enumerate(payload.messages):
         uses: set[object] = set()
-        for number, block in enumerate(blocks(message)):
+        for number, block in enumerate(content_blocks(message)):
             kind = str(block.get("type"))
             if kind.endswith("_tool_use"):
                 uses.add(block.get("id"))
             elif kind.endswith("_tool_result") and block.get("tool_use_id") not in uses:
                 yield Violation(
-                    "server-result", at(index, f".content[{number}]"), f"{kind} without its server_tool_use"
+                    "server-result", payload_path(index, f".content[{number}]"), f"{kind} without its server_tool_use"
                 )
 
 
@@ -98,7 +119,7 @@ def cache_marks_are_few_enough(payload: Payload) -> Iterator[Violation]:
         yield Violation("cache-marks", "request", f"{count} cache marks are more than {MAX_CACHE_MARKS}")
 
 
-RULES: tuple[Rule, ...] = (
+ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     is_not_empty,
     begins_and_ends_with_user,
     uses_are_answered,
@@ -107,5 +128,5 @@ RULES: tuple[Rule, ...] = (
     thinking_is_signed,
     server_results_have_uses,
     cache_marks_are_few_enough,
-    at_most_images("image", MAX_IMAGES),
+    image_limit_rule("image", ANTHROPIC_MAX_IMAGES),
 )

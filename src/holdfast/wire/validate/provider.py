@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire.formats import ALIASES
-from holdfast.wire.reading import check_list, is_mapping, kind_of
+from holdfast.wire.formats import FORMAT_ALIASES
+from holdfast.wire.reading import check_list, is_mapping, json_type_name
 from holdfast.wire.validate import anthropic, bedrock, gemini, mistral, openai, pydantic_ai, responses
-from holdfast.wire.validate.rules import Payload, Rule, Violation
+from holdfast.wire.validate.rules import Payload, ValidationRule, Violation
 
-PROVIDERS: Mapping[str, tuple[Rule, ...]] = {
-    "openai-chat": openai.RULES,
-    "openai-responses": responses.RULES,
-    "openai-responses-stateless": responses.STATELESS_RULES,
-    "anthropic-messages": anthropic.RULES,
-    "gemini": gemini.RULES,
-    "gemini-2": gemini.UNSIGNED_RULES,
-    "mistral": mistral.RULES,
-    "bedrock": bedrock.RULES,
-    "pydantic-ai": pydantic_ai.RULES,
+PROVIDER_VALIDATION_RULES: Mapping[str, tuple[ValidationRule, ...]] = {
+    "openai-chat": openai.OPENAI_RULES,
+    "openai-responses": responses.RESPONSES_RULES,
+    "openai-responses-stateless": responses.RESPONSES_STATELESS_RULES,
+    "anthropic-messages": anthropic.ANTHROPIC_RULES,
+    "gemini": gemini.GEMINI_RULES,
+    "gemini-2": gemini.GEMINI_UNSIGNED_RULES,
+    "mistral": mistral.MISTRAL_RULES,
+    "bedrock": bedrock.BEDROCK_RULES,
+    "pydantic-ai": pydantic_ai.PYDANTIC_AI_RULES,
 }
 
 
@@ -27,19 +27,21 @@ def validate(
 ) -> list[Violation]:
     """Return every rule of a provider that its messages break, each with its place."""
     name = provider if isinstance(provider, str) else ""
-    rules = PROVIDERS.get(ALIASES.get(name, name))
+    rules = PROVIDER_VALIDATION_RULES.get(FORMAT_ALIASES.get(name, name))
     if rules is None:
-        raise SettingsError("provider", f"{provider!r} is not known; choose one of: {', '.join(PROVIDERS)}")
+        raise SettingsError(
+            "provider", f"{provider!r} is not known; choose one of: {', '.join(PROVIDER_VALIDATION_RULES)}"
+        )
     objects: list[Mapping[str, Any]] = []
     for index, message in enumerate(check_list(messages)):
         if not is_mapping(message):
-            raise MalformedInputError(f"messages[{index}]", f"must be an object, not {kind_of(message)}")
+            raise MalformedInputError(f"messages[{index}]", f"must be an object, not {json_type_name(message)}")
         objects.append(message)
     payload = Payload(objects, system, tools)
-    return [violation for rule in rules for violation in _ask(rule, payload)]
+    return [violation for rule in rules for violation in _violations_of(rule, payload)]
 
 
-def _ask(rule: Rule, payload: Payload) -> list[Violation]:
+def _violations_of(rule: ValidationRule, payload: Payload) -> list[Violation]:
     try:
         return list(rule(payload))
     except (TypeError, AttributeError, KeyError, ValueError) as error:

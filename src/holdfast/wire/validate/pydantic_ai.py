@@ -3,15 +3,29 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.wire.pydantic_ai_reading import FILES, KINDS, RECORDS, is_hidden, is_standing_system
+from holdfast.wire.pydantic_ai_reading import (
+    FILE_KINDS,
+    MESSAGE_KINDS,
+    STATE_PART_KINDS,
+    is_not_decoded,
+    is_permanent_system,
+)
 from holdfast.wire.reading import is_list, is_mapping
-from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_blank, is_not_empty
+from holdfast.wire.validate.rules import (
+    Payload,
+    ValidationRule,
+    Violation,
+    content_blocks,
+    is_blank,
+    is_not_empty,
+    payload_path,
+)
 
-MAX_IMAGES = 100
-REQUESTS_PARTS = RECORDS | {
+PYDANTIC_AI_MAX_IMAGES = 100
+VALID_REQUEST_PART_KINDS = STATE_PART_KINDS | {
     "system-prompt", "user-prompt", "tool-return", "retry-prompt", "retry-feedback", "compaction", "speech",
 }  # fmt: skip
-MODELS_PARTS = frozenset({
+VALID_RESPONSE_PART_KINDS = frozenset({
     "text", "thinking", "tool-call", "builtin-tool-call", "builtin-tool-return", "file", "compaction", "speech",
 })  # fmt: skip
 
@@ -19,14 +33,18 @@ MODELS_PARTS = frozenset({
 def kinds_are_known(payload: Payload) -> Iterator[Violation]:
     """A message is a request or a response, and holds parts of its own side; the rest is a newer version's."""
     for index, message in enumerate(payload.messages):
-        if message.get("kind") not in KINDS or not is_list(message.get("parts")):
-            yield Violation("kind", at(index), "neither a request nor a response with parts")
+        if message.get("kind") not in MESSAGE_KINDS or not is_list(message.get("parts")):
+            yield Violation("kind", payload_path(index), "neither a request nor a response with parts")
             continue
-        strangers = MODELS_PARTS - REQUESTS_PARTS if message["kind"] == "request" else REQUESTS_PARTS - MODELS_PARTS
+        strangers = (
+            VALID_RESPONSE_PART_KINDS - VALID_REQUEST_PART_KINDS
+            if message["kind"] == "request"
+            else VALID_REQUEST_PART_KINDS - VALID_RESPONSE_PART_KINDS
+        )
         for number, part in enumerate(message["parts"]):
             kind = part.get("part_kind") if is_mapping(part) else None
             if not isinstance(kind, str) or kind in strangers:
-                yield Violation("part-kind", at(index, f".parts[{number}]"), f"{kind!r} has no place here")
+                yield Violation("part-kind", payload_path(index, f".parts[{number}]"), f"{kind!r} has no place here")
 
 
 def begins_and_ends_with_requests(payload: Payload) -> Iterator[Violation]:
@@ -37,26 +55,30 @@ def begins_and_ends_with_requests(payload: Payload) -> Iterator[Violation]:
         return
     for name, index in (("first-kind", spoken[0]), ("last-kind", spoken[-1])):
         if payload.messages[index].get("kind") != "request":
-            yield Violation(name, at(index), f"the {name.split('-')[0]} message is no request")
+            yield Violation(name, payload_path(index), f"the {name.split('-')[0]} message is no request")
 
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
     """All results of a batch stand at the beginning of the next request, and nowhere else."""
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
-        parts = [part for part in blocks(message, "parts") if not is_hidden(part)]
+        parts = [part for part in content_blocks(message, "parts") if not is_not_decoded(part)]
         results = [part.get("tool_call_id") for part in parts if _is_result(part)]
         for call in waiting:
             if call not in results:
-                yield Violation("call-answered", at(index - 1), f"call {call!r} has no result directly after it")
+                yield Violation(
+                    "call-answered", payload_path(index - 1), f"call {call!r} has no result directly after it"
+                )
         for number, result in enumerate(results):
             if result not in waiting or result in results[:number]:
-                yield Violation("result-has-call", at(index), f"a result for {result!r}, which is no open call")
+                yield Violation(
+                    "result-has-call", payload_path(index), f"a result for {result!r}, which is no open call"
+                )
         if not all(map(_is_result, parts[: len(results)])):
-            yield Violation("results-first", at(index), "tool results must come before anything else")
+            yield Violation("results-first", payload_path(index), "tool results must come before anything else")
         waiting = _calls(message)
     for call in waiting:
-        yield Violation("call-answered", at(len(payload.messages) - 1), f"call {call!r} has no result")
+        yield Violation("call-answered", payload_path(len(payload.messages) - 1), f"call {call!r} has no result")
 
 
 def ids_are_unique(payload: Payload) -> Iterator[Violation]:
@@ -65,33 +87,33 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for call in _calls(message):
             if not call or call in seen:
-                yield Violation("unique-id", at(index), f"call id {call!r} is empty or used before")
+                yield Violation("unique-id", payload_path(index), f"call id {call!r} is empty or used before")
             seen.add(call)
 
 
 def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     """Messages say something, and so does each text in them."""
     for index, message in enumerate(payload.messages):
-        parts = [part for part in blocks(message, "parts") if not is_hidden(part)]
+        parts = [part for part in content_blocks(message, "parts") if not is_not_decoded(part)]
         if all(part.get("part_kind") == "thinking" for part in parts):
-            yield Violation("empty", at(index), "it says nothing")
+            yield Violation("empty", payload_path(index), "it says nothing")
         for number, part in enumerate(parts):
             if any(map(is_blank, _texts(part))):
-                yield Violation("empty-text", at(index, f".parts[{number}]"), "texts must say something")
+                yield Violation("empty-text", payload_path(index, f".parts[{number}]"), "texts must say something")
 
 
 def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
     """A request holds at most so many files, inside results too."""
-    contents = [part.get("content") for message in payload.messages for part in blocks(message, "parts")]
+    contents = [part.get("content") for message in payload.messages for part in content_blocks(message, "parts")]
     items = [item for content in contents for item in (content if is_list(content) else [content])]
-    count = sum(is_mapping(item) and item.get("kind") in FILES for item in items)
-    if count > MAX_IMAGES:
-        yield Violation("images", "messages", f"{count} files are more than {MAX_IMAGES}")
+    count = sum(is_mapping(item) and item.get("kind") in FILE_KINDS for item in items)
+    if count > PYDANTIC_AI_MAX_IMAGES:
+        yield Violation("images", "messages", f"{count} files are more than {PYDANTIC_AI_MAX_IMAGES}")
 
 
 def _is_system(message: Mapping[str, Any]) -> bool:
     parts = message.get("parts")
-    return message.get("kind") == "request" and bool(parts) and is_list(parts) and all(map(is_standing_system, parts))
+    return message.get("kind") == "request" and bool(parts) and is_list(parts) and all(map(is_permanent_system, parts))
 
 
 def _is_result(part: Mapping[str, Any]) -> bool:
@@ -100,7 +122,9 @@ def _is_result(part: Mapping[str, Any]) -> bool:
 
 
 def _calls(message: Mapping[str, Any]) -> list[object]:
-    return [part.get("tool_call_id") for part in blocks(message, "parts") if part.get("part_kind") == "tool-call"]
+    return [
+        part.get("tool_call_id") for part in content_blocks(message, "parts") if part.get("part_kind") == "tool-call"
+    ]
 
 
 def _texts(part: Mapping[str, Any]) -> list[object]:
@@ -113,7 +137,7 @@ def _texts(part: Mapping[str, Any]) -> list[object]:
     return [item for item in (content if is_list(content) else [content]) if isinstance(item, str)]
 
 
-RULES: tuple[Rule, ...] = (
+PYDANTIC_AI_RULES: tuple[ValidationRule, ...] = (
     is_not_empty,
     kinds_are_known,
     begins_and_ends_with_requests,

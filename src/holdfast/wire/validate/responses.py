@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.wire.openai_responses import COMPACTIONS, ID_PREFIXES, ROLES
+from holdfast.wire.openai_responses import COMPACTION_ITEM_TYPES, ITEM_ID_PREFIXES, OPENAI_RESPONSES_ROLES
 from holdfast.wire.reading import is_list
-from holdfast.wire.responses_tools import OUTPUTS, TEXT_OUTPUTS, tool_of_call, tool_of_output
-from holdfast.wire.validate.rules import Payload, Rule, Violation, at, blocks, is_not_empty
+from holdfast.wire.responses_tools import TEXT_OUTPUT_TYPES, TOOL_OUTPUT_KINDS, call_kind_of, output_kind_of
+from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, content_blocks, is_not_empty, payload_path
 
-MAX_STRING = 10_485_760
-MAX_IMAGES = 500
-MAX_ID = 64
+RESPONSES_MAX_STRING_CHARS = 10_485_760
+RESPONSES_MAX_IMAGES = 500
+MAX_CALL_ID_CHARS = 64
 
 
 def _kind(item: Mapping[str, Any]) -> str:
@@ -23,18 +23,18 @@ def roles_are_known(payload: Payload) -> Iterator[Violation]:
     for index, item in enumerate(payload.messages):
         if _kind(item) != "message":
             continue
-        if item.get("role") not in ROLES:
-            yield Violation("role", at(index, ".role"), f"{item.get('role')!r} is not a role")
+        if item.get("role") not in OPENAI_RESPONSES_ROLES:
+            yield Violation("role", payload_path(index, ".role"), f"{item.get('role')!r} is not a role")
         if not isinstance(item.get("content"), str) and not is_list(item.get("content")):
-            yield Violation("content", at(index, ".content"), "a message needs a string or a list of parts")
+            yield Violation("content", payload_path(index, ".content"), "a message needs a string or a list of parts")
 
 
 def _call_id(item: Mapping[str, Any]) -> str | None:
     """Return the id under which an item is called or answered; None if it is neither."""
     kind = _kind(item)
-    if tool := tool_of_call(kind, item):
+    if tool := call_kind_of(kind, item):
         return str(item.get(tool.call_key) or "")
-    if tool := tool_of_output(kind, item):
+    if tool := output_kind_of(kind, item):
         return str(next((item[key] for key in tool.output_keys if item.get(key) is not None), ""))
     return None
 
@@ -46,12 +46,14 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
         call_id = _call_id(item)
         if call_id is None:
             continue
-        if tool_of_call(_kind(item), item):
+        if call_kind_of(_kind(item), item):
             waiting[call_id] = index
         elif waiting.pop(call_id, None) is None:
-            yield Violation("output-has-call", at(index), f"no tool call found for the output with call_id {call_id!r}")
+            yield Violation(
+                "output-has-call", payload_path(index), f"no tool call found for the output with call_id {call_id!r}"
+            )
     for call_id, index in waiting.items():
-        yield Violation("call-answered", at(index), f"no tool output found for call {call_id!r}")
+        yield Violation("call-answered", payload_path(index), f"no tool output found for call {call_id!r}")
 
 
 def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
@@ -61,34 +63,40 @@ def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
         kind, call_id = _kind(item), _call_id(item)
         if call_id is None:
             continue
-        if tool := tool_of_call(kind, item):
+        if tool := call_kind_of(kind, item):
             wanted[call_id] = tool.output
-        elif kind in OUTPUTS and wanted.get(call_id, kind) != kind:
-            yield Violation("output-kind", at(index, ".type"), f"{kind} answers a call that wants {wanted[call_id]}")
-        if kind in TEXT_OUTPUTS and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
-            yield Violation("output", at(index, ".output"), "an output is a string or a list of parts")
+        elif kind in TOOL_OUTPUT_KINDS and wanted.get(call_id, kind) != kind:
+            yield Violation(
+                "output-kind", payload_path(index, ".type"), f"{kind} answers a call that wants {wanted[call_id]}"
+            )
+        if kind in TEXT_OUTPUT_TYPES and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
+            yield Violation("output", payload_path(index, ".output"), "an output is a string or a list of parts")
 
 
 def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
     """A call id is used once, and is not too long."""
     seen: set[str] = set()
     for index, item in enumerate(payload.messages):
-        if not tool_of_call(_kind(item), item):
+        if not call_kind_of(_kind(item), item):
             continue
         call_id = _call_id(item) or ""
         if not call_id or call_id in seen:
-            yield Violation("unique-id", at(index, ".call_id"), f"call id {call_id!r} is empty or used before")
-        if len(call_id) > MAX_ID:
-            yield Violation("id-length", at(index, ".call_id"), f"a call id has at most {MAX_ID} characters")
+            yield Violation(
+                "unique-id", payload_path(index, ".call_id"), f"call id {call_id!r} is empty or used before"
+            )
+        if len(call_id) > MAX_CALL_ID_CHARS:
+            yield Violation(
+                "id-length", payload_path(index, ".call_id"), f"a call id has at most {MAX_CALL_ID_CHARS} characters"
+            )
         seen.add(call_id)
 
 
-def item_ids_begin_rightly(payload: Payload) -> Iterator[Violation]:
+def item_ids_have_their_prefix(payload: Payload) -> Iterator[Violation]:
     """The id of an item begins with what its kind prescribes."""
     for index, item in enumerate(payload.messages):
-        prefix, item_id = ID_PREFIXES.get(_kind(item)), item.get("id")
+        prefix, item_id = ITEM_ID_PREFIXES.get(_kind(item)), item.get("id")
         if prefix and item_id is not None and not str(item_id).startswith(prefix):
-            yield Violation("item-id", at(index, ".id"), f"expected an id that begins with {prefix!r}")
+            yield Violation("item-id", payload_path(index, ".id"), f"expected an id that begins with {prefix!r}")
 
 
 def reasoning_is_followed(payload: Payload) -> Iterator[Violation]:
@@ -97,62 +105,66 @@ def reasoning_is_followed(payload: Payload) -> Iterator[Violation]:
     for index, item in enumerate(items):
         if _kind(item) != "reasoning":
             continue
-        if index + 1 == len(items) or not _is_models(items[index + 1]):
+        if index + 1 == len(items) or not _is_by_model(items[index + 1]):
             yield Violation(
-                "reasoning-followed", at(index), "reasoning was provided without its required following item"
+                "reasoning-followed", payload_path(index), "reasoning was provided without its required following item"
             )
 
 
-def _is_models(item: Mapping[str, Any]) -> bool:
+def _is_by_model(item: Mapping[str, Any]) -> bool:
     kind = _kind(item)
     if kind == "message":
         return item.get("role") == "assistant"
-    return kind not in COMPACTIONS and tool_of_output(kind, item) is None
+    return kind not in COMPACTION_ITEM_TYPES and output_kind_of(kind, item) is None
 
 
 def compactions_are_whole(payload: Payload) -> Iterator[Violation]:
     """A compaction carries its encrypted content."""
     for index, item in enumerate(payload.messages):
-        if _kind(item) in COMPACTIONS and not isinstance(item.get("encrypted_content"), str):
-            yield Violation("compaction", at(index, ".encrypted_content"), "a compaction is replayed whole")
+        if _kind(item) in COMPACTION_ITEM_TYPES and not isinstance(item.get("encrypted_content"), str):
+            yield Violation("compaction", payload_path(index, ".encrypted_content"), "a compaction is replayed whole")
 
 
 def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
     """A string has at most ten mebi of characters."""
     for index, item in enumerate(payload.messages):
         for key in ("content", "output", "arguments", "input"):
-            for text in (item.get(key), *(block.get("text") for block in blocks(item, key))):
-                if isinstance(text, str) and len(text) > MAX_STRING:
-                    yield Violation("string-length", at(index, f".{key}"), f"{len(text):,} characters are too long")
+            for text in (item.get(key), *(block.get("text") for block in content_blocks(item, key))):
+                if isinstance(text, str) and len(text) > RESPONSES_MAX_STRING_CHARS:
+                    yield Violation(
+                        "string-length", payload_path(index, f".{key}"), f"{len(text):,} characters are too long"
+                    )
 
 
 def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
     """A request holds at most so many images, inside outputs too."""
-    held = [block for item in payload.messages for key in ("content", "output") for block in blocks(item, key)]
+    held = [block for item in payload.messages for key in ("content", "output") for block in content_blocks(item, key)]
     count = sum(block.get("type") == "input_image" for block in held)
-    if count > MAX_IMAGES:
-        yield Violation("images", "messages", f"{count} images are more than {MAX_IMAGES}")
+    if count > RESPONSES_MAX_IMAGES:
+        yield Violation("images", "messages", f"{count} images are more than {RESPONSES_MAX_IMAGES}")
 
 
 def nothing_refers_to_storage(payload: Payload) -> Iterator[Violation]:
     """Where nothing is stored, reasoning is encrypted and no item is referred to."""
     for index, item in enumerate(payload.messages):
         if _kind(item) == "item_reference":
-            yield Violation("stored", at(index), "items are not persisted when store is false")
+            yield Violation("stored", payload_path(index), "items are not persisted when store is false")
         if _kind(item) == "reasoning" and item.get("id") is not None and not item.get("encrypted_content"):
-            yield Violation("stored", at(index), "reasoning is not persisted when store is false, and is not encrypted")
+            yield Violation(
+                "stored", payload_path(index), "reasoning is not persisted when store is false, and is not encrypted"
+            )
 
 
-RULES: tuple[Rule, ...] = (
+RESPONSES_RULES: tuple[ValidationRule, ...] = (
     is_not_empty,
     roles_are_known,
     calls_are_answered,
     outputs_are_of_their_kind,
     call_ids_are_unique,
-    item_ids_begin_rightly,
+    item_ids_have_their_prefix,
     reasoning_is_followed,
     compactions_are_whole,
     strings_are_short_enough,
     images_are_few_enough,
 )
-STATELESS_RULES: tuple[Rule, ...] = (*RULES, nothing_refers_to_storage)
+RESPONSES_STATELESS_RULES: tuple[ValidationRule, ...] = (*RESPONSES_RULES, nothing_refers_to_storage)

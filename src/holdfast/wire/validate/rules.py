@@ -12,11 +12,11 @@ class Violation:
     """A rule that a request breaks, and where."""
 
     rule: str
-    where: str
+    path: str
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.problem} [{self.rule}]"
+        return f"{self.path}: {self.problem} [{self.rule}]"
 
 
 class Payload(NamedTuple):
@@ -27,15 +27,15 @@ class Payload(NamedTuple):
     tools: object = None
 
 
-Rule: TypeAlias = Callable[[Payload], Iterator[Violation]]
+ValidationRule: TypeAlias = Callable[[Payload], Iterator[Violation]]
 
 
-def at(index: int, path: str = "") -> str:
+def payload_path(index: int, path: str = "") -> str:
     """Return the name of a place."""
     return f"messages[{index}]{path}"
 
 
-def blocks(message: Mapping[str, Any], key: str = "content") -> list[Mapping[str, Any]]:
+def content_blocks(message: Mapping[str, Any], key: str = "content") -> list[Mapping[str, Any]]:
     """Return a message's blocks; none where its content is a bare string."""
     content = message.get(key)
     return [block for block in content if is_mapping(block)] if is_list(content) else []
@@ -46,15 +46,15 @@ def is_blank(text: object) -> bool:
     return not isinstance(text, str) or not text.strip()
 
 
-def at_most_images(kind: str, most: int) -> Rule:
+def image_limit_rule(kind: str, max_images: int) -> ValidationRule:
     """Return the rule that a request holds at most so many images, inside results too."""
 
     def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
-        outer = [block for message in payload.messages for block in blocks(message)]
-        inner = [block for result in outer for block in blocks(result)]
+        outer = [block for message in payload.messages for block in content_blocks(message)]
+        inner = [block for result in outer for block in content_blocks(result)]
         count = sum(block.get("type") == kind for block in (*outer, *inner))
-        if count > most:
-            yield Violation("images", "messages", f"{count} images are more than {most}")
+        if count > max_images:
+            yield Violation("images", "messages", f"{count} images are more than {max_images}")
 
     return images_are_few_enough
 

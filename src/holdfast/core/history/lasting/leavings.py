@@ -11,141 +11,152 @@ from typing import Literal, TypeAlias, cast
 
 from holdfast.core.history import events as log
 
-Cause: TypeAlias = Literal["trimmed", "overflow", "cleared"]
-CAUSES: tuple[Cause, ...] = ("trimmed", "overflow", "cleared")
-RESCUED = "rescued"
+EvictionCause: TypeAlias = Literal["trimmed", "overflow", "cleared"]
+EVICTION_CAUSES: tuple[EvictionCause, ...] = ("trimmed", "overflow", "cleared")
+EMERGENCY_VIEW_KEY = "rescued"
 """In the situation of a request: that little of little was sent, because the provider had refused more."""
-Spans: TypeAlias = tuple[range, ...]
+MessageRanges: TypeAlias = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class Eviction:
     """Messages that are not shown any more."""
 
-    place: int
+    log_index: int
     """Of the event in the log: by that it is known again."""
     time_ms: int
-    cause: Cause
-    messages: Spans
+    cause: EvictionCause
+    ranges: MessageRanges
     summary: str = ""
     """What a model wrote of them; empty where none did."""
 
 
 @dataclass(slots=True)
-class Leavings:
+class Evictions:
     """Takes in a log, one record at a time, and tells what has left."""
 
-    place: int = 0
+    log_index: int = 0
     """How many records were taken in."""
-    said: int = 0
+    message_count: int = 0
     """How many messages were among them."""
-    told: Spans = ()
+    reported: MessageRanges = ()
     """Messages that have left, in order."""
-    awaited: list[Leaving] = field(default_factory=list[Leaving])
+    awaiting_summary: list[Eviction] = field(default_factory=list[Eviction])
     """What has left and waits for its summary."""
 
-    def take(self, event: log.Event, time_ms: int, *, may_wait: bool) -> list[Leaving]:
+    def observe(self, event: log.Event, time_ms: int, *, may_await_summary: bool) -> list[Eviction]:
         """Take in the next event, and return what is known to have left by it.
 
         `may_wait` says that somebody is there who will write the summary of a trim.
         """
-        place, self.place = self.place, self.place + 1
+        place, self.log_index = self.log_index, self.log_index + 1
         match event:
             case log.MessageAppended():
-                self.said += 1
+                self.message_count += 1
             case log.CompactionCompleted(scope=log.MAIN):
-                return self._ended(event, place, time_ms, may_wait=may_wait)
+                return self._on_compaction(event, place, time_ms, may_wait=may_await_summary)
             case log.SummaryWritten(scope=log.MAIN):
-                return self._settled(range(event.start, event.stop), event.text)
+                return self._take_awaiting(range(event.start, event.stop), event.text)
             case log.Forked():
                 # What left before is the parent's to tell of.
-                self.awaited = []
+                self.awaiting_summary = []
             case log.ContextCleared(scope=log.MAIN):
-                return self._all(place, time_ms, "cleared")
-            case log.RequestPrepared(scope=log.MAIN) if event.situation.get(RESCUED):
-                return self._all(place, time_ms, "overflow")
+                return self._evict_all(place, time_ms, "cleared")
+            case log.RequestPrepared(scope=log.MAIN) if event.situation.get(EMERGENCY_VIEW_KEY):
+                return self._evict_all(place, time_ms, "overflow")
             case _:
                 pass
         return []
 
-    def give_up(self) -> list[Leaving]:
+    def release_awaiting(self) -> list[Eviction]:
         """Return what waits for a summary: there will be none."""
-        given_up, self.awaited = self.awaited, []
+        given_up, self.awaiting_summary = self.awaiting_summary, []
         return given_up
 
-    def _all(self, place: int, time_ms: int, cause: Cause) -> list[Leaving]:
+    def _evict_all(self, place: int, time_ms: int, cause: EvictionCause) -> list[Eviction]:
         """Return that everything has left, with what still waited for its summary."""
-        waiting = self.give_up()
-        left = self._left(Leaving(place=place, time_ms=time_ms, cause=cause, messages=(range(self.said),)))
+        waiting = self.release_awaiting()
+        left = self._new_part(
+            Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(range(self.message_count),))
+        )
         return [
-            replace(one, messages=_joined(one.messages, *(past.messages for past in waiting))) for one in left
+            replace(one, ranges=_merge_ranges(one.ranges, *(past.ranges for past in waiting))) for one in left
         ] or waiting
 
-    def _ended(self, event: log.CompactionCompleted, place: int, time_ms: int, *, may_wait: bool) -> list[Leaving]:
+    def _on_compaction(
+        self, event: log.CompactionCompleted, place: int, time_ms: int, *, may_wait: bool
+    ) -> list[Eviction]:
         span = range(event.start, event.stop)
         if not event.success:
-            return self._settled(span, "") if event.ends_run else []
+            return self._take_awaiting(span, "") if event.ends_run else []
         is_emergency = event.trigger == "context_limit_retry" and not event.replacement
-        cause: Cause = "overflow" if is_emergency else "trimmed"
+        cause: EvictionCause = "overflow" if is_emergency else "trimmed"
         summary = event.summary_content if event.by_model else ""
-        before = self._settled(span, summary) if summary else []
-        whole = Leaving(place=place, time_ms=time_ms, cause=cause, messages=(span,), summary=summary)
-        left = self._left(whole, event.kept)
+        before = self._take_awaiting(span, summary) if summary else []
+        whole = Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(span,), summary=summary)
+        left = self._new_part(whole, event.kept)
         if before and left:
             # The summary speaks of both, and is told once.
-            messages = _joined(*(one.messages for one in (*before, *left)))
+            messages = _merge_ranges(*(one.ranges for one in (*before, *left)))
             return [replace(left[0], messages=messages)]
         if left and may_wait and not event.replacement and not is_emergency:
-            self.awaited += left
+            self.awaiting_summary += left
             return before
         return [*before, *left]
 
-    def _settled(self, span: range, summary: str) -> list[Leaving]:
+    def _take_awaiting(self, span: range, summary: str) -> list[Eviction]:
         """Return what waited for the summary of a span."""
         inside = [
-            one for one in self.awaited if all(part.start in span and part.stop <= span.stop for part in one.messages)
+            one
+            for one in self.awaiting_summary
+            if all(part.start in span and part.stop <= span.stop for part in one.ranges)
         ]
-        self.awaited = [one for one in self.awaited if one not in inside]
+        self.awaiting_summary = [one for one in self.awaiting_summary if one not in inside]
         if len(inside) > 1 and summary:
-            inside = [replace(inside[-1], messages=_joined(*(one.messages for one in inside)))]
+            inside = [replace(inside[-1], messages=_merge_ranges(*(one.ranges for one in inside)))]
         return [replace(one, summary=summary) for one in inside]
 
-    def _left(self, left: Leaving, kept: Iterable[int] = ()) -> list[Leaving]:
+    def _new_part(self, left: Eviction, kept: Iterable[int] = ()) -> list[Eviction]:
         """Return what of something that left was not told before."""
-        new = _without(left.messages, (*self.told, *(range(at, at + 1) for at in kept)))
-        self.told = _joined(self.told, new)
-        return [replace(left, messages=new)] if new else []
+        new = _subtract_ranges(left.ranges, (*self.reported, *(range(at, at + 1) for at in kept)))
+        self.reported = _merge_ranges(self.reported, new)
+        return [replace(left, ranges=new)] if new else []
 
     # How it is kept between two runs of a program.
 
-    def record(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON."""
         return {
-            "place": self.place,
-            "said": self.said,
-            "told": _pairs(self.told),
+            "place": self.log_index,
+            "said": self.message_count,
+            "told": _ranges_to_json(self.reported),
             "awaited": [
-                {"place": one.place, "timeMs": one.time_ms, "cause": one.cause, "messages": _pairs(one.messages)}
-                for one in self.awaited
+                {
+                    "place": one.log_index,
+                    "timeMs": one.time_ms,
+                    "cause": one.cause,
+                    "messages": _ranges_to_json(one.ranges),
+                }
+                for one in self.awaiting_summary
             ],
         }
 
     @classmethod
-    def of(cls, record: Mapping[str, object] | None) -> "Leavings":
+    def from_json(cls, record: Mapping[str, object] | None) -> "Evictions":
         """Return what was kept; one that begins anew where that cannot be read: notes know themselves again."""
         try:
             known = cast("Mapping[str, object]", record or {})
             waiting = cast("list[Mapping[str, object]]", known.get("awaited", []))
             return cls(
-                _count(known.get("place", 0)),
-                _count(known.get("said", 0)),
-                _spans(known.get("told", [])),
+                _count_from_json(known.get("place", 0)),
+                _count_from_json(known.get("said", 0)),
+                _ranges_from_json(known.get("told", [])),
                 [
-                    Leaving(
-                        place=_count(one["place"]),
-                        time_ms=_count(one["timeMs"]),
-                        cause=CAUSES[CAUSES.index(cast("Cause", one["cause"]))],
-                        messages=_spans(one["messages"]),
+                    Eviction(
+                        log_index=_count_from_json(one["place"]),
+                        time_ms=_count_from_json(one["timeMs"]),
+                        cause=EVICTION_CAUSES[EVICTION_CAUSES.index(cast("EvictionCause", one["cause"]))],
+                        ranges=_ranges_from_json(one["messages"]),
                     )
                     for one in waiting
                 ],
@@ -154,21 +165,23 @@ class Leavings:
             return cls()
 
 
-def _count(value: object) -> int:
+def _count_from_json(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(value)
     return value
 
 
-def _pairs(spans: Spans) -> list[list[int]]:
+def _ranges_to_json(spans: MessageRanges) -> list[list[int]]:
     return [[span.start, span.stop] for span in spans]
 
 
-def _spans(pairs: object) -> Spans:
-    return tuple(range(_count(start), _count(stop)) for start, stop in cast("list[list[object]]", pairs))
+def _ranges_from_json(pairs: object) -> MessageRanges:
+    return tuple(
+        range(_count_from_json(start), _count_from_json(stop)) for start, stop in cast("list[list[object]]", pairs)
+    )
 
 
-def _without(spans: Iterable[range], others: Iterable[range]) -> Spans:
+def _subtract_ranges(spans: Iterable[range], others: Iterable[range]) -> MessageRanges:
     """Return what of some spans lies in none of the others."""
     left = list(spans)
     for other in others:
@@ -181,7 +194,7 @@ def _without(spans: Iterable[range], others: Iterable[range]) -> Spans:
     return tuple(left)
 
 
-def _joined(*groups: Spans) -> Spans:
+def _merge_ranges(*groups: MessageRanges) -> MessageRanges:
     """Return spans in order, those that touch as one."""
     joined: list[range] = []
     for span in sorted((span for group in groups for span in group if span), key=lambda span: span.start):

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from holdfast.core.history.lasting.leavings import Cause, Spans
+from holdfast.core.history.lasting.leavings import EvictionCause, MessageRanges
 
-TITLES: Mapping[Cause, str] = {
+EVICTION_TITLES: Mapping[EvictionCause, str] = {
     "trimmed": "Trimmed Context",
     "overflow": "Context Overflow Recovery",
     "cleared": "Cleared Context",
@@ -26,23 +26,23 @@ _COMMENT = re.compile(r"<!--")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class MemoryNote:
     """Something to be kept: what left a conversation, in words."""
 
     session: str
-    place: int
+    log_index: int
     """Of the event in that conversation's log."""
     time_ms: int
     """When that happened."""
-    cause: Cause
+    cause: EvictionCause
     time: str
     """Of the day, as HH:MM."""
-    messages: Spans
+    messages: MessageRanges
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class DailySection:
     """A section of a day's file."""
 
     day: str
@@ -55,31 +55,36 @@ class Section:
     time_ms: int | None = None
 
 
-def with_note(content: str, day: str, note: Note) -> str:
+def append_note(content: str, day: str, note: MemoryNote) -> str:
     """Return a day's file with one more note; the same where it has that note, or every line of it, already."""
-    sections = sections_of(content, day)
+    sections = parse_sections(content, day)
     own = [section for section in sections if section.session == note.session]
-    if any(section.place == note.place and section.time_ms in {None, note.time_ms} for section in own):
+    if any(section.place == note.log_index and section.time_ms in {None, note.time_ms} for section in own):
         return content
-    text = _without_repeated(_quoted(note.text), own)
+    text = _without_repeated(_escape_markup(note.text), own)
     if not text:
         return content
-    facts = {"session": note.session, "event": note.place, "at": note.time_ms, "messages": _told(note.messages)}
+    facts = {
+        "session": note.session,
+        "event": note.log_index,
+        "at": note.time_ms,
+        "messages": _format_ranges(note.messages),
+    }
     # No ">" of a name may end the comment.
     mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e")
     head = content if content.strip() else f"# {day}\n"
-    return f"{head.rstrip()}\n\n## {TITLES[note.cause]} ({note.time})\n<!-- holdfast {mark} -->\n\n{text}\n"
+    return f"{head.rstrip()}\n\n## {EVICTION_TITLES[note.cause]} ({note.time})\n<!-- holdfast {mark} -->\n\n{text}\n"
 
 
-def sections_of(content: str, day: str) -> list[Section]:
+def parse_sections(content: str, day: str) -> list[DailySection]:
     """Return the sections of a day's file; what a person wrote before the first is one too."""
     first, *others = _SECTION.split(content.replace("\r\n", "\n"))
-    found = [_section(day, other) for other in others]
+    found = [_parse_section(day, other) for other in others]
     opening = re.sub(r"(?m)^# .*$", "", first).strip()
-    return [Section(day, "", opening), *found] if opening else found
+    return [DailySection(day, "", opening), *found] if opening else found
 
 
-def _section(day: str, text: str) -> Section:
+def _parse_section(day: str, text: str) -> DailySection:
     title, _, body = text.partition("\n")
     mark = _MARK.match(body.lstrip())
     facts: object = None
@@ -89,10 +94,10 @@ def _section(day: str, text: str) -> Section:
         except ValueError:
             mark = None
     if mark is None or not isinstance(facts, dict):
-        return Section(day, title.strip(), body.strip())
+        return DailySection(day, title.strip(), body.strip())
     known = cast("dict[str, object]", facts)
     place, time_ms = known.get("event"), known.get("at")
-    return Section(
+    return DailySection(
         day,
         title.strip(),
         body.lstrip()[mark.end() :].strip(),
@@ -103,13 +108,13 @@ def _section(day: str, text: str) -> Section:
     )
 
 
-def _quoted(text: str) -> str:
+def _escape_markup(text: str) -> str:
     """Return a text in which nothing begins a section, a title or a comment."""
     lines = _HEADING.sub("##", text.replace("\r\n", "\n").replace("\r", "\n").strip())
     return _COMMENT.sub("‹!--", lines)
 
 
-def _without_repeated(text: str, sections: Iterable[Section]) -> str:
+def _without_repeated(text: str, sections: Iterable[DailySection]) -> str:
     """Return a text without the lines that stand in sections already: a later summary repeats an earlier one."""
     known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
     kept = [line for line in text.split("\n") if _is_heading(line) or line.strip() not in known]
@@ -122,13 +127,13 @@ def _without_repeated(text: str, sections: Iterable[Section]) -> str:
         has_words = not _is_heading(line) and (has_words or bool(line.strip()))
     told.reverse()
     return (
-        re.sub(r"\n{3,}", "\n\n", "\n".join(_apart(told))).strip()
+        re.sub(r"\n{3,}", "\n\n", "\n".join(_separate_headings(told))).strip()
         if any(not _is_heading(line) and line.strip() for line in told)
         else ""
     )
 
 
-def _apart(lines: Iterable[str]) -> Iterator[str]:
+def _separate_headings(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines with a blank one before each heading, which Markdown takes for the end of a list otherwise."""
     for line in lines:
         if _is_heading(line):
@@ -140,5 +145,5 @@ def _is_heading(line: str) -> bool:
     return line.startswith("#") or (line.endswith(":") and not line.startswith("- "))
 
 
-def _told(spans: Spans) -> str:
+def _format_ranges(spans: MessageRanges) -> str:
     return ", ".join(f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in spans)

@@ -5,31 +5,31 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-SATURATION, LENGTH_SHARE = 1.2, 0.75
+NOTE_TERM_SATURATION, NOTE_LENGTH_WEIGHT = 1.2, 0.75
 """How soon a repeated word says no more, and how much a long text has to say it more often."""
 
 
-class Words(NamedTuple):
+class WordCounts(NamedTuple):
     """The words of a text, counted."""
 
     counts: Mapping[str, int]
     length: int
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> "Words":
+    def from_words(cls, words: Sequence[str]) -> "WordCounts":
         """Return words, counted."""
         return cls(Counter(words), len(words))
 
 
-def ranked(wanted: Sequence[str], texts: Sequence[Words]) -> list[int]:
+def rank_texts(query_words: Sequence[str], texts: Sequence[WordCounts]) -> list[int]:
     """Return which texts have wanted words in them: the best first, of equals the last."""
     average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
     scores: dict[int, float] = {}
-    for word in dict.fromkeys(wanted):
+    for word in dict.fromkeys(query_words):
         holding = [number for number, text in enumerate(texts) if word in text.counts]
         weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
         for number in holding:
             many = texts[number].counts[word]
-            damp = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * texts[number].length / average)
-            scores[number] = scores.get(number, 0.0) + weight * many * (SATURATION + 1) / (many + damp)
+            damp = NOTE_TERM_SATURATION * (1 - NOTE_LENGTH_WEIGHT + NOTE_LENGTH_WEIGHT * texts[number].length / average)
+            scores[number] = scores.get(number, 0.0) + weight * many * (NOTE_TERM_SATURATION + 1) / (many + damp)
     return sorted(scores, key=lambda number: (scores[number], number), reverse=True)

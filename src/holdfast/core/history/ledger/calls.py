@@ -14,8 +14,8 @@ from holdfast.core.conversation.json_values import Json
 from holdfast.core.conversation.messages import ToolCall
 from holdfast.core.history.identifiers import identifiers
 
-Kind: TypeAlias = Literal["file", "search", "command"]
-Lines: TypeAlias = tuple[int, int]
+CallKind: TypeAlias = Literal["file", "search", "command"]
+LineRange: TypeAlias = tuple[int, int]
 
 _PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "relative_path", "notebook_path")
 _COMMAND_KEYS = ("command", "cmd", "commandline", "command_line", "script")
@@ -35,23 +35,23 @@ _LINE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ObservedCall:
     """A tool call, as far as a ledger is concerned."""
 
     id: str
     tool: str
-    kind: Kind
+    kind: CallKind
     subject: str
     """The path, the pattern, or the command."""
     position: int
-    where: str = ""
+    search_path: str = ""
     """Where a search looks."""
     is_write: bool = False
-    lines: Lines | None = None
+    lines: LineRange | None = None
     """Which lines of a file it asks for, first and last."""
     content: str = ""
     """What it writes."""
-    named: tuple[str, ...] = ()
+    named_paths: tuple[str, ...] = ()
     """The paths that stand in a command."""
     label: str = ""
     """The tool and its arguments on one line, shortened."""
@@ -59,33 +59,39 @@ class Call:
     @property
     def paths(self) -> tuple[str, ...]:
         """The files it is about, or names."""
-        return (self.subject,) if self.kind == "file" else self.named
+        return (self.subject,) if self.kind == "file" else self.named_paths
 
     @property
     def key(self) -> str:
         """What makes another call the same attempt again."""
-        return f"{self.kind}\x1f{self.tool}\x1f{self.subject}\x1f{self.where}"
+        return f"{self.kind}\x1f{self.tool}\x1f{self.subject}\x1f{self.search_path}"
 
 
-def read_call(call: ToolCall, value: Json, position: int) -> Call:
+def describe_call(call: ToolCall, value: Json, position: int) -> ObservedCall:
     """Return what a call is about; `value` is its arguments as a value."""
     fields = {key.lower(): item for key, item in value.items()} if isinstance(value, dict) else {}
-    label = one_line(f"{call.name} {call.arguments}" if call.arguments not in {"", "{}"} else call.name)
-    path, command = _first(fields, _PATH_KEYS), _first(fields, _COMMAND_KEYS)
-    content = _content(fields)
+    label = clip_to_line(f"{call.name} {call.arguments}" if call.arguments not in {"", "{}"} else call.name)
+    path, command = _first_text(fields, _PATH_KEYS), _first_text(fields, _COMMAND_KEYS)
+    content = _written_content(fields)
     if command and not (path and command in _EDITOR_VERBS):
         named = tuple(paths_in(command))
-        return Call(call.id, call.name, "command", one_line(command), position, named=named, label=label)
-    pattern = _first(fields, _PATTERN_KEYS)
+        return ObservedCall(
+            call.id, call.name, "command", clip_to_line(command), position, named_paths=named, label=label
+        )
+    pattern = _first_text(fields, _PATTERN_KEYS)
     if pattern and not content:
-        where = next((place for key in _WHERE_KEYS if (place := _text(fields.get(key))) not in {"", pattern}), "")
-        return Call(call.id, call.name, "search", one_line(pattern), position, where=where, label=label)
+        where = next(
+            (place for key in _WHERE_KEYS if (place := _argument_text(fields.get(key))) not in {"", pattern}), ""
+        )
+        return ObservedCall(
+            call.id, call.name, "search", clip_to_line(pattern), position, search_path=where, label=label
+        )
     if path:
         is_write = bool(content) or re.search(_WRITING, f"{call.name} {command}".lower()) is not None
-        lines = _lines(fields)
-        return Call(call.id, call.name, "file", path, position, "", is_write, lines, content, label=label)
+        lines = _line_range(fields)
+        return ObservedCall(call.id, call.name, "file", path, position, "", is_write, lines, content, label=label)
     named = tuple(paths_in(call.arguments))
-    return Call(call.id, call.name, "command", label, position, named=named, label=label)
+    return ObservedCall(call.id, call.name, "command", label, position, named_paths=named, label=label)
 
 
 def paths_in(text: str) -> Iterator[str]:
@@ -96,17 +102,17 @@ def paths_in(text: str) -> Iterator[str]:
             yield name
 
 
-def one_line(text: str, max_chars: int = _LINE_CHARS) -> str:
+def clip_to_line(text: str, max_chars: int = _LINE_CHARS) -> str:
     """Return the beginning of a text on one line."""
     line = " ".join(text[: 4 * max_chars].split())
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
-def _first(fields: Mapping[str, Json], keys: tuple[str, ...]) -> str:
-    return next((text for key in keys if key in fields and (text := _text(fields[key]))), "")
+def _first_text(fields: Mapping[str, Json], keys: tuple[str, ...]) -> str:
+    return next((text for key in keys if key in fields and (text := _argument_text(fields[key]))), "")
 
 
-def _text(value: Json) -> str:
+def _argument_text(value: Json) -> str:
     """Return a string, or the strings of a list as one; some agents send a command as its words."""
     if isinstance(value, str):
         return value.strip()
@@ -115,7 +121,7 @@ def _text(value: Json) -> str:
     return ""
 
 
-def _content(fields: Mapping[str, Json]) -> str:
+def _written_content(fields: Mapping[str, Json]) -> str:
     """Return what a call writes; the new texts of several edits, one after the other."""
     for key in (key for key in _CONTENT_KEYS if key in fields):
         value = fields[key]
@@ -123,11 +129,11 @@ def _content(fields: Mapping[str, Json]) -> str:
             return value
         if isinstance(value, list):
             edits = ({name.lower(): item for name, item in edit.items()} for edit in value if isinstance(edit, dict))
-            return "\n".join(_content(edit) for edit in edits)
+            return "\n".join(_written_content(edit) for edit in edits)
     return ""
 
 
-def _lines(fields: Mapping[str, Json]) -> Lines | None:
+def _line_range(fields: Mapping[str, Json]) -> LineRange | None:
     span = fields.get("view_range")
     pairs = [tuple(span)] if isinstance(span, list) and len(span) == 2 else []  # noqa: PLR2004
     pairs += [(fields.get(first), fields.get(last)) for first, last in _RANGE_KEYS]

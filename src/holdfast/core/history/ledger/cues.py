@@ -10,11 +10,11 @@ anybody: they lay something down where they open an order ("never touch"), stand
 import re
 
 
-def _any(*patterns: str) -> str:
+def _any_pattern(*patterns: str) -> str:
     return "|".join(patterns)
 
 
-def has(cue: str, sentence: str) -> bool:
+def matches_cue(cue: str, sentence: str) -> bool:
     """Return whether a sentence, in lower case, holds a cue."""
     return re.search(cue, sentence) is not None
 
@@ -60,7 +60,7 @@ _FRENCH = (
 )
 _IMMER, _NIE = r"immer\b(?! noch| wieder| mehr)", r"nie(?:mals)?\b"
 
-CONSTRAINT = _any(
+CONSTRAINT_CUE = _any_pattern(
     _ORDER,
     _OPENING,
     _DUTY,
@@ -90,7 +90,7 @@ CONSTRAINT = _any(
 )
 """Something to keep to from here on."""
 
-DECISION = _any(
+DECISION_CUE = _any_pattern(
     r"\blet['’]?s (?:use|go with|stick with|keep|switch|drop|stay with|adopt)\b|\bdecision:",
     r"\b(?:we|i)(?:['’]ve| have)? (?:decided|agreed|settled|chose|chosen|opted)\b|\bdecided (?:to|on|against)\b",
     r"\b(?:going|we['’]ll go|i['’]ll go) with\b",
@@ -101,13 +101,13 @@ DECISION = _any(
 )
 """Something settled, whoever of the two says so."""
 
-CHOICE = _any(
+CHOICE_CUE = _any_pattern(
     r"\b(?:we|i)(?:['’]ll|['’]m| will| are| am)? (?:use|using|go(?:ing)? with|switch(?:ing)? to|stick(?:ing)? with)\b",
     r"\bgo (?:with|for) (?:the|option|plan|approach|\w+ instead)\b",
 )
 """Something a person settles; a model says the same of every step it takes."""
 
-REPLACEMENT = _any(
+REPLACEMENT_CUE = _any_pattern(
     r"\b(?:actually|instead|rather|scratch that|on second thought|change of plan|no longer|any ?more)\b",
     r"\bswitch(?:ed|ing)? (?:from|to)\b|\b(?:forget|drop) (?:that|it|about|the)\b|\bchanged my mind\b",
     r"\b(?:stattdessen|doch lieber|doch nicht|anstatt|statt|nicht mehr)\b",
@@ -117,25 +117,25 @@ REPLACEMENT = _any(
 )
 """A word that what was said before no longer holds."""
 
-ADOPTION = _any(
+ADOPTION_CUE = _any_pattern(
     r"\b(?:use|using|go with|switch to|verwende[nt]?|benutze[nt]?|nutze[nt]?|nimm|nehmen)\b",
     r"\b(?:usa|usar|usemos|utiliza|utilise[rzs]?|utilisons)\b|用",
 )
 """Something is taken up: what "use that instead" and what it replaces have in common."""
 
-REJECTED = (
+REJECTION_CUE = (
     r"(?:\binstead of|\brather than|\bno longer(?: use)?|\bswitch(?:ing|ed)? from|\b(?:and |, ?)not|\banstatt|\bstatt"
     r"|\ben lugar de|\ben vez de|\bau lieu (?:de |d['’])|\bplutôt qu(?:e |['’])|而不是|不再用)\s*"
     r"(?:(?:the|an?|der|die|das|den|el|la|le) |l['’])?([^\s,.;:，。；]+)"
 )
 """What is given up, where a sentence says so."""
 
-NEGATION = _any(
+NEGATION_CUE = _any_pattern(
     r"\b(?:never|not|don['’]?t|avoid|without|no longer|stop|nicht|nie(?:mals)?|keine?n?|vermeide)\b|n['’]t\b",
     r"\b(?:no|nunca|jamás|evita|sin|jamais|pas|évite[rz]?|sans)\b|不|禁止|勿|避免|别",
 )
 
-COMPLETION = _any(
+COMPLETION_CUE = _any_pattern(
     r"\b(?:is|are|that['’]?s|all) (?:now )?(?:done|finished|completed)\b|^done\b|\bno longer needed\b",
     r"\b(?:ist|sind) (?:jetzt )?(?:erledigt|fertig)\b|\bnicht mehr nötig\b",
     r"\b(?:ya está|está hecho|está terminado|ya no hace falta)\b|\b(?:c['’]est fait|est terminé|plus besoin)\b",
@@ -155,7 +155,7 @@ el la los las un una unos unas y o de del en con por para que son siempre nunca 
 lugar vez ya lo le se favor les une des du et ou dans avec pour par qui sont toujours jamais utilise utiliser
 utilisons plutôt lieu pas ne tu vous nous il faut finalement
 """
-FILLERS = frozenset(_FILLERS.split())
+FILLER_WORDS = frozenset(_FILLERS.split())
 """Words that do not tell what a sentence is about."""
 HAN_FILLERS = (
     r"改用|换成|而不是|还是用|不再用?|改为|使用|我们|决定|采用|就用|总是|始终|永远|不要|必须|禁止|务必|避免|用|请|吧"

@@ -10,16 +10,23 @@ from dataclasses import dataclass, field
 from holdfast.core.conversation.messages import Text, ToolCall, ToolResult, Trust
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.identifiers import argument_value, distinct_identifiers, value_text
-from holdfast.core.history.ledger.calls import Call, read_call
-from holdfast.core.history.ledger.files import File, Files
-from holdfast.core.history.ledger.names import ASKED, RETURNED, SAID, TOUCHED, Item, Names
-from holdfast.core.history.ledger.wishes import Wish, Wishes
-from holdfast.core.history.ledger.work import Command, Error, Search, Work, outcome_of
+from holdfast.core.history.identifiers import argument_value, distinct_identifiers, json_strings_text
+from holdfast.core.history.ledger.calls import ObservedCall, describe_call
+from holdfast.core.history.ledger.files import FileRecord, FileRecords
+from holdfast.core.history.ledger.names import (
+    FILE_USE_WEIGHT,
+    MODEL_USE_WEIGHT,
+    OUTPUT_USE_WEIGHT,
+    USER_USE_WEIGHT,
+    RankedName,
+    UsedNames,
+)
+from holdfast.core.history.ledger.wishes import Constraint, Constraints
+from holdfast.core.history.ledger.work import Actions, CommandRecord, ErrorRecord, SearchRecord, call_outcome
 
 DATA_DIGITS = 6
 """Numbers with fewer digits count only where the model or a person has used them."""
-MOST_OPEN = 200
+MAX_OPEN_LEDGER_CALLS = 200
 """How many calls without a result are remembered."""
 
 
@@ -27,40 +34,40 @@ MOST_OPEN = 200
 class Ledger:
     """Identifiers, files, commands, searches, errors, constraints and decisions, with their sources."""
 
-    _names: Names = field(default_factory=Names)
-    _files: Files = field(default_factory=Files)
-    _work: Work = field(default_factory=Work)
-    _wishes: Wishes = field(default_factory=Wishes)
-    _open: dict[str, Call] = field(default_factory=dict[str, Call])
+    _names: UsedNames = field(default_factory=UsedNames)
+    _files: FileRecords = field(default_factory=FileRecords)
+    _actions: Actions = field(default_factory=Actions)
+    _constraints: Constraints = field(default_factory=Constraints)
+    _open: dict[str, ObservedCall] = field(default_factory=dict[str, ObservedCall])
     _length: int = 0
 
     @property
-    def files(self) -> Iterator[File]:
+    def files(self) -> Iterator[FileRecord]:
         """The files that were named, read or written, the latest last."""
         return iter(self._files)
 
     @property
-    def commands(self) -> Iterator[Command]:
+    def commands(self) -> Iterator[CommandRecord]:
         """The commands that were run, the latest last."""
-        return self._work.commands
+        return self._actions.commands
 
     @property
-    def searches(self) -> Iterator[Search]:
+    def searches(self) -> Iterator[SearchRecord]:
         """The searches that were made, the latest last."""
-        return self._work.searches
+        return self._actions.searches
 
     @property
-    def errors(self) -> Iterator[Error]:
+    def errors(self) -> Iterator[ErrorRecord]:
         """What went wrong, the latest last."""
-        return self._work.errors
+        return self._actions.errors
 
     @property
-    def wishes(self) -> Iterator[Wish]:
+    def constraints(self) -> Iterator[Constraint]:
         """The user's constraints, and what was decided, the latest last."""
-        return iter(self._wishes)
+        return iter(self._constraints)
 
     @property
-    def open_calls(self) -> Iterator[Call]:
+    def open_calls(self) -> Iterator[ObservedCall]:
         """The calls that have no result yet."""
         return iter(self._open.values())
 
@@ -72,58 +79,58 @@ class Ledger:
         for part in entry.message.parts:
             if isinstance(part, ToolCall):
                 value = argument_value(part.arguments)
-                call = read_call(part, value, position)
-                self._begin(call)
-                _note(used, value_text(value), SAID)
-                _note(used, call.subject if call.kind == "file" else "", TOUCHED)
+                call = describe_call(part, value, position)
+                self._observe_call(call)
+                _add_weights(used, json_strings_text(value), MODEL_USE_WEIGHT)
+                _add_weights(used, call.subject if call.kind == "file" else "", FILE_USE_WEIGHT)
             elif isinstance(part, ToolResult):
-                self._result(part, position)
-                _note(used, part.text, RETURNED)
+                self._observe_result(part, position)
+                _add_weights(used, part.text, OUTPUT_USE_WEIGHT)
             elif isinstance(part, Text):
-                self._hear(part, position)
-                _note(used, part.text, _weight(part.trust))
-        self._names.use(used, position)
+                self._observe_text(part, position)
+                _add_weights(used, part.text, _trust_weight(part.trust))
+        self._names.observe(used, position)
 
-    def ranked(self, limit: int | None = None) -> list[Item]:
+    def ranked_identifiers(self, limit: int | None = None) -> list[RankedName]:
         """Return the identifiers, or the best of them, those most likely needed again first."""
         return self._names.ranked(limit)
 
-    def pack(self, allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+    def pack_identifiers(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
         """Return as many identifiers as fit, verbatim, leaving out those that stand beside it anyway."""
-        return self._names.pack(allowance_tokens, counter, beside=beside)
+        return self._names.pack(allowance_tokens, counter, exclude_text=exclude_text)
 
-    def _begin(self, call: Call) -> None:
-        self._files.name(call)
+    def _observe_call(self, call: ObservedCall) -> None:
+        self._files.observe_call(call)
         self._open.pop(call.id, None)
         self._open[call.id] = call
-        if len(self._open) > MOST_OPEN:
+        if len(self._open) > MAX_OPEN_LEDGER_CALLS:
             del self._open[next(iter(self._open))]
 
-    def _result(self, part: ToolResult, position: int) -> None:
+    def _observe_result(self, part: ToolResult, position: int) -> None:
         call = self._open.pop(part.call_id, None)
         if call is None:
             return
-        outcome = outcome_of(call, part)
-        self._work.settle(call, outcome, part.text, position)
+        outcome = call_outcome(call, part)
+        self._actions.observe_result(call, outcome, part.text, position)
         if outcome.is_ok:
-            self._files.settle(call, part.text, position)
+            self._files.observe_result(call, part.text, position)
 
-    def _hear(self, part: Text, position: int) -> None:
+    def _observe_text(self, part: Text, position: int) -> None:
         if part.trust in {"user", "agent"}:
-            self._wishes.hear(part.text, "user", position)
+            self._constraints.observe(part.text, "user", position)
         elif part.trust == "model":
-            self._wishes.hear(part.text, "assistant", position)
+            self._constraints.observe(part.text, "assistant", position)
 
 
-def _weight(trust: Trust) -> float:
+def _trust_weight(trust: Trust) -> float:
     if trust == "model":
-        return SAID
-    return RETURNED if trust == "tool" else ASKED
+        return MODEL_USE_WEIGHT
+    return OUTPUT_USE_WEIGHT if trust == "tool" else USER_USE_WEIGHT
 
 
-def _note(used: dict[str, float], text: str, weight: float) -> None:
+def _add_weights(used: dict[str, float], text: str, weight: float) -> None:
     for name in distinct_identifiers(text):
         # A short number that only a tool has said is data: no order, no port, no line that anybody asks for by it.
-        is_data = weight == RETURNED and len(name) < DATA_DIGITS and name.isdigit()
+        is_data = weight == OUTPUT_USE_WEIGHT and len(name) < DATA_DIGITS and name.isdigit()
         if not is_data and used.get(name, 0.0) < weight:
             used[name] = weight

@@ -13,9 +13,9 @@ from math import log2
 from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.identifiers import MIN_CHARS, distinct_identifiers
+from holdfast.core.history.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
 
-TOUCHED, SAID, ASKED, RETURNED = 6.0, 3.0, 1.0, 0.2
+FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.2
 """What a use counts for: as the file a call is about; by the model, in words or in a call; by a person, who pastes
 much and whose own words are kept anyway; and in a tool's output."""
 REPEAT_POWER = 1.5
@@ -24,15 +24,15 @@ HALF_LIFE = 150
 """After how many messages a use counts for half."""
 NUMBER_SHARE = 0.3
 """Numbers are everywhere and seldom needed again."""
-MOST_KEPT, MOST_HELD = 6_000, 9_000
+MAX_KEPT_NAMES, MAX_HELD_NAMES = 6_000, 9_000
 """Past the second, all but the best of the first are forgotten."""
-LEAST_COST_TOKENS = 2
+MIN_NAME_TOKENS = 2
 """Few names are a single token: an allowance has no use for more candidates than it has room for."""
-ENDING_CHARS = (MIN_CHARS, 2 * MIN_CHARS)
-HEADING = "Identifiers used so far, most likely needed first:"
+ENDING_CHARS = (IDENTIFIER_MIN_CHARS, 2 * IDENTIFIER_MIN_CHARS)
+IDENTIFIERS_HEADING = "Identifiers used so far, most likely needed first:"
 
 
-class Item(NamedTuple):
+class RankedName(NamedTuple):
     """An identifier, and where it came from."""
 
     rank: float
@@ -44,30 +44,30 @@ class Item(NamedTuple):
 
 
 @dataclass(slots=True)
-class Names:
+class UsedNames:
     """Identifiers with their uses; grows by the names of one message at a time."""
 
-    _items: dict[str, Item] = field(default_factory=dict[str, Item])
+    _items: dict[str, RankedName] = field(default_factory=dict[str, RankedName])
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def use(self, weights: Mapping[str, float], position: int) -> None:
+    def observe(self, weights: Mapping[str, float], position: int) -> None:
         """Take in the names of one message, each with what its use counts for."""
         items = self._items
         for text, weight in weights.items():
             known, prior = items.get(text), _prior(text)
             if known is None:
-                items[text] = Item(log2(weight) + position / HALF_LIFE + prior, text, position, position)
+                items[text] = RankedName(log2(weight) + position / HALF_LIFE + prior, text, position, position)
             else:
                 last = max(position, known.last)
                 faded = 2.0 ** (REPEAT_POWER * (known.rank - prior - last / HALF_LIFE))
                 score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
-                items[text] = Item(score + last / HALF_LIFE + prior, text, known.first, last)
-        if len(items) > MOST_HELD:
-            self._items = {item.text: item for item in self.ranked(MOST_KEPT)}
+                items[text] = RankedName(score + last / HALF_LIFE + prior, text, known.first, last)
+        if len(items) > MAX_HELD_NAMES:
+            self._items = {item.text: item for item in self.ranked(MAX_KEPT_NAMES)}
 
-    def ranked(self, limit: int | None = None) -> list[Item]:
+    def ranked(self, limit: int | None = None) -> list[RankedName]:
         """Return the identifiers, or the best of them, those most likely needed again first."""
         items = self._items.values()
         if limit is not None and 0 < limit < len(items):
@@ -76,50 +76,50 @@ class Names:
             items = [item for item in items if item.rank >= least]
         return sorted(items, reverse=True)[:limit]
 
-    def pack(self, allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+    def pack(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
         """Return as many identifiers as fit, verbatim, leaving out those that stand beside it anyway."""
         priced: list[tuple[float, str, int]] = []
-        for item in self.ranked(max(0, allowance_tokens // LEAST_COST_TOKENS)):
+        for item in self.ranked(max(0, allowance_tokens // MIN_NAME_TOKENS)):
             cost = max(1, counter.count(f" {item.text}"))
-            priced.append((item.rank + log2(_guessed_cost(item.text) / cost), item.text, cost))
+            priced.append((item.rank + log2(_estimated_cost(item.text) / cost), item.text, cost))
         priced.sort(reverse=True)
-        return _packed(((text, cost) for _, text, cost in priced), allowance_tokens, counter, beside)
+        return _pack_priced(((text, cost) for _, text, cost in priced), allowance_tokens, counter, exclude_text)
 
 
-def pack(texts: Iterable[str], allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+def pack_names(texts: Iterable[str], allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
     """Return texts on one line, under a heading, as far as they fit an allowance; empty where not one does.
 
     One that stands inside another is not repeated, nor one that stands in the text `beside`.
     """
-    return _packed(((text, counter.count(f" {text}")) for text in texts), allowance_tokens, counter, beside)
+    return _pack_priced(((text, counter.count(f" {text}")) for text in texts), allowance_tokens, counter, exclude_text)
 
 
-def _packed(priced: Iterable[tuple[str, int]], allowance_tokens: int, counter: Counter, beside: str) -> str:
-    left = allowance_tokens - counter.count(HEADING) - 2
-    seen = distinct_identifiers(beside)
+def _pack_priced(priced: Iterable[tuple[str, int]], allowance_tokens: int, counter: Counter, exclude_text: str) -> str:
+    left = allowance_tokens - counter.count(IDENTIFIERS_HEADING) - 2
+    seen = distinct_identifiers(exclude_text)
     chosen: dict[str, int] = {}
     endings: dict[str, list[str]] = {}
     line = ""
     for text, cost in priced:
-        if left < LEAST_COST_TOKENS:
+        if left < MIN_NAME_TOKENS:
             break
-        if text in seen or stands_in(text, line):
+        if text in seen or is_name_in(text, line):
             continue
-        inside = _inside(text, endings, chosen)
+        inside = _contained_names(text, endings, chosen)
         if cost - sum(chosen[short] for short in inside) > left:
             continue
         left += sum(chosen.pop(short) for short in inside) - cost
         chosen[text] = cost
         endings.setdefault(_ending(text), []).append(text)
         line = " ".join(chosen) if inside else f"{line} {text}"
-    return _fitted(HEADING, list(chosen), allowance_tokens, counter)
+    return _trim_to_allowance(IDENTIFIERS_HEADING, list(chosen), allowance_tokens, counter)
 
 
-def _inside(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
+def _contained_names(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
     """Return the chosen texts that stand inside another."""
     ends = {text[at : at + chars] for chars in ENDING_CHARS for at in range(len(text) - chars + 1)}
     found = (short for end in endings.keys() & ends for short in endings[end])
-    return {short for short in found if short in chosen and stands_in(short, text)}
+    return {short for short in found if short in chosen and is_name_in(short, text)}
 
 
 def _ending(text: str) -> str:
@@ -128,19 +128,19 @@ def _ending(text: str) -> str:
     return text[-long:] if len(text) >= long else text[-short:]
 
 
-def stands_in(short: str, text: str) -> bool:
+def is_name_in(short: str, text: str) -> bool:
     """Return whether a name can be read in a text: `view` in `login_view.py`, but not `page_1` in `page_10`."""
     at = text.find(short)
-    while at >= 0 and not _stands_at(at, short, text):
+    while at >= 0 and not _is_name_at(at, short, text):
         at = text.find(short, at + 1)
     return at >= 0
 
 
-def _stands_at(at: int, short: str, text: str) -> bool:
-    return text.startswith(short, at) and _is_edge(text, at) and _is_edge(text, at + len(short))
+def _is_name_at(at: int, short: str, text: str) -> bool:
+    return text.startswith(short, at) and _is_word_boundary(text, at) and _is_word_boundary(text, at + len(short))
 
 
-def _is_edge(text: str, at: int) -> bool:
+def _is_word_boundary(text: str, at: int) -> bool:
     """Return whether a word begins or ends here: at a separator, or at a capital after a small letter."""
     if not 0 < at < len(text):
         return True
@@ -148,7 +148,7 @@ def _is_edge(text: str, at: int) -> bool:
     return not (before.isalnum() and after.isalnum()) or (after.isupper() and not before.isupper())
 
 
-def _fitted(heading: str, texts: list[str], allowance_tokens: int, counter: Counter) -> str:
+def _trim_to_allowance(heading: str, texts: list[str], allowance_tokens: int, counter: Counter) -> str:
     """Return a heading and texts on a line below it; a few less where together they cost more than one by one."""
     while texts:
         whole = f"{heading}\n{' '.join(texts)}"
@@ -160,8 +160,8 @@ def _fitted(heading: str, texts: list[str], allowance_tokens: int, counter: Coun
 
 def _prior(text: str) -> float:
     share = NUMBER_SHARE if text.isdigit() else 1.0
-    return log2(share / _guessed_cost(text))
+    return log2(share / _estimated_cost(text))
 
 
-def _guessed_cost(text: str) -> float:
+def _estimated_cost(text: str) -> float:
     return 1 + len(text) / 4

@@ -10,40 +10,44 @@ from itertools import islice
 from typing import TypeVar
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.ledger.files import File
+from holdfast.core.history.ledger.files import FileRecord
 from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.wishes import Wish
-from holdfast.core.history.ledger.work import Error
-from holdfast.core.history.sections import Section, lines_of, with_more, within_shares
+from holdfast.core.history.ledger.wishes import Constraint
+from holdfast.core.history.ledger.work import ErrorRecord
+from holdfast.core.history.sections import Section, choose_more, choose_within_shares, section_lines
 
-FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
-Record = TypeVar("Record")
-RULES_SHARE, RULES_TOKENS, MOST_RULES_SHARE = 0.15, 160, 0.5
+LEDGER_FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
+RecordT = TypeVar("RecordT")
+CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS, MAX_CONSTRAINTS_SHARE = 0.15, 160, 0.5
 """For what the user asked to keep to: a rule is as long in a small room as in a large one."""
-MOST_LINES = 60
+MAX_SECTION_RECORDS = 60
 """How many lines of a kind are looked at: more never fit."""
 
 
-def render(ledger: Ledger, allowance_tokens: int, counter: Counter, *, beside: str = "") -> str:
+def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
     """Return the ledger in at most `allowance_tokens`; empty if not even its frame fits.
 
     `beside` is the text that stays in view next to it: no identifier and no wish is listed that stands there.
     """
-    room = allowance_tokens - counter.count(FRAME) - 1
+    room = allowance_tokens - counter.count(LEDGER_FRAME) - 1
     if room < 0:
         return ""
-    sections = _sections(ledger, beside, min(MOST_RULES_SHARE, max(RULES_SHARE, RULES_TOKENS / max(1, room))))
-    chosen, _ = within_shares(sections, room, counter)
-    shares = "\n".join([FRAME, *lines_of(sections, chosen)])
-    names = ledger.pack(allowance_tokens - counter.count(shares) - 1, counter, beside=f"{shares}\n{beside}")
+    sections = _sections(
+        ledger, exclude_text, min(MAX_CONSTRAINTS_SHARE, max(CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS / max(1, room)))
+    )
+    chosen, _ = choose_within_shares(sections, room, counter)
+    shares = "\n".join([LEDGER_FRAME, *section_lines(sections, chosen)])
+    names = ledger.pack_identifiers(
+        allowance_tokens - counter.count(shares) - 1, counter, exclude_text=f"{shares}\n{exclude_text}"
+    )
     # What stands in the shares stays, whatever the names took: the user's rules are among it.
     left = allowance_tokens - counter.count(f"{shares}\n{names}") - 1
-    lines = lines_of(sections, with_more(sections, chosen, left, counter))
-    return "\n".join([FRAME, *lines, *([names] if names else [])])
+    lines = section_lines(sections, choose_more(sections, chosen, left, counter))
+    return "\n".join([LEDGER_FRAME, *lines, *([names] if names else [])])
 
 
-def _sections(ledger: Ledger, beside: str, rules_share: float) -> list[Section]:
-    wishes = [wish for wish in ledger.wishes if wish.text not in beside]
+def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Section]:
+    wishes = [wish for wish in ledger.constraints if wish.text not in exclude_text]
     constraints = _newest_first([wish for wish in wishes if wish.kind == "constraint"])
     decisions = _newest_first([wish for wish in wishes if wish.kind == "decision"])
     return [
@@ -58,21 +62,21 @@ def _sections(ledger: Ledger, beside: str, rules_share: float) -> list[Section]:
 
 def _section(heading: str, share: float, records: Iterable[object]) -> Section:
     """Return a section of records, the most important first."""
-    lines = [str(record) for record in islice(records, MOST_LINES)]
+    lines = [str(record) for record in islice(records, MAX_SECTION_RECORDS)]
     return Section(heading, share, lines, range(len(lines)))
 
 
-def _newest_first(records: Iterable[Record]) -> list[Record]:
+def _newest_first(records: Iterable[RecordT]) -> list[RecordT]:
     return list(records)[::-1]
 
 
-def _is_settled(wish: Wish) -> bool:
-    return wish.status != "active"
+def _is_settled(constraint: Constraint) -> bool:
+    return constraint.status != "active"
 
 
-def _is_unwritten(file: File) -> tuple[bool, bool]:
-    return file.wrote is None, file.read is None
+def _is_unwritten(file: FileRecord) -> tuple[bool, bool]:
+    return file.last_write is None, file.last_read is None
 
 
-def _is_resolved(error: Error) -> bool:
+def _is_resolved(error: ErrorRecord) -> bool:
     return error.is_resolved

@@ -12,36 +12,36 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from holdfast.core.history.ledger.calls import one_line
+from holdfast.core.history.ledger.calls import clip_to_line
 from holdfast.core.history.ledger.cues import (
-    ADOPTION,
-    CHOICE,
-    COMPLETION,
-    CONSTRAINT,
-    DECISION,
-    FILLERS,
+    ADOPTION_CUE,
+    CHOICE_CUE,
+    COMPLETION_CUE,
+    CONSTRAINT_CUE,
+    DECISION_CUE,
+    FILLER_WORDS,
     HAN_FILLERS,
-    NEGATION,
-    REJECTED,
-    REPLACEMENT,
-    has,
+    NEGATION_CUE,
+    REJECTION_CUE,
+    REPLACEMENT_CUE,
+    matches_cue,
 )
-from holdfast.core.history.ledger.work import with_source
+from holdfast.core.history.ledger.work import add_source
 
-Status: TypeAlias = Literal["active", "superseded", "done"]
-Kind: TypeAlias = Literal["constraint", "decision"]
-Speaker: TypeAlias = Literal["user", "assistant"]
+ConstraintStatus: TypeAlias = Literal["active", "superseded", "done"]
+ConstraintKind: TypeAlias = Literal["constraint", "decision"]
+ConstraintSpeaker: TypeAlias = Literal["user", "assistant"]
 
-MOST_WISHES = 400
-MOST_IN_A_MESSAGE = 40
-MIN_CHARS, MAX_CHARS = 4, 300
+MAX_CONSTRAINTS = 400
+MAX_CONSTRAINTS_PER_MESSAGE = 40
+MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 4, 300
 """A longer sentence is a specification or a paste, and stays where it stands."""
-MOST_CODE = 0.05
+MAX_CODE_SHARE = 0.05
 """The share of brackets and the like above which a line is code, a log or a table."""
 SCANNED_CHARS = 20_000
 SAME_SUBJECT = 0.5
 """The share of its words by which a statement is about the same thing as another."""
-NEARBY = 20
+REPLACEMENT_REACH_MESSAGES = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
 _CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
 _SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
@@ -52,88 +52,93 @@ _HAN = r"[\u4e00-\u9fff]+"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Constraint:
     """A constraint or a decision, in the words it was given."""
 
     text: str
-    kind: Kind
-    speaker: Speaker
+    kind: ConstraintKind
+    speaker: ConstraintSpeaker
     sources: tuple[int, ...]
     """The positions at which it was said: the first and the latest."""
-    status: Status = "active"
+    status: ConstraintStatus = "active"
     settled_by: int | None = None
     """The position of what superseded it or closed it."""
 
     def __str__(self) -> str:
         # What a person lays down stands to the letter; only what could break a line is taken out of it.
-        text = self.text if self.speaker == "user" and self.text.isprintable() else one_line(self.text)
+        text = self.text if self.speaker == "user" and self.text.isprintable() else clip_to_line(self.text)
         said = f"“{text}” #{self.sources[-1]}"
         return said if self.status == "active" else f"{said} ({self.status} by #{self.settled_by})"
 
 
 @dataclass(slots=True)
-class Wishes:
+class Constraints:
     """Constraints and decisions, the latest last; grows by one text at a time."""
 
-    _wishes: dict[str, Wish] = field(default_factory=dict[str, Wish])
+    _constraints: dict[str, Constraint] = field(default_factory=dict[str, Constraint])
 
-    def __iter__(self) -> Iterator[Wish]:
-        return iter(self._wishes.values())
+    def __iter__(self) -> Iterator[Constraint]:
+        return iter(self._constraints.values())
 
-    def hear(self, text: str, speaker: Speaker, position: int) -> None:
+    def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Take in what a person or the model said."""
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
-            if speaker == "user" and has(COMPLETION, lower) and self._close(lower, position):
+            if speaker == "user" and matches_cue(COMPLETION_CUE, lower) and self._close(lower, position):
                 continue
             if kind := _kind(lower, speaker):
-                self._replace(lower, speaker, position)
-                self._keep(Wish(sentence, kind, speaker, (position,)))
+                self._supersede(lower, speaker, position)
+                self._add(Constraint(sentence, kind, speaker, (position,)))
                 count += 1
-            if count == MOST_IN_A_MESSAGE:
+            if count == MAX_CONSTRAINTS_PER_MESSAGE:
                 break
 
-    def _keep(self, wish: Wish) -> None:
-        key = " ".join(wish.text.lower().split())
-        if known := self._wishes.pop(key, None):
-            wish = replace(wish, sources=with_source(known.sources, wish.sources[-1]))
-        self._wishes[key] = wish
-        if len(self._wishes) > MOST_WISHES:
-            settled = (key for key, wish in self._wishes.items() if wish.status != "active")
-            del self._wishes[next(settled, next(iter(self._wishes)))]
+    def _add(self, constraint: Constraint) -> None:
+        key = " ".join(constraint.text.lower().split())
+        if known := self._constraints.pop(key, None):
+            constraint = replace(constraint, sources=add_source(known.sources, constraint.sources[-1]))
+        self._constraints[key] = constraint
+        if len(self._constraints) > MAX_CONSTRAINTS:
+            settled = (key for key, wish in self._constraints.items() if wish.status != "active")
+            del self._constraints[next(settled, next(iter(self._constraints)))]
 
-    def _replace(self, lower: str, speaker: Speaker, position: int) -> None:
+    def _supersede(self, lower: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Mark what a statement replaces as superseded."""
         # What a person laid down, the model cannot lift.
         standing = {
             key: wish.text.lower()
-            for key, wish in self._wishes.items()
+            for key, wish in self._constraints.items()
             if wish.status == "active" and (speaker == "user" or wish.speaker == "assistant") and key != lower
         }
         replaced = [key for key, old in standing.items() if _contradicts(lower, old)]
         if not replaced and _is_bare_replacement(lower):
-            recent = (key for key in reversed(standing) if position - self._wishes[key].sources[-1] <= NEARBY)
-            replaced = [key for key in recent if has(ADOPTION, standing[key])][:1]
+            recent = (
+                key
+                for key in reversed(standing)
+                if position - self._constraints[key].sources[-1] <= REPLACEMENT_REACH_MESSAGES
+            )
+            replaced = [key for key in recent if matches_cue(ADOPTION_CUE, standing[key])][:1]
         for key in replaced:
-            self._wishes[key] = replace(self._wishes[key], status="superseded", settled_by=position)
+            self._constraints[key] = replace(self._constraints[key], status="superseded", settled_by=position)
 
     def _close(self, lower: str, position: int) -> bool:
         """Mark what a sentence says is done; return whether that was anything."""
-        said = _subject(lower)
+        said = _cached_subject(lower)
         closed = [
             key
-            for key, wish in self._wishes.items()
-            if wish.status == "active" and len(said & (subject := _subject(wish.text.lower()))) > len(subject) / 2
+            for key, wish in self._constraints.items()
+            if wish.status == "active"
+            and len(said & (subject := _cached_subject(wish.text.lower()))) > len(subject) / 2
         ]
         for key in closed:
-            self._wishes[key] = replace(self._wishes[key], status="done", settled_by=position)
+            self._constraints[key] = replace(self._constraints[key], status="done", settled_by=position)
         return bool(closed)
 
 
-def conflicts(wishes: Iterable[Wish]) -> Iterator[str]:
+def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
     """Yield where the model has settled something that a person's standing word speaks against; neither gives way."""
-    active = [wish for wish in wishes if wish.status == "active"]
+    active = [wish for wish in constraints if wish.status == "active"]
     own = [wish for wish in active if wish.speaker == "user"]
     for settled in (wish for wish in active if wish.speaker == "assistant"):
         for asked in own:
@@ -141,20 +146,24 @@ def conflicts(wishes: Iterable[Wish]) -> Iterator[str]:
                 yield f"the model settled {settled}, the user asked for {asked}"
 
 
-def _kind(lower: str, speaker: Speaker) -> Kind | None:
+def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
     """Return what a sentence is, said by one of the two; a constraint only a person can make."""
-    if has(DECISION, lower):
+    if matches_cue(DECISION_CUE, lower):
         return "decision"
     if speaker == "assistant":
         return None
-    if has(CONSTRAINT, lower):
+    if matches_cue(CONSTRAINT_CUE, lower):
         return "constraint"
-    return "decision" if has(CHOICE, lower) or (has(REPLACEMENT, lower) and has(ADOPTION, lower)) else None
+    return (
+        "decision"
+        if matches_cue(CHOICE_CUE, lower) or (matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower))
+        else None
+    )
 
 
 def _contradicts(new: str, old: str) -> bool:
     """Return whether a statement gives up what an older one, on the same subject, asked for."""
-    said, before = _traits(new), _traits(old)
+    said, before = _sentence_traits(new), _sentence_traits(old)
     shared = len(said.subject & before.subject)
     if not shared:
         return False
@@ -179,48 +188,48 @@ class _Traits(NamedTuple):
     is_replacement: bool
 
 
-@lru_cache(maxsize=4 * MOST_WISHES)
-def _traits(lower: str) -> _Traits:
-    given_up = re.search(REJECTED, lower)
+@lru_cache(maxsize=4 * MAX_CONSTRAINTS)
+def _sentence_traits(lower: str) -> _Traits:
+    given_up = re.search(REJECTION_CUE, lower)
     return _Traits(
-        _subject(lower),
-        _subject(given_up[1]) if given_up else frozenset(),
-        _subject(re.sub(REJECTED, " ", lower)),
-        has(NEGATION, lower),
-        has(ADOPTION, lower),
-        has(REPLACEMENT, lower),
+        _cached_subject(lower),
+        _cached_subject(given_up[1]) if given_up else frozenset(),
+        _cached_subject(re.sub(REJECTION_CUE, " ", lower)),
+        matches_cue(NEGATION_CUE, lower),
+        matches_cue(ADOPTION_CUE, lower),
+        matches_cue(REPLACEMENT_CUE, lower),
     )
 
 
 def _is_bare_replacement(lower: str) -> bool:
     """Return whether a statement takes up one thing in place of another that it does not name."""
-    return has(REPLACEMENT, lower) and has(ADOPTION, lower) and len(_subject(lower)) == 1
+    return matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower) and len(_cached_subject(lower)) == 1
 
 
-def subject_of(lower: str) -> frozenset[str]:
+def subject_words(lower: str) -> frozenset[str]:
     """Return the words a sentence is about; of scripts without spaces, their pairs of characters."""
     words = {word.rstrip(".'’") for word in re.findall(_WORD, re.sub(_HAN, " ", lower))}
     runs = re.findall(_HAN, re.sub(HAN_FILLERS, " ", lower))
     pairs = {run[at : at + 2] for run in runs for at in range(max(1, len(run) - 1))}
-    return frozenset(words - FILLERS) | pairs
+    return frozenset(words - FILLER_WORDS) | pairs
 
 
-@lru_cache(maxsize=4 * MOST_WISHES)
-def _subject(lower: str) -> frozenset[str]:
+@lru_cache(maxsize=4 * MAX_CONSTRAINTS)
+def _cached_subject(lower: str) -> frozenset[str]:
     """Return the same, worked out once: each new wish is held against all others."""
-    return subject_of(lower)
+    return subject_words(lower)
 
 
 def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text that could be wishes: no code, no quotations, no questions."""
     for piece in re.split(_SENTENCE_END, re.sub(_CODE, "\n", text[:SCANNED_CHARS])):
         sentence = re.sub(_LIST_MARK, "", (piece or "").strip())
-        if _could_be_said(sentence):
+        if _looks_spoken(sentence):
             yield sentence
 
 
-def _could_be_said(sentence: str) -> bool:
+def _looks_spoken(sentence: str) -> bool:
     """Return whether a line reads like words somebody said, and not like a quotation, a question or a paste."""
-    if not MIN_CHARS <= len(sentence) <= MAX_CHARS or sentence[0] in ">|+" or sentence[-1] in "?？":
+    if not MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS or sentence[0] in ">|+" or sentence[-1] in "?？":
         return False
-    return len(re.findall(_CODE_MARK, sentence)) <= MOST_CODE * len(sentence)
+    return len(re.findall(_CODE_MARK, sentence)) <= MAX_CODE_SHARE * len(sentence)

@@ -10,67 +10,67 @@ from typing import cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
-TELLING_KEYS = (
+MEDIA_DESCRIPTION_KEYS = (
     "title", "filename", "file_name", "name", "alt", "description", "media_type", "mime_type", "mimeType", "format",
     "url", "uri", "fileUri", "file_uri", "image_url", "file_id",
 )  # fmt: skip
 """Where providers and people say what a medium is."""
-MAX_TOLD_CHARS = 300
-MAX_DEPTH = 4
+MAX_DESCRIPTION_CHARS = 300
+MAX_DESCRIPTION_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class MessageBody:
     """What a message says, as one text."""
 
     text: str
-    starts: tuple[int, ...]
+    part_starts: tuple[int, ...]
     """Where each part begins."""
 
-    def part(self, number: int) -> tuple[int, int] | None:
+    def part_range(self, number: int) -> tuple[int, int] | None:
         """Return where a part begins and ends, counted from 1; None where there is no such part."""
-        if not 1 <= number <= len(self.starts):
+        if not 1 <= number <= len(self.part_starts):
             return None
         # Parts are set apart by a line feed that belongs to none of them.
-        stop = len(self.text) if number == len(self.starts) else self.starts[number] - 1
-        return self.starts[number - 1], stop
+        stop = len(self.text) if number == len(self.part_starts) else self.part_starts[number] - 1
+        return self.part_starts[number - 1], stop
 
 
-def body_of(message: Message) -> Body:
+def message_body(message: Message) -> MessageBody:
     """Return the text of a message."""
-    texts = [text_of(part) for part in message.parts]
+    texts = [part_text(part) for part in message.parts]
     starts: list[int] = []
     at = 0
     for text in texts:
         starts.append(at)
         at += len(text) + 1
-    return Body("\n".join(texts), tuple(starts))
+    return MessageBody("\n".join(texts), tuple(starts))
 
 
-def text_of(part: Part) -> str:
+def part_text(part: Part) -> str:
     """Return what a part says."""
     if isinstance(part, Text | Thinking | Opaque):
         return part.text
     if isinstance(part, ToolCall):
         return f"{part.name} {part.arguments}"
     if isinstance(part, ToolResult):
-        return "\n".join(described(inner) if isinstance(inner, Media) else inner.text for inner in part.content)
-    return described(part)
+        return "\n".join(describe_media(inner) if isinstance(inner, Media) else inner.text for inner in part.content)
+    return describe_media(part)
 
 
-def described(media: Media) -> str:
+def describe_media(media: Media) -> str:
     """Return what is known of an image, a sound or a document besides its bytes."""
-    told = dict.fromkeys(_told(media.native, 0))
+    told = dict.fromkeys(_description_texts(media.native, 0))
     return f"[{media.kind}: {', '.join(told)}]" if told else f"[{media.kind}]"
 
 
-def _told(value: object, depth: int) -> Iterator[str]:
-    if not isinstance(value, Mapping) or depth > MAX_DEPTH:
+def _description_texts(value: object, depth: int) -> Iterator[str]:
+    if not isinstance(value, Mapping) or depth > MAX_DESCRIPTION_DEPTH:
         return
     fields = cast("Mapping[object, object]", value)
-    for key in TELLING_KEYS:
+    for key in MEDIA_DESCRIPTION_KEYS:
         text = fields.get(key)
-        if isinstance(text, str) and text and len(text) <= MAX_TOLD_CHARS and not text.startswith("data:"):
+        if isinstance(text, str) and text and len(text) <= MAX_DESCRIPTION_CHARS and not text.startswith("data:"):
             yield " ".join(text.split())
     for inner in fields.values():
-        yield from _told(inner, depth + 1)
+        yield from _description_texts(inner, depth + 1)

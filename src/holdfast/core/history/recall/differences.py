@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.recall.references import line_count
 
-MAX_LINES = 4_000
+MAX_DIFF_LINES = 4_000
 """Of each reading; what is longer is compared piece by piece, by lines that are named."""
-MAX_LINE_CHARS = 500
+MAX_DIFF_LINE_CHARS = 500
 _NUMBERED = re.compile(r"\s*\d+(?:\t|→|\||: )")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileReading:
     """What was read of a file once."""
 
     ref: str
@@ -33,16 +33,16 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDiff:
     """What changed from one reading to another."""
 
-    before: Reading
-    after: Reading
+    before: FileReading
+    after: FileReading
     text: str
     """As many lines of the diff as there was room for."""
-    shown: int = 0
+    shown_lines: int = 0
     """How many of its lines these are."""
-    total: int = 0
+    total_lines: int = 0
     """How many it has; 0 where both say the same."""
 
     @property
@@ -50,23 +50,23 @@ class Difference:
         """What it is, on one line."""
         what = f" in {self.after.path}" if self.after.path else ""
         between = f"{self.before.ref} ({self.before.time}) to {self.after.ref} ({self.after.time})"
-        if not self.total:
+        if not self.total_lines:
             return f"[Recall: nothing changed{what} from {between}.]"
         return f"[Recall: what changed{what} from {between}, for reference only.]"
 
 
-def changed_lines(before: Reading, after: Reading) -> list[str]:
+def diff_lines(before: FileReading, after: FileReading) -> list[str]:
     """Return the lines of a unified diff; empty where both readings say the same."""
-    old, new = _plain(before.text), _plain(after.text)
-    return [_short(line) for line in difflib.unified_diff(old, new, before.ref, after.ref, lineterm="")]
+    old, new = _unnumbered_lines(before.text), _unnumbered_lines(after.text)
+    return [_clip_line(line) for line in difflib.unified_diff(old, new, before.ref, after.ref, lineterm="")]
 
 
-def is_too_long(reading: Reading) -> bool:
+def is_too_long_to_diff(reading: FileReading) -> bool:
     """Return whether a reading has too many lines to be compared whole."""
-    return line_count(reading.text) > MAX_LINES
+    return line_count(reading.text) > MAX_DIFF_LINES
 
 
-def within(lines: Sequence[str], counter: Counter, allowance: int) -> list[str]:
+def lines_within(lines: Sequence[str], counter: Counter, allowance: int) -> list[str]:
     """Return as many lines as an allowance holds, from the first on."""
     taken: list[str] = []
     for line in lines:
@@ -77,7 +77,7 @@ def within(lines: Sequence[str], counter: Counter, allowance: int) -> list[str]:
     return taken
 
 
-def _plain(text: str) -> list[str]:
+def _unnumbered_lines(text: str) -> list[str]:
     """Return the lines of a text, without their numbers where all have one: those change with every line before."""
     lines = text.splitlines()
     numbered = [_NUMBERED.match(line) for line in lines]
@@ -86,5 +86,5 @@ def _plain(text: str) -> list[str]:
     return [line[match.end() :] for line, match in zip(lines, numbered, strict=True) if match]
 
 
-def _short(line: str) -> str:
-    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line):,} characters)"
+def _clip_line(line: str) -> str:
+    return line if len(line) <= MAX_DIFF_LINE_CHARS else f"{line[:MAX_DIFF_LINE_CHARS]}… ({len(line):,} characters)"

@@ -8,23 +8,25 @@ import re
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.ledger import Item, pack
-from holdfast.core.history.recall.ranking import SILENT
+from holdfast.core.history.ledger import RankedName, pack_names
+from holdfast.core.history.recall.ranking import STOP_WORDS
 
 MATCH_RANK = 3.0
 """What a word in common counts for: as much as eight times the use."""
 MAX_RANKED = 2_500
 """How many of the likeliest are looked at."""
-STEM_CHARS = 5
+NAME_STEM_CHARS = 5
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 
-def names_for(questions: Iterable[str], items: Sequence[Item], allowance: int, counter: Counter, *, beside: str) -> str:
+def relevant_names(
+    questions: Iterable[str], items: Sequence[RankedName], allowance: int, counter: Counter, *, exclude_text: str
+) -> str:
     """Return names under a heading, the likeliest first and none that stands in the text `beside`, as many as fit."""
-    asked = {piece for question in questions for piece in _pieces(question)} - SILENT
-    ranked = sorted(items, key=lambda item: -(item.rank + MATCH_RANK * len(asked & _pieces(item.text))))
-    return pack((item.text for item in ranked), allowance, counter, beside=beside)
+    asked = {piece for question in questions for piece in _name_words(question)} - STOP_WORDS
+    ranked = sorted(items, key=lambda item: -(item.rank + MATCH_RANK * len(asked & _name_words(item.text))))
+    return pack_names((item.text for item in ranked), allowance, counter, exclude_text=exclude_text)
 
 
-def _pieces(text: str) -> set[str]:
-    return {piece.lower()[:STEM_CHARS] for piece in _PIECE.findall(text) if len(piece) > 1}
+def _name_words(text: str) -> set[str]:
+    return {piece.lower()[:NAME_STEM_CHARS] for piece in _PIECE.findall(text) if len(piece) > 1}

@@ -10,31 +10,38 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.recall.answer import DAY_CHARS, Excerpt, Recalled, headed, looks_like_heading, then_line
-from holdfast.core.history.recall.asking import DEFAULT_TOKENS, Recall
-from holdfast.core.history.recall.bodies import Body, body_of, text_of
-from holdfast.core.history.recall.passages import best_passage, matches_in, said_of
-from holdfast.core.history.recall.ranking import pairs_of, telling_words
-from holdfast.core.history.recall.references import Reference, Span, line_count
-from holdfast.plural import many
+from holdfast.core.history.recall.answer import (
+    DAY_CHARS,
+    Excerpt,
+    RecallAnswer,
+    continue_then_skip_hint,
+    excerpt_with_heading,
+    looks_like_heading,
+)
+from holdfast.core.history.recall.asking import DEFAULT_RECALL_TOKENS, RecallQuery
+from holdfast.core.history.recall.bodies import MessageBody, message_body, part_text
+from holdfast.core.history.recall.passages import best_passage, find_matches, matched_word_count
+from holdfast.core.history.recall.ranking import name_number_pairs, search_words
+from holdfast.core.history.recall.references import MessageReference, TextSpan, line_count
+from holdfast.plural import pluralize
 
-FRAME_TOKENS = 28
+ANSWER_FRAME_TOKENS = 28
 """What is set aside for the first line and for how to ask for more, the question excepted."""
-SIZE_TOKENS = 8
+MAX_TOKENS_HINT_TOKENS = 8
 """What it takes to say how much more is wanted, where that is not as usual."""
-MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
+HEADING_MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
 """What it costs that headings carry a mark: each of them, and the line that says so."""
 PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
 """What one long message may take of an allowance where many were found."""
-LEAST_TOKENS = 12
+MIN_RECALL_EXCERPT_TOKENS = 12
 """Less room than this holds no excerpt."""
-MAX_PASSED_OVER = 6
+MAX_SKIPPED_EXCERPTS = 6
 """After so many that do not fit nothing shorter is looked for."""
-MAX_CHARS_PER_TOKEN, CHARS_PER_TOKEN = 12, 4
+RECALL_MAX_CHARS_PER_TOKEN, RECALL_CHARS_PER_TOKEN = 12, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessage:
     """A message that was read, and what is known of it."""
 
     position: int
@@ -42,185 +49,201 @@ class Found:
     time_ms: int
     time: str
     tool: str = ""
-    about: str = ""
+    call_arguments: str = ""
     """The arguments of the calls that it answers."""
-    is_neighbour: bool = False
+    is_neighbor: bool = False
 
     @property
-    def body(self) -> Body:
+    def body(self) -> MessageBody:
         """Its text."""
-        return body_of(self.message)
+        return message_body(self.message)
 
     @property
-    def pieces(self) -> list[tuple[int | None, str]]:
+    def searchable_texts(self) -> list[tuple[int | None, str]]:
         """What a search finds of it: all, or part by part where some of them are recall's own answers."""
         parts = list(enumerate(self.message.parts, 1))
-        others = [(number, part) for number, part in parts if not (isinstance(part, ToolResult) and part.is_recalled)]
+        others = [
+            (number, part) for number, part in parts if not (isinstance(part, ToolResult) and part.is_recall_answer)
+        ]
         if not others or len(others) == len(parts):
             return [(None, self.body.text)]
-        return [(number, text_of(part)) for number, part in others]
+        return [(number, part_text(part)) for number, part in others]
 
 
 @dataclass(slots=True)
-class Packer:
+class ExcerptPacker:
     """Takes excerpts as long as there is room."""
 
     counter: Counter
-    allowance: int
+    max_tokens: int
     excerpts: list[Excerpt] = field(default_factory=list[Excerpt])
-    left: int = field(init=False)
+    remaining_tokens: int = field(init=False)
     _has_mark: bool = False
     _days: set[str] = field(default_factory=set[str])
     """The days of what was taken: excerpts of one stand together, and the first of them has the date."""
 
     def __post_init__(self) -> None:
-        self.left = self.allowance - FRAME_TOKENS - (0 if self.allowance == DEFAULT_TOKENS else SIZE_TOKENS)
+        self.remaining_tokens = (
+            self.max_tokens
+            - ANSWER_FRAME_TOKENS
+            - (0 if self.max_tokens == DEFAULT_RECALL_TOKENS else MAX_TOKENS_HINT_TOKENS)
+        )
 
     @property
     def texts(self) -> list[str]:
         """What was taken."""
         return [excerpt.text for excerpt in self.excerpts]
 
-    def take(self, excerpt: Excerpt, most: int | None = None) -> bool:
+    def add(self, excerpt: Excerpt, max_tokens: int | None = None) -> bool:
         """Take an excerpt if there is room for it, and say so; `most` is what it may cost."""
-        room = self.left if most is None else min(most, self.left)
-        if len(excerpt.text) > room * MAX_CHARS_PER_TOKEN:
+        room = self.remaining_tokens if max_tokens is None else min(max_tokens, self.remaining_tokens)
+        if len(excerpt.text) > room * RECALL_MAX_CHARS_PER_TOKEN:
             return False
         day = excerpt.time[:DAY_CHARS]
-        cost = self.counter.count(headed(excerpt, excerpt if day in self._days else None, "") + "\n")
+        cost = self.counter.count(excerpt_with_heading(excerpt, excerpt if day in self._days else None, "") + "\n")
         is_marked = self._has_mark or looks_like_heading(excerpt.text)
         if is_marked:
             new = 1 if self._has_mark else len(self.excerpts) + 1
-            cost += new * MARK_TOKENS + (0 if self._has_mark else MARK_LINE_TOKENS)
+            cost += new * HEADING_MARK_TOKENS + (0 if self._has_mark else MARK_LINE_TOKENS)
         if cost > room:
             return False
         self._has_mark = is_marked
         self._days.add(day)
-        self.left -= cost
+        self.remaining_tokens -= cost
         self.excerpts.append(excerpt)
         return True
 
-    def take_beginning(self, excerpt: Excerpt) -> Excerpt | None:
+    def add_beginning(self, excerpt: Excerpt) -> Excerpt | None:
         """Take as much of an excerpt as there is room for, and return that; None where there is none."""
-        chars = min(len(excerpt.text), self.left * CHARS_PER_TOKEN)
-        while chars > 0 and self.left >= LEAST_TOKENS:
-            stop = _end(excerpt.text, chars)
+        chars = min(len(excerpt.text), self.remaining_tokens * RECALL_CHARS_PER_TOKEN)
+        while chars > 0 and self.remaining_tokens >= MIN_RECALL_EXCERPT_TOKENS:
+            stop = _beginning_end(excerpt.text, chars)
             beginning = replace(excerpt, text=excerpt.text[:stop], stop=excerpt.start + stop, lines="")
-            if self.take(beginning):
+            if self.add(beginning):
                 return beginning
             chars = min(stop - 1, chars * 3 // 4)
         return None
 
 
-def packed_search(found: Sequence[Found], asking: Recall, packer: Packer) -> int:
+def pack_search(found: Sequence[FoundMessage], query: RecallQuery, packer: ExcerptPacker) -> int:
     """Take what was searched for, the best first; returns how many can be left out of the next answer."""
-    words = telling_words(" ".join(asking.questions)).split()
-    words += [pair for question in asking.questions for pair in pairs_of(question)]
-    most = max(MIN_PASSAGE_TOKENS, int(asking.max_tokens * PASSAGE_SHARE))
+    words = search_words(" ".join(query.questions)).split()
+    words += [pair for question in query.questions for pair in name_number_pairs(question)]
+    most = max(MIN_PASSAGE_TOKENS, int(query.max_tokens * PASSAGE_SHARE))
     passed_over: list[int] = []
     for number, one in enumerate(found):
-        if packer.left < LEAST_TOKENS or len(passed_over) > MAX_PASSED_OVER:
+        if packer.remaining_tokens < MIN_RECALL_EXCERPT_TOKENS or len(passed_over) > MAX_SKIPPED_EXCERPTS:
             return min([number, *passed_over])
-        if not _take_found(one, words, asking.text, most, packer):
+        if not _add_found(one, words, query.text, most, packer):
             passed_over.append(number)
     return min([len(found), *passed_over])
 
 
-def _take_found(one: Found, words: Sequence[str], literal: str, most: int, packer: Packer) -> bool:
-    pieces = one.pieces
-    part, text = pieces[0] if len(pieces) == 1 else max(pieces, key=lambda piece: said_of(piece[1], words, literal))
-    if packer.take(_excerpt(one, text, 0, len(text), part), most if packer.excerpts else None):
+def _add_found(one: FoundMessage, words: Sequence[str], literal: str, most: int, packer: ExcerptPacker) -> bool:
+    pieces = one.searchable_texts
+    part, text = (
+        pieces[0] if len(pieces) == 1 else max(pieces, key=lambda piece: matched_word_count(piece[1], words, literal))
+    )
+    if packer.add(_excerpt_of(one, text, 0, len(text), part), most if packer.excerpts else None):
         return True
-    chars = most * CHARS_PER_TOKEN
-    if len(text) <= chars and packer.left < most:
+    chars = most * RECALL_CHARS_PER_TOKEN
+    if len(text) <= chars and packer.remaining_tokens < most:
         # It would have been shown whole: it is the first of the next answer.
         return False
-    matches = matches_in(text, words, literal)
-    while chars >= LEAST_TOKENS * CHARS_PER_TOKEN:
+    matches = find_matches(text, words, literal)
+    while chars >= MIN_RECALL_EXCERPT_TOKENS * RECALL_CHARS_PER_TOKEN:
         start, stop = best_passage(text, matches, chars)
-        if packer.take(_excerpt(one, text, start, stop, part)):
+        if packer.add(_excerpt_of(one, text, start, stop, part)):
             return True
         chars = chars * 2 // 3
     return False
 
 
-def packed_places(places: Iterable[tuple[Reference, Found]], packer: Packer) -> list[Reference]:
+def pack_references(
+    found: Iterable[tuple[MessageReference, FoundMessage]], packer: ExcerptPacker
+) -> list[MessageReference]:
     """Take what was referred to, in its order; returns the references to what there was no room for."""
-    wanted = list(places)
+    wanted = list(found)
     for number, (place, one) in enumerate(wanted):
         excerpt = excerpt_at(place, one)
-        if packer.take(excerpt):
+        if packer.add(excerpt):
             continue
-        beginning = packer.take_beginning(excerpt)
+        beginning = packer.add_beginning(excerpt)
         if beginning is None and not packer.excerpts:
             return [place for place, _ in wanted]
         start = beginning.stop if beginning else excerpt.start
-        rest = Reference(one.position, one.position, place.part, _rest(excerpt, start, place))
-        return [rest, *_joined(place_of(later, other) for later, other in wanted[number + 1 :])]
+        rest = MessageReference(one.position, one.position, place.part, _remaining_span(excerpt, start, place))
+        return [rest, *_join_references(reference_to(later, other) for later, other in wanted[number + 1 :])]
     return []
 
 
-def excerpt_at(place: Reference, one: Found) -> Excerpt:
+def excerpt_at(reference: MessageReference, found: FoundMessage) -> Excerpt:
     """Return the piece of a message that a reference means."""
-    body = one.body
-    first, last = (body.part(place.part) if place.part is not None else None) or (0, len(body.text))
+    body = found.body
+    first, last = (body.part_range(reference.part) if reference.part is not None else None) or (0, len(body.text))
     text = body.text[first:last]
-    start, stop = place.span.within(text) if place.span else (0, len(text))
-    excerpt = _excerpt(one, text, start, stop, place.part)
-    if place.span is None or not place.span.is_lines or stop <= start or excerpt.is_whole:
+    start, stop = reference.span.bounds_in(text) if reference.span else (0, len(text))
+    excerpt = _excerpt_of(found, text, start, stop, reference.part)
+    if reference.span is None or not reference.span.is_lines or stop <= start or excerpt.is_whole:
         return excerpt
     count = line_count(text)
-    last = count if place.span.stop is None else min(place.span.stop, count)
-    return replace(excerpt, lines=f"{max(1, place.span.start)}-{last} of {count}")
+    last = count if reference.span.stop is None else min(reference.span.stop, count)
+    return replace(excerpt, lines=f"{max(1, reference.span.start)}-{last} of {count}")
 
 
-def beyond(place: Reference, one: Found) -> str:
+def past_end_note(reference: MessageReference, found: FoundMessage) -> str:
     """Return how long a message is where a piece behind its end is asked for; empty where there is such a piece."""
-    excerpt = excerpt_at(place, one)
-    if place.span is None or excerpt.text or not excerpt.total:
+    excerpt = excerpt_at(reference, found)
+    if reference.span is None or excerpt.text or not excerpt.total:
         return ""
-    text = one.body.text if excerpt.part is None else one.body.text[slice(*(one.body.part(excerpt.part) or (0, 0)))]
-    length = many(line_count(text), "line") if place.span.is_lines else many(excerpt.total, "character")
+    text = (
+        found.body.text
+        if excerpt.part is None
+        else found.body.text[slice(*(found.body.part_range(excerpt.part) or (0, 0)))]
+    )
+    length = pluralize(line_count(text), "line") if reference.span.is_lines else pluralize(excerpt.total, "character")
     return f"{excerpt.ref} has {length}"
 
 
-def place_of(place: Reference, one: Found) -> Reference:
+def reference_to(reference: MessageReference, found: FoundMessage) -> MessageReference:
     """Return the reference to one message of those that another one means."""
-    return Reference(one.position, one.position, place.part, place.span)
+    return MessageReference(found.position, found.position, reference.part, reference.span)
 
 
-def answered_places(
-    left: Sequence[Reference],
-    asking: Recall,
-    packer: Packer,
+def answer_references(
+    left: Sequence[MessageReference],
+    query: RecallQuery,
+    packer: ExcerptPacker,
     notes: Sequence[str],
     *,
-    rest: Sequence[Reference],
+    rest: Sequence[MessageReference],
     skip: int,
-) -> Recalled:
+) -> RecallAnswer:
     """Return the answer to references; `rest` is what is left of the first `skip` of them."""
-    more = replace(asking, refs=", ".join(map(str, left)), lines="", chars="", last=0, skip=0) if left else None
+    more = replace(query, refs=", ".join(map(str, left)), lines="", chars="", last=0, skip=0) if left else None
     excerpts = tuple(packer.excerpts)
     if more and not excerpts:
-        more = more.roomier()
-    answer = Recalled(excerpts=excerpts, found=len(excerpts), notes=tuple(notes), more=more, asked=asking)
-    if more is None or packer.counter.count(str(answer)) <= asking.max_tokens:
+        more = more.with_doubled_budget()
+    answer = RecallAnswer(
+        excerpts=excerpts, found_count=len(excerpts), notes=tuple(notes), next_query=more, query=query
+    )
+    if more is None or packer.counter.count(str(answer)) <= query.max_tokens:
         return answer
     # The references that are left take too much room: whoever asked has them.
     first = replace(more, refs=", ".join(map(str, rest)))
-    return replace(answer, more_line=then_line(first, asking.skip + skip))
+    return replace(answer, next_query_line=continue_then_skip_hint(first, query.skip + skip))
 
 
-def _rest(excerpt: Excerpt, start: int, place: Reference) -> Span | None:
+def _remaining_span(excerpt: Excerpt, start: int, place: MessageReference) -> TextSpan | None:
     if start == 0 and place.span is None:
         return None
     end = None if excerpt.stop == excerpt.total else excerpt.stop
-    return Span(start, end)
+    return TextSpan(start, end)
 
 
-def _joined(places: Iterable[Reference]) -> Iterator[Reference]:
+def _join_references(places: Iterable[MessageReference]) -> Iterator[MessageReference]:
     """Yield references with those joined that follow each other."""
-    run: Reference | None = None
+    run: MessageReference | None = None
     for place in places:
         is_plain = place.part is None and place.span is None
         if run is not None and is_plain and place.first == run.last + 1 and run.part is None and run.span is None:
@@ -233,24 +256,24 @@ def _joined(places: Iterable[Reference]) -> Iterator[Reference]:
         yield run
 
 
-def _excerpt(one: Found, text: str, start: int, stop: int, part: int | None) -> Excerpt:
+def _excerpt_of(found: FoundMessage, text: str, start: int, stop: int, part: int | None) -> Excerpt:
     return Excerpt(
-        position=one.position,
-        role=one.message.role,
+        position=found.position,
+        role=found.message.role,
         text=text[start:stop],
         start=start,
         stop=stop,
         total=len(text),
-        time_ms=one.time_ms,
-        time=one.time,
-        tool=one.tool,
+        time_ms=found.time_ms,
+        time=found.time,
+        tool=found.tool,
         part=part,
-        is_neighbour=one.is_neighbour,
-        speaker=one.message.speaker if one.message.speaker != one.message.role else "",
+        is_neighbor=found.is_neighbor,
+        speaker=found.message.speaker if found.message.speaker != found.message.role else "",
     )
 
 
-def _end(text: str, chars: int) -> int:
+def _beginning_end(text: str, chars: int) -> int:
     """Return where to end a beginning of a text: behind a line, if that leaves at least half of it."""
     if chars >= len(text):
         return len(text)

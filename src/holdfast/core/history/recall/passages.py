@@ -9,19 +9,19 @@ LEAD_CHARS = 200
 """What is shown before a match in a line that is too long to be shown."""
 MAX_MATCHES = 2_000
 """More say no more."""
-MIN_STEM_CHARS = 4
-Matches: TypeAlias = list[tuple[int, str]]
+MIN_PASSAGE_STEM_CHARS = 4
+TextMatches: TypeAlias = list[tuple[int, str]]
 """Where something stands that is asked for, and what."""
 _WORD = re.compile(r"[^\W_]+")
 
 
-def best_passage(text: str, matches: Matches, max_chars: int) -> tuple[int, int]:
+def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, int]:
     """Return where the passage of at most `max_chars` begins and ends that holds most of some matches."""
     if len(text) <= max_chars:
         return 0, len(text)
     if not matches:
         return 0, _line_end(text, 0, max_chars)
-    weights = _weights(matches)
+    weights = _match_weights(matches)
     best, best_weight = 0, -1.0
     first, held = 0, dict[str, int]()
     for last, (at, word) in enumerate(matches):
@@ -32,15 +32,15 @@ def best_passage(text: str, matches: Matches, max_chars: int) -> tuple[int, int]
         weight = sum(weights[name] for name, count in held.items() if count) + 0.01 * (last - first)
         if weight > best_weight:
             best, best_weight = first, weight
-    return _around(text, matches[best][0], max_chars)
+    return _passage_at(text, matches[best][0], max_chars)
 
 
-def said_of(text: str, words: Sequence[str], literal: str = "") -> int:
+def matched_word_count(text: str, words: Sequence[str], literal: str = "") -> int:
     """Return how many of the words that are asked for stand in a text."""
-    return len({word for _, word in matches_in(text, words, literal)})
+    return len({word for _, word in find_matches(text, words, literal)})
 
 
-def matches_in(text: str, words: Sequence[str], literal: str = "") -> Matches:
+def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatches:
     """Return where words stand, or words that begin as they do, in the order of the text."""
     lower = text.lower()
     if len(lower) != len(text):
@@ -51,7 +51,7 @@ def matches_in(text: str, words: Sequence[str], literal: str = "") -> Matches:
         at = lower.find(literal.lower())
         if at >= 0:
             return [(at, literal)]
-    for stem in dict.fromkeys(map(_stem, words)):
+    for stem in dict.fromkeys(map(_word_stem, words)):
         word = re.escape(stem)
         # What must not stand before it is looked at behind it: so the pattern begins with plain letters, which is fast.
         alone = rf"{word}(?<![^\W_]{word})" if stem[0].isascii() else word
@@ -61,7 +61,7 @@ def matches_in(text: str, words: Sequence[str], literal: str = "") -> Matches:
     return sorted(found)
 
 
-def _weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
+def _match_weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
     """Return what each word counts for: the less the more often it stands in the text."""
     counts: dict[str, int] = {}
     for _, word in matches:
@@ -69,16 +69,16 @@ def _weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
     return {word: 1.0 / (1.0 + count) ** 0.5 for word, count in counts.items()}
 
 
-def _stem(word: str) -> str:
+def _word_stem(word: str) -> str:
     """Return the beginning that the forms of a word have in common."""
     small = word.lower()
     for ending in ("ing", "ies", "ed", "es", "s", "e", "y"):
-        if small.isascii() and small.endswith(ending) and len(small) - len(ending) >= MIN_STEM_CHARS:
+        if small.isascii() and small.endswith(ending) and len(small) - len(ending) >= MIN_PASSAGE_STEM_CHARS:
             return small[: -len(ending)]
     return small
 
 
-def _around(text: str, at: int, max_chars: int) -> tuple[int, int]:
+def _passage_at(text: str, at: int, max_chars: int) -> tuple[int, int]:
     """Return whole lines from a little before a place on; a piece of the line where it is too long."""
     lead = max_chars // 4
     first = text.rfind("\n", 0, at) + 1

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import MalformedInputError
 
-MAX_DIGITS = 12
-MAX_PLACES = 200
-SHORT_CHARS = 4_096
-BACKWARD = "goes from behind to front; give the smaller number first"
+MAX_REFERENCE_DIGITS = 12
+MAX_REFERENCES = 200
+LINEAR_SCAN_CHARS = 4_096
+REVERSED_RANGE = "goes from behind to front; give the smaller number first"
 _SEPARATORS = re.compile(r"[,;\s]+")
 _WRAPPING = "()[]{}<>\"'`."
 _PLACE = re.compile(
-    rf"#?(\d{{1,{MAX_DIGITS}}})(?:\.(\d{{1,4}}))?(?::([lL]?)(\d{{1,{MAX_DIGITS}}})?-[lL]?(\d{{1,{MAX_DIGITS}}})?)?"
+    rf"#?(\d{{1,{MAX_REFERENCE_DIGITS}}})(?:\.(\d{{1,4}}))?(?::([lL]?)(\d{{1,{MAX_REFERENCE_DIGITS}}})?-[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?)?"
 )
-_RUN = re.compile(rf"#?(\d{{1,{MAX_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_DIGITS}}})")
-_SPAN = re.compile(rf"[lL]?(\d{{1,{MAX_DIGITS}}})?-[lL]?(\d{{1,{MAX_DIGITS}}})?")
+_RUN = re.compile(rf"#?(\d{{1,{MAX_REFERENCE_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_REFERENCE_DIGITS}}})")
+_SPAN = re.compile(rf"[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?-[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?")
 _DASHES = re.compile(r"(?<!\s)\s*+[-‐‑‒–—]\s*+(?=[#lL\d]|$)")
 _NOUN = re.compile(r"(?i)(?<!\w)(?:messages?|msg|ref)(?=[\s:]*#?\d)[\s:]*")
 _CALL_ID = re.compile(r"\w[\w.:|/+=@~-]{0,499}")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """A piece of a text: characters from 0, the last not included, or lines from 1, the last included."""
 
     start: int
@@ -38,7 +38,7 @@ class Span:
         mark = "L" if self.is_lines else ""
         return f"{mark}{self.start}-{'' if self.stop is None else f'{mark}{self.stop}'}"
 
-    def within(self, text: str) -> tuple[int, int]:
+    def bounds_in(self, text: str) -> tuple[int, int]:
         """Return where the piece begins and ends in a text; empty where the text is shorter."""
         if not self.is_lines:
             start = min(self.start, len(text))
@@ -48,7 +48,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class MessageReference:
     """Places of a conversation, by position or by the id of a call."""
 
     first: int = 0
@@ -56,7 +56,7 @@ class Reference:
     """The last position that is meant."""
     part: int | None = None
     """Which part of the message, counted from 1; None for all of them."""
-    span: Span | None = None
+    span: TextSpan | None = None
     call_id: str = ""
     """Of a call, or the name of an artifact; a bare number may be one too, where it is no position."""
 
@@ -73,15 +73,15 @@ class Reference:
         """Whether it says where something stands; a bare number does, first of all."""
         return not self.call_id or self.call_id.isdecimal()
 
-    def within(self, span: Span) -> "Reference":
+    def with_span(self, span: TextSpan) -> "MessageReference":
         """Return the same place with only a piece of it wanted."""
         return self if self.span else replace(self, span=span)
 
 
-def is_reference(text: str) -> bool:
+def is_reference_text(text: str) -> bool:
     """Return whether a line is made of references and nothing else; a bare number or name is a word."""
     try:
-        found = references_in(text)
+        found = parse_references(text)
     except MalformedInputError:
         # One that cannot be, alone on its line, is to be refused and not searched for.
         alone = _DASHES.sub("-", text.strip())
@@ -89,50 +89,50 @@ def is_reference(text: str) -> bool:
     return "#" in text and all(place.is_position for place in found)
 
 
-def references_in(text: str) -> list[Reference]:
+def parse_references(text: str) -> list[MessageReference]:
     """Return the references of a text, in its order; raises where something in it is none."""
     joined = _DASHES.sub("-", _NOUN.sub(" ", text))
     pieces = [piece.strip(_WRAPPING) for piece in _SEPARATORS.split(joined)]
-    found = [_reference(piece) for piece in pieces if piece]
+    found = [_parse_reference(piece) for piece in pieces if piece]
     if not found:
         raise MalformedInputError("recall.ref", f"{text!r:.60} is no reference; give one such as #12 or #12-#20")
-    if len(found) > MAX_PLACES:
-        raise MalformedInputError("recall.ref", f"{len(found)} references are too many; give at most {MAX_PLACES}")
+    if len(found) > MAX_REFERENCES:
+        raise MalformedInputError("recall.ref", f"{len(found)} references are too many; give at most {MAX_REFERENCES}")
     return found
 
 
-def _reference(piece: str) -> Reference:
+def _parse_reference(piece: str) -> MessageReference:
     if run := _RUN.fullmatch(piece):
         first, last = int(run[1]), int(run[2])
         if last < first:
-            raise MalformedInputError("recall.ref", f"#{first}-#{last} {BACKWARD}")
-        return Reference(first, last)
+            raise MalformedInputError("recall.ref", f"#{first}-#{last} {REVERSED_RANGE}")
+        return MessageReference(first, last)
     if place := _PLACE.fullmatch(piece):
         position, part = int(place[1]), int(place[2]) if place[2] else None
-        span = _span(place[4], place[5], is_lines=bool(place[3])) if ":" in piece else None
-        return Reference(position, position, part, span, piece if piece.isdecimal() else "")
+        span = _make_span(place[4], place[5], is_lines=bool(place[3])) if ":" in piece else None
+        return MessageReference(position, position, part, span, piece if piece.isdecimal() else "")
     if _CALL_ID.fullmatch(piece):
-        return Reference(call_id=piece)
+        return MessageReference(call_id=piece)
     raise MalformedInputError("recall.ref", f"{piece!r:.60} is no reference; give one such as #12 or #12-#20")
 
 
-def span_of(where: str, text: str, *, is_lines: bool) -> Span:
+def parse_span(setting: str, text: str, *, is_lines: bool) -> TextSpan:
     """Return the piece that `40-80`, `40-`, `-80` or `40` stands for."""
     given = _DASHES.sub("-", text.strip())
-    if given.isdecimal() and len(given) <= MAX_DIGITS:
+    if given.isdecimal() and len(given) <= MAX_REFERENCE_DIGITS:
         given = f"{given}-{given}" if is_lines else f"{given}-{int(given) + 1}"
     found = _SPAN.fullmatch(given)
     if found is None or not (found[1] or found[2]):
-        raise MalformedInputError(where, f"{text!r:.60} is no range; give one such as 40-80")
-    return _span(found[1], found[2], is_lines=is_lines)
+        raise MalformedInputError(setting, f"{text!r:.60} is no range; give one such as 40-80")
+    return _make_span(found[1], found[2], is_lines=is_lines)
 
 
-def _span(start: str | None, stop: str | None, *, is_lines: bool) -> Span:
+def _make_span(start: str | None, stop: str | None, *, is_lines: bool) -> TextSpan:
     first = int(start) if start else int(is_lines)
     last = int(stop) if stop else None
     if last is not None and last < first:
-        raise MalformedInputError("recall.ref", f"{first}-{last} {BACKWARD}")
-    return Span(first, last, is_lines)
+        raise MalformedInputError("recall.ref", f"{first}-{last} {REVERSED_RANGE}")
+    return TextSpan(first, last, is_lines)
 
 
 def line_count(text: str) -> int:
@@ -143,7 +143,7 @@ def line_count(text: str) -> int:
 def _line_start(text: str, number: int) -> int:
     """Return where a line begins, counted from 0; the end of the text where there is no such line."""
     low, high = 0, len(text)
-    while number and high - low > SHORT_CHARS:
+    while number and high - low > LINEAR_SCAN_CHARS:
         # Counting in halves is fast where stepping from line to line is not: a log may have millions of them.
         middle = (low + high) // 2
         count = text.count("\n", low, middle)

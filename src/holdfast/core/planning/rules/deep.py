@@ -10,59 +10,68 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import next_cut, unit_around
+from holdfast.core.conversation.cuts import next_cut, uncuttable_span
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import MAIN
-from holdfast.core.planning.breaker import floor_told, stuck
-from holdfast.core.planning.cost import PRICES, break_even_turns
+from holdfast.core.planning.breaker import describe_fixed_size, loop_reason
+from holdfast.core.planning.cost import PROVIDER_PRICES, break_even_turns
 from holdfast.core.planning.protection import reasoning_exchange
-from holdfast.core.planning.reference import Allowance, beside, reference
-from holdfast.core.planning.settings import check_settings, ratio, share, whole
+from holdfast.core.planning.reference import ReplacementBudget, replacement_text, texts_beside_summary
+from holdfast.core.planning.settings import check_bounds, integer_bounds, number_bounds, share_bounds
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import NOTHING, AwaitSummary, FoldSpan, Leaves, Line, Outlook, Proposal, Summary
-from holdfast.core.planning.talk import scale, talk_share
+from holdfast.core.planning.steps import (
+    NO_PROPOSAL,
+    AwaitSummary,
+    CompactionForecast,
+    CompactSpan,
+    PlanInput,
+    StepProposal,
+    Summary,
+    Threshold,
+)
+from holdfast.core.planning.talk import chat_scale, chat_share
 from holdfast.errors import SettingsError
 
-LEAST_SUMMARY_TOKENS, MOST_SUMMARY_SHARE = 256, 0.25
+MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
 """What a summary may take even where its share is less, and the share of a small window that this may be."""
-MOST_QUOTED = 0.75
+MAX_QUOTED_SHARE = 0.75
 """The share of a talk that may stay whole: a fold that keeps more is none."""
-TAIL_PARTS = 4
+TAIL_DIVISOR = 4
 """Where messages, turns or bytes are what there is too much of, one in so many messages stays."""
-ASSUMED_PRICES = PRICES["anthropic"]
+ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
 """What a fold is weighed with where nobody says what tokens cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldDeep:
+class DefaultCompaction:
     """Shares are of the room that system text and tools leave to the messages."""
 
     RULE: ClassVar[str] = "deep"
     offers_recall: ClassVar[bool] = True
-    notices_loops: ClassVar[bool] = True
+    detects_loops: ClassVar[bool] = True
 
-    soft_share: float = field(default=0.8, metadata=share())
+    soft_share: float = field(default=0.8, metadata=share_bounds())
     """From here on a summary is asked for, and a fold is made once it pays."""
-    hard_share: float = field(default=0.95, metadata=share())
+    hard_share: float = field(default=0.95, metadata=share_bounds())
     """Here a fold is made at once."""
-    cold_share: float = field(default=0.6, metadata=share())
+    cold_share: float = field(default=0.6, metadata=share_bounds())
     """From here on a fold is made if the prompt cache has expired anyway."""
-    tail_share: float = field(default=0.05, metadata=share())
+    tail_share: float = field(default=0.05, metadata=share_bounds())
     """What stays of the newest messages."""
-    summary_share: float = field(default=0.06, metadata=share())
-    summary_max_tokens: int = field(default=3_000, metadata=whole(1, 10**6))
+    summary_share: float = field(default=0.06, metadata=share_bounds())
+    summary_max_tokens: int = field(default=3_000, metadata=integer_bounds(1, 10**6))
     """What a summary or digest with the user's words and the ledger may take."""
-    talk_share: float = field(default=0.6, metadata=share())
-    talk_max_tokens: int = field(default=4_600, metadata=whole(0, 10**6))
+    talk_share: float = field(default=0.6, metadata=share_bounds())
+    talk_max_tokens: int = field(default=4_600, metadata=integer_bounds(0, 10**6))
     """What turns may take besides that stay whole because they say much, where nearly all that is folded is talk."""
-    min_reuse: float = field(default=30.0, metadata=ratio(0, 10**6))
+    min_reuse: float = field(default=30.0, metadata=number_bounds(0, 10**6))
     """A fold pays when what it gives up was read this often, at a cache whose reading costs nothing."""
-    min_gain_share: float = field(default=0.2, metadata=share())
+    min_gain_share: float = field(default=0.2, metadata=share_bounds())
     """A fold that frees less is not made unless the request would not fit otherwise."""
-    min_messages: int = field(default=4, metadata=whole(1, 10**6))
+    min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_settings(self, "fold")
+        check_bounds(self, "fold")
         kept = self.tail_share + self.summary_share
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
@@ -73,184 +82,195 @@ class FoldDeep:
                 problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
                 raise SettingsError(f"policy.fold.{name}", f"{problem}, not {above:g}")
 
-    def propose(self, outlook: Outlook) -> Proposal:
+    def propose(self, plan_input: PlanInput) -> StepProposal:
         """Return the fold to make now, or the summary to ask for meanwhile."""
-        held, room = outlook.shown.tokens, outlook.situation.room
-        if outlook.situation.has_ready_summary:
-            return Proposal(now=(AwaitSummary(),), reasons=("a summary is ready",))
-        why = self._why(outlook)
-        is_full = outlook.fill >= self.soft_share and outlook.situation.has_summariser
+        held, room = plan_input.projection.tokens, plan_input.situation.message_budget
+        if plan_input.situation.has_ready_summary:
+            return StepProposal(now=(AwaitSummary(),), reasons=("a summary is ready",))
+        why = self._compaction_reason(plan_input)
+        is_full = plan_input.fill >= self.soft_share and plan_input.situation.has_summarizer
         if room <= 0 or (why is None and not is_full):
-            return NOTHING
-        step = self._span(outlook, room)
+            return NO_PROPOSAL
+        step = self._span(plan_input, room)
         if step is None:
-            return NOTHING
-        if why is not None and outlook.fixed_tokens - outlook.situation.static_tokens > self.soft_share * room:
+            return NO_PROPOSAL
+        if why is not None and plan_input.fixed_tokens - plan_input.situation.extras_tokens > self.soft_share * room:
             told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
-            return Proposal(reasons=(f"{told} ({floor_told(outlook)})",)) if outlook.fill <= 1 else NOTHING
-        after = self._left(outlook, step) + sum(self._allowed(outlook, step))
-        if held - after < self._least_gain(outlook):
+            return (
+                StepProposal(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
+                if plan_input.fill <= 1
+                else NO_PROPOSAL
+            )
+        after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
+        if held - after < self._min_gain(plan_input):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
-            return Proposal(reasons=(told,)) if why else NOTHING
-        if not outlook.situation.refusals and (told := stuck(outlook)):
-            return Proposal(reasons=(told,))
+            return StepProposal(reasons=(told,)) if why else NO_PROPOSAL
+        if not plan_input.situation.refusals and (told := loop_reason(plan_input)):
+            return StepProposal(reasons=(told,))
         if why is not None:
-            return Proposal(now=(step,), reasons=(f"{why}; {_price(outlook, after)}",))
-        if outlook.is_summarising:
-            return NOTHING
+            return StepProposal(now=(step,), reasons=(f"{why}; {_describe_cost(plan_input, after)}",))
+        if plan_input.is_summarizing:
+            return NO_PROPOSAL
         later = replace(step, by="summary")
-        return Proposal(later=(later,), reasons=(f"{_fill(outlook)}: a summary is written meanwhile",))
+        return StepProposal(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
 
-    def line(self, outlook: Outlook) -> Line:
+    def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next fold is: the soft line with a summariser, the hard one without."""
-        reach = self.soft_share if outlook.situation.has_summariser else self.hard_share
-        return Line(outlook.shown.tokens, int(reach * max(0, outlook.situation.room)), "tokens")
+        reach = self.soft_share if plan_input.situation.has_summarizer else self.hard_share
+        return Threshold(
+            plan_input.projection.tokens, int(reach * max(0, plan_input.situation.message_budget)), "tokens"
+        )
 
-    def leaves(self, outlook: Outlook, tokens: int) -> Leaves:
+    def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return what a fold is expected to leave that is made when the messages take so many tokens."""
-        room = max(0, outlook.situation.room)
+        room = max(0, plan_input.situation.message_budget)
         stays = int(self.tail_share * room)
         folded = max(0, tokens - stays)
-        summary = min(self._summary_share(room), folded // 2)
-        talk = min(self._talk(outlook.shown.entries, room), self._spare(folded, room) - summary)
-        return Leaves(stays, summary, max(0, int(talk)), by_model=outlook.situation.has_summariser)
+        summary = min(self._summary_tokens(room), folded // 2)
+        talk = min(
+            self._chat_tokens(plan_input.projection.entries, room), self._max_quoted_tokens(folded, room) - summary
+        )
+        return CompactionForecast(stays, summary, max(0, int(talk)), by_model=plan_input.situation.has_summarizer)
 
-    def manual(self, outlook: Outlook) -> FoldSpan | None:
+    def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the fold that the hard line would make, as if what there is filled the room."""
-        step = self._span(outlook, min(outlook.situation.room, outlook.shown.tokens), least=1)
-        by = "summary" if outlook.situation.has_summariser else "digest"
+        step = self._span(plan_input, min(plan_input.situation.message_budget, plan_input.projection.tokens), least=1)
+        by = "summary" if plan_input.situation.has_summarizer else "digest"
         return replace(step, by=by, trigger="manual") if step else None
 
-    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text that stands for a span: the user's words, what was done, and the names that were used."""
-        return (reference(outlook, step, summary, self._allowed(outlook, step)),)
+        return (replacement_text(plan_input, step, summary, self._replacement_budget(plan_input, step)),)
 
-    def beside(self, outlook: Outlook, step: FoldSpan) -> list[str]:
+    def texts_beside_summary(self, plan_input: PlanInput, step: CompactSpan) -> list[str]:
         """Return the texts that a summary of a span will stand next to: where it is looked up what it loses."""
-        return beside(outlook, step, self._allowed(outlook, step))
+        return texts_beside_summary(plan_input, step, self._replacement_budget(plan_input, step))
 
-    def allowance(self, outlook: Outlook, step: FoldSpan) -> int:
+    def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
         """Return what a summary may take: its share, and never more than half of what it stands for."""
-        folded = outlook.shown.tokens - self._left(outlook, step)
-        return min(self._summary_share(outlook.situation.room), folded // 2)
+        folded = plan_input.projection.tokens - self._remaining_tokens(plan_input, step)
+        return min(self._summary_tokens(plan_input.situation.message_budget), folded // 2)
 
-    def _summary_share(self, room: int) -> int:
+    def _summary_tokens(self, room: int) -> int:
         # A share of a small window holds no sentence: there it may be more, as long as the window is not full of it.
-        share = max(int(room * self.summary_share), min(LEAST_SUMMARY_TOKENS, int(room * MOST_SUMMARY_SHARE)))
+        share = max(int(room * self.summary_share), min(MIN_SUMMARY_TOKENS, int(room * MAX_SUMMARY_SHARE)))
         return min(self.summary_max_tokens, share)
 
-    def _allowed(self, outlook: Outlook, step: FoldSpan) -> Allowance:
+    def _replacement_budget(self, plan_input: PlanInput, step: CompactSpan) -> ReplacementBudget:
         """Return what may stand for a span: more where it is talk, of which a ledger holds nothing."""
-        tokens, held = self.allowance(outlook, step), outlook.shown.tokens
-        room, folded = min(outlook.situation.room, held), held - self._left(outlook, step)
-        said = [entry for entry in outlook.shown.entries if (entry.position or 0) < step.stop]
+        tokens, held = self.max_summary_tokens(plan_input, step), plan_input.projection.tokens
+        room, folded = min(plan_input.situation.message_budget, held), held - self._remaining_tokens(plan_input, step)
+        said = [entry for entry in plan_input.projection.entries if (entry.position or 0) < step.stop]
         # Nothing is quoted twice.
-        spare = min(self._spare(folded, room) - tokens, _said_once(outlook, step))
-        return Allowance(tokens, max(0, min(int(self._talk(said, room)), spare)))
+        spare = min(self._max_quoted_tokens(folded, room) - tokens, _distinct_tokens(plan_input, step))
+        return ReplacementBudget(tokens, max(0, min(int(self._chat_tokens(said, room)), spare)))
 
-    def _talk(self, said: Sequence[Entry], room: int) -> float:
+    def _chat_tokens(self, said: Sequence[Entry], room: int) -> float:
         """Return what turns may take that stay whole."""
-        return min(self.talk_max_tokens, int(room * self.talk_share)) * scale(talk_share(said))
+        return min(self.talk_max_tokens, int(room * self.talk_share)) * chat_scale(chat_share(said))
 
-    def _spare(self, folded: int, room: int) -> int:
+    def _max_quoted_tokens(self, folded: int, room: int) -> int:
         """Return what may be quoted of what is folded: whatever it is, a fold frees something."""
-        return min(int(folded * MOST_QUOTED), folded - int(self.min_gain_share * room) - 1)
+        return min(int(folded * MAX_QUOTED_SHARE), folded - int(self.min_gain_share * room) - 1)
 
-    def _least_gain(self, outlook: Outlook) -> float:
+    def _min_gain(self, plan_input: PlanInput) -> float:
         """Return how many tokens a fold has to free: any, where it is not tokens that there are too many of."""
-        is_about_tokens = outlook.fill == outlook.token_fill
-        return self.min_gain_share * outlook.situation.room if is_about_tokens and outlook.fill <= 1 else 1
+        is_about_tokens = plan_input.fill == plan_input.token_fill
+        return (
+            self.min_gain_share * plan_input.situation.message_budget if is_about_tokens and plan_input.fill <= 1 else 1
+        )
 
     @staticmethod
-    def _left(outlook: Outlook, step: FoldSpan) -> int:
+    def _remaining_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
         """Return the tokens of what a fold leaves as it is."""
-        kept = {*step.kept, *outlook.history.facts.pins, *outlook.history.systems}
+        kept = {*step.kept, *plan_input.history.session_state.pins, *plan_input.history.system_positions}
         return sum(
             size
-            for entry, size in zip(outlook.shown.entries, outlook.shown.sizes(), strict=True)
+            for entry, size in zip(plan_input.projection.entries, plan_input.projection.entry_tokens(), strict=True)
             if entry.position is not None and (entry.position >= step.stop or entry.position in kept)
         )
 
-    def _why(self, outlook: Outlook) -> str | None:
+    def _compaction_reason(self, plan_input: PlanInput) -> str | None:
         """Return why a fold is made now, or None if it can wait."""
-        fill, situation = outlook.fill, outlook.situation
+        fill, situation = plan_input.fill, plan_input.situation
         if situation.refusals:
             return "the provider refused the request as too long"
         if fill >= self.hard_share:
-            return _fill(outlook)
-        if situation.is_cold and fill >= self.cold_share:
-            return f"{_fill(outlook)} and the prompt cache has expired, so a new prefix costs nothing extra"
-        reuse = outlook.shown.sent / max(1, outlook.shown.tokens)
-        if fill >= self.soft_share and reuse >= self._wanted_reuse(situation) and not situation.has_summariser:
-            return f"{_fill(outlook)} and its prefix was read {reuse:.0f} times"
+            return _describe_fill(plan_input)
+        if situation.is_cache_cold and fill >= self.cold_share:
+            return f"{_describe_fill(plan_input)} and the prompt cache has expired, so a new prefix costs nothing extra"
+        reuse = plan_input.projection.answered_tokens / max(1, plan_input.projection.tokens)
+        if fill >= self.soft_share and reuse >= self._required_reuse(situation) and not situation.has_summarizer:
+            return f"{_describe_fill(plan_input)} and its prefix was read {reuse:.0f} times"
         return None
 
-    def _wanted_reuse(self, situation: Situation) -> float:
+    def _required_reuse(self, situation: Situation) -> float:
         """Return how often a prefix has to be read before it is given up: never, where reading is no cheaper."""
         prices = situation.prices or ASSUMED_PRICES
         return self.min_reuse * (1 - prices.read / prices.write)
 
-    def _span(self, outlook: Outlook, room: int, least: int | None = None) -> FoldSpan | None:
+    def _span(self, plan_input: PlanInput, room: int, least: int | None = None) -> CompactSpan | None:
         """Return what to fold: everything before a short tail, the prompt that is being answered excepted."""
-        shown = outlook.shown
-        first = shown.first_free
-        last = unit_around(shown, len(shown) - 1)[0] if len(shown) else 0
-        tail = shown.start_within(int(self.tail_share * room))
-        if outlook.fill > outlook.token_fill:
-            tail = max(tail, len(shown) - len(shown) // TAIL_PARTS)
+        shown = plan_input.projection
+        first = shown.first_uncompacted
+        last = uncuttable_span(shown, len(shown) - 1)[0] if len(shown) else 0
+        tail = shown.tail_start(int(self.tail_share * room))
+        if plan_input.fill > plan_input.token_fill:
+            tail = max(tail, len(shown) - len(shown) // TAIL_DIVISOR)
         cut = min(next_cut(shown, max(first, tail)), last)
         if cut - first < (self.min_messages if least is None else least):
             return None
         kept: list[int] = []
         prompt = shown.newest_prompt
         if prompt is not None and prompt < cut:
-            kept += _positions(outlook, [*range(*unit_around(shown, prompt)), *reasoning_exchange(shown, prompt, cut)])
-        stop = shown.position(cut)
-        standing = shown.context.standing
-        count = max(1, _count(outlook, standing.cleared_at, stop) - len(kept))
-        return FoldSpan(
+            kept += _positions(
+                plan_input, [*range(*uncuttable_span(shown, prompt)), *reasoning_exchange(shown, prompt, cut)]
+            )
+        stop = shown.position_at(cut)
+        standing = shown.context.state
+        count = max(1, _visible_count(plan_input, standing.cleared_at, stop) - len(kept))
+        return CompactSpan(
             start=standing.cleared_at,
             stop=stop,
             kept=tuple(sorted({*kept})),
             by="digest",
             count=count,
-            trigger="context_limit_retry" if outlook.situation.refusals else "threshold",
+            trigger="context_limit_retry" if plan_input.situation.refusals else "threshold",
         )
 
 
-def _said_once(outlook: Outlook, step: FoldSpan) -> int:
+def _distinct_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
     """Return the tokens of what was said before a fold, each text once."""
     sizes = {
         entry.message.text: size
-        for entry, size in zip(outlook.shown.entries, outlook.shown.sizes(), strict=True)
+        for entry, size in zip(plan_input.projection.entries, plan_input.projection.entry_tokens(), strict=True)
         if (entry.position or 0) < step.stop
     }
     return sum(sizes.values())
 
 
-def _positions(outlook: Outlook, indices: Sequence[int]) -> list[int]:
-    found = [outlook.shown.entries[index].position for index in indices]
+def _positions(plan_input: PlanInput, indices: Sequence[int]) -> list[int]:
+    found = [plan_input.projection.entries[index].position for index in indices]
     return [position for position in found if position is not None]
 
 
-def _count(outlook: Outlook, start: int, stop: int) -> int:
+def _visible_count(plan_input: PlanInput, start: int, stop: int) -> int:
     """Return how many messages of a span stand; a main agent that sees everything need not look at each."""
-    history = outlook.history
-    if outlook.situation.scope != MAIN or not history.scopes.is_all_shown_to_main:
-        return sum(1 for _ in outlook.shown.context.between(start, stop))
+    history = plan_input.history
+    if plan_input.situation.scope != MAIN or not history.scopes.does_main_see_all:
+        return sum(1 for _ in plan_input.projection.context.entries_between(start, stop))
     hidden = {
         position for span in history.version.hidden for position in range(max(start, span.start), min(stop, span.stop))
     }
     return stop - start - len(hidden)
 
 
-def _fill(outlook: Outlook) -> str:
-    return (
-        f"{outlook.shown.tokens:,} tokens in {len(outlook.shown):,} messages are {outlook.fill:.0%} of what may be sent"
-    )
+def _describe_fill(plan_input: PlanInput) -> str:
+    shown = plan_input.projection
+    return f"{shown.tokens:,} tokens in {len(shown):,} messages are {plan_input.fill:.0%} of what may be sent"
 
 
-def _price(outlook: Outlook, after: int) -> str:
-    prices = outlook.situation.prices or ASSUMED_PRICES
-    turns = break_even_turns(prices, before=outlook.shown.tokens, after=after)
+def _describe_cost(plan_input: PlanInput, after: int) -> str:
+    prices = plan_input.situation.prices or ASSUMED_PRICES
+    turns = break_even_turns(prices, before=plan_input.projection.tokens, after=after)
     return f"folding to about {after:,} pays for itself after {turns:.1f} requests ({prices.name} prices)"

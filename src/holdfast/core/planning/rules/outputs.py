@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from holdfast.core.conversation.clip import clip_outputs
-from holdfast.core.conversation.groups import exchanges, turns
+from holdfast.core.conversation.groups import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Content, Message, Text, ToolResult
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.settings import check_settings, whole
+from holdfast.core.planning.settings import check_bounds, integer_bounds
 
 _NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
 
@@ -24,7 +24,7 @@ def content_length(content: str | Mapping[str, object]) -> int:
     return len(content if isinstance(content, str) else json.dumps(content))
 
 
-def keep_head(content: str | Mapping[str, object], max_chars: int) -> str | Mapping[str, object]:
+def head_of(content: str | Mapping[str, object], max_chars: int) -> str | Mapping[str, object]:
     """Return a tool's return value, or the head of it and its length; an object becomes its JSON then."""
     length = content_length(content)
     if max_chars == 0 or length <= max_chars:
@@ -47,32 +47,32 @@ class KeepHeads:
 
     RULE: ClassVar[str] = "heads"
 
-    max_chars: int = field(default=2_000, metadata=whole(0, 10**9))
+    max_chars: int = field(default=2_000, metadata=integer_bounds(0, 10**9))
     """0 switches it off."""
-    protect_last: int = field(default=2, metadata=whole(1, 10**9))
+    protect_last: int = field(default=2, metadata=integer_bounds(1, 10**9))
     """How many of the newest requests and responses are left alone."""
 
     def __post_init__(self) -> None:
-        check_settings(self, "outputs")
+        check_bounds(self, "outputs")
 
     def apply(
-        self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, spares_recalled: bool = False
+        self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
     ) -> list[Entry]:
         """Return the entries with older outputs cut, pinned ones excepted, and recall's answers if so wanted."""
-        groups = exchanges(entries)
+        groups = exchange_ranges(entries)
         stop = groups[-self.protect_last].start if len(groups) >= self.protect_last else 0
         return [
-            entry.saying(_with_heads(entry.message, self.max_chars, spares_recalled=spares_recalled))
+            entry.with_message(_with_heads(entry.message, self.max_chars, keep_recall_answers=keep_recall_answers))
             if index < stop and entry.message.results and entry.position not in pins
             else entry
             for index, entry in enumerate(entries)
         ]
 
 
-def _with_heads(message: Message, max_chars: int, *, spares_recalled: bool) -> Message:
+def _with_heads(message: Message, max_chars: int, *, keep_recall_answers: bool) -> Message:
     parts = tuple(
         _with_head(part, max_chars)
-        if isinstance(part, ToolResult) and not (spares_recalled and part.is_recalled)
+        if isinstance(part, ToolResult) and not (keep_recall_answers and part.is_recall_answer)
         else part
         for part in message.parts
     )
@@ -93,7 +93,7 @@ def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
             kept = part.text[:left]
             left -= len(kept)
             notice = "" if left > 0 else truncation_notice(total)
-            content.append(part if kept == part.text and not notice else part.rewritten(kept + notice))
+            content.append(part if kept == part.text and not notice else part.with_text(kept + notice))
     return result.with_content(tuple(content))
 
 
@@ -103,19 +103,19 @@ class KeepEnds:
 
     RULE: ClassVar[str] = "ends"
 
-    max_chars: int = field(default=20_000, metadata=whole(64, 10**9))
+    max_chars: int = field(default=20_000, metadata=integer_bounds(64, 10**9))
 
     def __post_init__(self) -> None:
-        check_settings(self, "outputs")
+        check_bounds(self, "outputs")
 
     def apply(
-        self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, spares_recalled: bool = False
+        self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
     ) -> list[Entry]:
         """Return the entries with the outputs of historical turns cut, as `KeepHeads` does."""
-        spans = turns(entries)
+        spans = turn_ranges(entries)
         stop = spans[-1].start if spans else 0
         return [
-            entry.saying(clip_outputs(entry.message, self.max_chars, spares_recalled=spares_recalled))
+            entry.with_message(clip_outputs(entry.message, self.max_chars, keep_recall_answers=keep_recall_answers))
             if index < stop and entry.message.results and entry.position not in pins
             else entry
             for index, entry in enumerate(entries)

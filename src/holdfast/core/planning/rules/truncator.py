@@ -12,15 +12,15 @@ from typing import ClassVar
 from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import RequestTruncated
-from holdfast.core.planning.protection import exchanges_of
-from holdfast.core.planning.settings import check_settings, ratio
+from holdfast.core.planning.protection import pinned_exchanges
+from holdfast.core.planning.settings import check_bounds, number_bounds
 
 FALLBACK_LIMIT = 128_000
 PERFORMED_BY = "BasicTruncator"
 
 
 @dataclass(frozen=True, slots=True)
-class Truncated:
+class TruncatedRequest:
     """What is left of a request, and the event that tells of it; no event where nothing was removed."""
 
     entries: list[Entry]
@@ -31,16 +31,16 @@ class Truncated:
 class BasicTruncator:
     """Prunes one request to a target below the limit."""
 
-    target_share: float = field(default=0.95, metadata=ratio(0.01, 1))
+    target_share: float = field(default=0.95, metadata=number_bounds(0.01, 1))
     """Of the limit: some headroom is left."""
-    retry_buffer: float = field(default=0.0, metadata=ratio(0, 0.5))
+    retry_buffer: float = field(default=0.0, metadata=number_bounds(0, 0.5))
     """Taken off the target after a provider's refusal."""
 
     MAX_RETRY_BUFFER: ClassVar[float] = 0.5
     MAX_RETRIES: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_settings(self, "truncator")
+        check_bounds(self, "truncator")
 
     def limit(self, *, max_prompt_tokens: int | None = None, max_context_window_tokens: int | None = None) -> int:
         """Return the limit that a model's capabilities name, or the fallback."""
@@ -59,19 +59,19 @@ class BasicTruncator:
         tools_tokens: int,
         tokens_of: Callable[[Message], int],
         pins: frozenset[int] = frozenset(),
-    ) -> Truncated:
+    ) -> TruncatedRequest:
         """Return a request that fits the target, if leaving messages out can make it fit; pinned ones stay."""
         before = [tokens_of(entry.message) for entry in entries]
         target = int(limit * self.target_share * (1 - self.retry_buffer))
         kept = list(range(len(entries)))
         if sum(before) + tools_tokens > limit * (1 - self.retry_buffer):
-            kept = self._pruned(entries, before, target - tools_tokens, exchanges_of(entries, pins))
+            kept = self._kept_indices(entries, before, target - tools_tokens, pinned_exchanges(entries, pins))
         left = _without_orphans([entries[index] for index in kept])
         after = sum(tokens_of(entry.message) for entry in left) + tools_tokens
         total = sum(before) + tools_tokens
         if len(left) == len(entries):
-            return Truncated(left, None)
-        return Truncated(
+            return TruncatedRequest(left, None)
+        return TruncatedRequest(
             left,
             RequestTruncated(
                 performed_by=PERFORMED_BY,
@@ -85,7 +85,7 @@ class BasicTruncator:
             ),
         )
 
-    def _pruned(
+    def _kept_indices(
         self, entries: Sequence[Entry], tokens: Sequence[int], target: int, pinned: frozenset[int]
     ) -> list[int]:
         """Return the indices that stay: two passes over what stands before the newest prompt, oldest first."""
@@ -102,13 +102,13 @@ class BasicTruncator:
                     break
                 if index in gone or index in pinned or not is_material:
                     continue
-                pair = {index, *_results_of(entries, index)} - gone
+                pair = {index, *_result_messages(entries, index)} - gone
                 gone |= pair
                 size -= sum(tokens[one] for one in pair)
         return [index for index in range(len(entries)) if index not in gone]
 
 
-def _results_of(entries: Sequence[Entry], index: int) -> set[int]:
+def _result_messages(entries: Sequence[Entry], index: int) -> set[int]:
     """Return the messages behind a call that hold nothing but its results."""
     waiting = set(entries[index].message.outline.call_ids)
     found: set[int] = set()
@@ -134,5 +134,5 @@ def _without_orphans(entries: Sequence[Entry]) -> list[Entry]:
             continue
         parts = tuple(part for part in message.parts if not isinstance(part, ToolResult) or part.call_id in called)
         if parts:
-            left.append(entry.saying(message.with_parts(parts)))
+            left.append(entry.with_message(message.with_parts(parts)))
     return left

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.core.conversation.groups import exchanges
+from holdfast.core.conversation.groups import exchange_ranges
 from holdfast.core.conversation.messages import Text
 from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.protection import exchanges_of
-from holdfast.core.planning.settings import check_settings, whole
+from holdfast.core.planning.protection import pinned_exchanges
+from holdfast.core.planning.settings import check_bounds, integer_bounds
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NOTHING,
-    FoldSpan,
-    Leaves,
-    Line,
-    Outlook,
-    Proposal,
+    NO_PROPOSAL,
+    CompactionForecast,
+    CompactSpan,
+    PlanInput,
+    StepProposal,
     Summary,
-    fold_of_all,
+    Threshold,
+    compact_all_step,
 )
 
 MIN_TAIL = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CompactionWindow:
     """What to keep and what to summarise, as ranges of entries."""
 
     head: range
@@ -41,16 +41,16 @@ class Window:
 
 def first_run_end(entries: Sequence[Entry]) -> int | None:
     """Return the exchange that ends the first run: the first response with text; None if there is none."""
-    for number, group in enumerate(exchanges(entries)):
+    for number, group in enumerate(exchange_ranges(entries)):
         message = entries[group.start].message
         if message.role == "assistant" and any(isinstance(part, Text) for part in message.parts):
             return number
     return None
 
 
-def plan_window(entries: Sequence[Entry], max_messages: int = 40) -> Window | None:
+def plan_window(entries: Sequence[Entry], max_messages: int = 40) -> CompactionWindow | None:
     """Return where to cut, or None where nothing has to be or can be: 0 switches it off."""
-    groups = exchanges(entries)
+    groups = exchange_ranges(entries)
     if max_messages == 0 or len(groups) <= max_messages:
         return None
     end = first_run_end(entries)
@@ -59,7 +59,7 @@ def plan_window(entries: Sequence[Entry], max_messages: int = 40) -> Window | No
     if head >= tail:
         return None
     first, last = groups[head].start, groups[tail].start
-    return Window(range(first), range(first, last), range(last, len(entries)), tail - head)
+    return CompactionWindow(range(first), range(first, last), range(last, len(entries)), tail - head)
 
 
 def summary_marker(count: int, summary: str) -> str:
@@ -72,63 +72,67 @@ def static_marker(count: int) -> str:
     return f"[Earlier conversation trimmed — {count} messages removed to stay within context budget]"
 
 
-def compacted(summary: str) -> tuple[str, str]:
+def manual_compaction_texts(summary: str) -> tuple[str, str]:
     """Return the two texts a compaction on the user's word leaves: the user's and the assistant's."""
     return f"[Compacted conversation summary]\n{summary}", "Understood. I have the conversation context."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldMiddle:
+class CoCliCompaction:
     """Folds what stands between the first run and the newest messages, before the request goes out."""
 
     RULE: ClassVar[str] = "middle"
     offers_recall: ClassVar[bool] = False
-    notices_loops: ClassVar[bool] = False
+    detects_loops: ClassVar[bool] = False
 
-    max_messages: int = field(default=40, metadata=whole(0, 10**9))
+    max_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
     """More requests and responses than this are too many; 0 switches it off."""
 
     def __post_init__(self) -> None:
-        check_settings(self, "fold")
+        check_bounds(self, "fold")
 
-    def propose(self, outlook: Outlook) -> Proposal:
+    def propose(self, plan_input: PlanInput) -> StepProposal:
         """Return the fold of the middle, if there are too many messages."""
-        pinned = len(exchanges_of(outlook.entries, outlook.situation.pins))
-        window = plan_window(outlook.entries, self.max_messages + pinned if self.max_messages else 0)
+        pinned = len(pinned_exchanges(plan_input.entries, plan_input.situation.pins))
+        window = plan_window(plan_input.entries, self.max_messages + pinned if self.max_messages else 0)
         if window is None:
-            return NOTHING
-        shown, prompt = outlook.shown, outlook.shown.newest_prompt
+            return NO_PROPOSAL
+        shown, prompt = plan_input.projection, plan_input.projection.newest_prompt
         is_inside = prompt is not None and prompt in window.dropped
-        step = FoldSpan(
+        step = CompactSpan(
             kept=(shown.entries[prompt].position or 0,) if is_inside and prompt is not None else (),
-            start=shown.position(window.dropped.start),
-            stop=shown.position(window.tail.start),
-            by="summary" if outlook.situation.has_summariser else "marker",
+            start=shown.position_at(window.dropped.start),
+            stop=shown.position_at(window.tail.start),
+            by="summary" if plan_input.situation.has_summarizer else "marker",
             count=window.dropped_count,
         )
-        count = len(exchanges(outlook.entries))
-        return Proposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
+        count = len(exchange_ranges(plan_input.entries))
+        return StepProposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
 
-    def line(self, outlook: Outlook) -> Line | None:
+    def threshold(self, plan_input: PlanInput) -> Threshold | None:
         """Return how many messages there may be; None where the window is switched off."""
-        return Line(len(exchanges(outlook.entries)), self.max_messages, "messages") if self.max_messages else None
+        return (
+            Threshold(len(exchange_ranges(plan_input.entries)), self.max_messages, "messages")
+            if self.max_messages
+            else None
+        )
 
-    def leaves(self, outlook: Outlook, tokens: int) -> Leaves | None:
+    def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return what a fold is expected to leave: its share of messages, and a summary or a marker."""
         if not self.max_messages:
             return None
         stays = min(tokens, tokens * max(MIN_TAIL, self.max_messages // 2) // self.max_messages)
-        marker = outlook.situation.counter.count(static_marker(self.max_messages))
-        has_summariser = outlook.situation.has_summariser
-        return Leaves(stays, MAX_SUMMARY_TOKENS if has_summariser else marker, by_model=has_summariser)
+        marker = plan_input.situation.counter.count(static_marker(self.max_messages))
+        has_summariser = plan_input.situation.has_summarizer
+        return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summariser else marker, by_model=has_summariser)
 
-    def manual(self, outlook: Outlook) -> FoldSpan | None:
+    def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the fold of everything: two messages take its place."""
-        return fold_of_all(outlook)
+        return compact_all_step(plan_input)
 
-    def replacement(self, outlook: Outlook, step: FoldSpan, summary: Summary | None) -> tuple[str, ...]:
+    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the marker; a static one where no summary could be had."""
-        del outlook
+        del plan_input
         if step.trigger == "manual" and summary:
-            return compacted(summary.text)
+            return manual_compaction_texts(summary.text)
         return (summary_marker(step.count, summary.text) if summary else static_marker(step.count),)

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.ledger.names import stands_in
-from holdfast.core.planning.summary.cleaning import cleaned
-from holdfast.core.planning.summary.frames import neutral
-from holdfast.core.planning.summary.nature import Nature, nature_of
-from holdfast.core.planning.summary.survival import Fact, Sight, survival
+from holdfast.core.history.ledger.names import is_name_in
+from holdfast.core.planning.summary.cleaning import sanitize_summary
+from holdfast.core.planning.summary.frames import neutralize_frames
+from holdfast.core.planning.summary.nature import NotASummary, not_a_summary_reasons
+from holdfast.core.planning.summary.survival import FactReader, MustKeep, survival_score
 
 MIN_SCORE = 0.5
 """Where less than this survives, with what was put back, the summary is refused."""
 MANY_FACTS = 12
 """A summary that shows not one of so many was written about something else, or about nothing."""
-PUT_BACK, NAMES = "Also, to the letter:", "- Names:"
+PUT_BACK_HEADING, NAMES_LABEL = "Also, to the letter:", "- Names:"
 
-Problem: TypeAlias = (
-    Nature
+SummaryProblem: TypeAlias = (
+    NotASummary
     | Literal[
         "empty", "cut off", "no smaller than what it replaces", "drops a constraint", "loses too much", "tells nothing"
     ]
@@ -32,16 +32,16 @@ Problem: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SummaryVerdict:
     """What is to be thought of a summary."""
 
     text: str
     """What the model wrote, cleaned."""
-    problems: tuple[Problem, ...]
+    problems: tuple[SummaryProblem, ...]
     """Why it may not count; empty where it may."""
     score: float
     """The share of what must survive that does, from 0 to 1, by weight: in the summary or beside it."""
-    missing: tuple[Fact, ...]
+    missing: tuple[MustKeep, ...]
     """What does not."""
     final_score: float
     """The same share with what was put back."""
@@ -49,7 +49,7 @@ class Verdict:
     """What of it goes with the summary, line by line."""
     tokens: int
     """What the summary costs with what was put back."""
-    lost: tuple[Fact, ...] = ()
+    still_missing: tuple[MustKeep, ...] = ()
     """What is missing still, because it had no room: it is one recall away."""
 
     @property
@@ -58,84 +58,88 @@ class Verdict:
         return not self.problems
 
     @property
-    def given_back(self) -> tuple[Fact, ...]:
+    def restored_facts(self) -> tuple[MustKeep, ...]:
         """What was missing, and is not any more."""
-        return tuple(fact for fact in self.missing if fact not in self.lost)
+        return tuple(fact for fact in self.missing if fact not in self.still_missing)
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """The summary with what was put back."""
-        return _whole(self.text, self.put_back)
+        return _with_lines(self.text, self.put_back)
 
 
-def verdict(
+def check_summary(
     text: str,
     *,
     is_cut_off: bool,
     span: range,
-    facts: Sequence[Fact],
-    beside: Iterable[str],
+    facts: Sequence[MustKeep],
+    adjacent_texts: Iterable[str],
     counter: Counter,
     replaced_tokens: int,
     put_back_tokens: int,
     min_score: float = MIN_SCORE,
-) -> Verdict:
+) -> SummaryVerdict:
     """Return what is to be thought of a summary.
 
-    `facts` are what must survive (`facts_of` a ledger); `span` are the positions it may cite; `beside` the texts that
+    `facts` are what must survive (`must_keep_of` a ledger); `span` are the positions it may cite; `beside` the texts
+    that
     stay in view next to it: the user's words, the rendered ledger, the tail. `put_back_tokens` should have room
     for the rules the user set: one that is neither kept nor put back refuses the summary.
     """
-    summary = cleaned(text, span)
-    sight = Sight([summary, *beside])
-    missing = [fact for fact in facts if not sight.shows(fact)]
+    summary = sanitize_summary(text, span)
+    sight = FactReader([summary, *adjacent_texts])
+    missing = [fact for fact in facts if not sight.contains(fact)]
     room = min(put_back_tokens, replaced_tokens - counter.count(summary) - 1)
-    lines = tuple(_lines(_put_back(missing, room, counter)))
-    own, returned = Sight([summary]), Sight(lines)
-    lost = [fact for fact in missing if not returned.shows(fact)]
-    tokens, final_score = counter.count(_whole(summary, lines)), survival(facts, lost)
-    found: tuple[tuple[Problem, bool], ...] = (
+    lines = tuple(_fact_lines(_facts_within(missing, room, counter)))
+    own, returned = FactReader([summary]), FactReader(lines)
+    lost = [fact for fact in missing if not returned.contains(fact)]
+    tokens, final_score = counter.count(_with_lines(summary, lines)), survival_score(facts, lost)
+    found: tuple[tuple[SummaryProblem, bool], ...] = (
         ("empty", not summary),
         ("cut off", is_cut_off),
         ("no smaller than what it replaces", tokens >= replaced_tokens),
         ("drops a constraint", any(fact.kind == "constraint" for fact in lost)),
         ("loses too much", final_score < min_score),
-        ("tells nothing", len(facts) >= MANY_FACTS and not any(map(own.shows, facts))),
+        ("tells nothing", len(facts) >= MANY_FACTS and not any(map(own.contains, facts))),
     )
-    problems: tuple[Problem, ...] = (*(problem for problem, is_so in found if is_so), *nature_of(summary))
-    score = survival(facts, missing)
-    return Verdict(summary, problems, score, tuple(missing), final_score, lines, tokens, tuple(lost))
+    problems: tuple[SummaryProblem, ...] = (
+        *(problem for problem, is_so in found if is_so),
+        *not_a_summary_reasons(summary),
+    )
+    score = survival_score(facts, missing)
+    return SummaryVerdict(summary, problems, score, tuple(missing), final_score, lines, tokens, tuple(lost))
 
 
-def _put_back(missing: Sequence[Fact], allowance: int, counter: Counter) -> list[Fact]:
+def _facts_within(missing: Sequence[MustKeep], allowance: int, counter: Counter) -> list[MustKeep]:
     """Return the facts that fit an allowance, the weightiest first; none is shortened."""
-    left = allowance - counter.count(f"{PUT_BACK}\n{NAMES}") - 3
-    chosen: list[Fact] = []
+    left = allowance - counter.count(f"{PUT_BACK_HEADING}\n{NAMES_LABEL}") - 3
+    chosen: list[MustKeep] = []
     said = ""
     for fact in missing:
-        line = f" {fact.text}" if fact.kind == "name" else f"\n{_line(fact)}"
+        line = f" {fact.text}" if fact.kind == "name" else f"\n{_fact_line(fact)}"
         cost = counter.count(line)
-        if cost <= left and not (fact.kind == "name" and stands_in(fact.text, said)):
+        if cost <= left and not (fact.kind == "name" and is_name_in(fact.text, said)):
             chosen.append(fact)
             said += line
             left -= cost
-    while chosen and counter.count(_whole("", _lines(chosen))) > allowance:
+    while chosen and counter.count(_with_lines("", _fact_lines(chosen))) > allowance:
         chosen.pop()
     return chosen
 
 
-def _lines(facts: Sequence[Fact]) -> Iterator[str]:
+def _fact_lines(facts: Sequence[MustKeep]) -> Iterator[str]:
     """Yield facts as lines of a list; the names share one."""
-    yield from (_line(fact) for fact in facts if fact.kind != "name")
+    yield from (_fact_line(fact) for fact in facts if fact.kind != "name")
     if names := [fact.text for fact in facts if fact.kind == "name"]:
-        yield neutral(f"{NAMES} {' '.join(names)}")
+        yield neutralize_frames(f"{NAMES_LABEL} {' '.join(names)}")
 
 
-def _line(fact: Fact) -> str:
+def _fact_line(fact: MustKeep) -> str:
     """Return a fact as a line: what a tool said in it cannot become a line of its own."""
-    return neutral(f"- {' '.join(str(fact).split())}")
+    return neutralize_frames(f"- {' '.join(str(fact).split())}")
 
 
-def _whole(text: str, lines: Iterable[str]) -> str:
+def _with_lines(text: str, lines: Iterable[str]) -> str:
     kept = "\n".join(lines)
-    return f"{text}\n\n{PUT_BACK}\n{kept}" if kept else text
+    return f"{text}\n\n{PUT_BACK_HEADING}\n{kept}" if kept else text

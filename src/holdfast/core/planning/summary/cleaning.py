@@ -9,10 +9,10 @@ changes nothing.
 import re
 from collections.abc import Callable, Container
 
-from holdfast.core.conversation.json_values import cleaned_text
-from holdfast.core.planning.summary.frames import INVISIBLE, MARK_CHARS, NAMES, neutral
+from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.planning.summary.frames import FRAME_MARK_CHARS, FRAME_NAMES, INVISIBLE_CHARS, neutralize_frames
 
-MOST_ROUNDS = 16
+MAX_UNWRAP_ROUNDS = 16
 """What is wrapped more often than this is no summary."""
 CITATION = r"\[\s?#\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?(?:\s?[,;]\s?#?\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?){0,40}\s?\](?!\()"
 
@@ -20,7 +20,7 @@ _BREAK = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _REASONING = re.compile(r"(?is)\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)")
 _FENCE = re.compile(r"\s*+(```|~~~)[`~]*+\s*+([\w-]*+)\s*+")
 _WRAPPER = re.compile(r"(?i)<(summary|output|answer|response)>")
-_ECHO = re.compile(rf"(?i)</?(?:{'|'.join(NAMES)})-[0-9a-f]{{{MARK_CHARS}}}\s?>")
+_ECHO = re.compile(rf"(?i)</?(?:{'|'.join(FRAME_NAMES)})-[0-9a-f]{{{FRAME_MARK_CHARS}}}\s?>")
 _SUMMARY = (
     r"summar|overview|zusammenfassung|resumen|résumé|riassunto|resumo|samenvatting|сводк|резюме"
     r"|摘要|总结|總結|要約|요약"
@@ -40,13 +40,18 @@ _CLOSING = re.compile(
 _RANGE = re.compile(r"#?(\d+)(?:\s?[-–—]\s?#?(\d+))?")
 
 
-def cleaned(text: str, span: Container[int]) -> str:
+def sanitize_summary(text: str, span: Container[int]) -> str:
     """Return a summary without what a model puts around it, citing only messages of the span.
 
     Empty where it is wrapped too often to be one.
     """
-    steps: tuple[Callable[[str], str], ...] = (_plain, _peeled, lambda one: _with_citations(one, span), neutral)
-    for _ in range(MOST_ROUNDS):
+    steps: tuple[Callable[[str], str], ...] = (
+        _visible_text,
+        _unwrap,
+        lambda one: _with_citations(one, span),
+        neutralize_frames,
+    )
+    for _ in range(MAX_UNWRAP_ROUNDS):
         before = text
         for step in steps:
             text = step(text)
@@ -55,16 +60,16 @@ def cleaned(text: str, span: Container[int]) -> str:
     return ""
 
 
-def _plain(text: str) -> str:
+def _visible_text(text: str) -> str:
     """Return a text of visible characters, without blanks at the ends of lines and more than one empty line."""
-    text = INVISIBLE.sub("", _BREAK.sub("\n", cleaned_text(text)))
+    text = INVISIBLE_CHARS.sub("", _BREAK.sub("\n", replace_surrogates(text)))
     lines = "\n".join(line.rstrip() for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", lines).strip()
 
 
-def _peeled(text: str) -> str:
+def _unwrap(text: str) -> str:
     """Return a text without what stands around it."""
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_UNWRAP_ROUNDS):
         before = text
         for layer in (_without_reasoning, _without_fence, _without_wrapper, _without_preface, _without_closing):
             text = layer(text).strip()
@@ -110,13 +115,13 @@ def _with_citations(text: str, span: Container[int]) -> str:
     """Return a text whose citations all point into a span, written one way."""
 
     def kept(match: re.Match[str]) -> str:
-        inside = [told for first, last in _RANGE.findall(match[2]) if (told := _cited(first, last, span))]
+        inside = [told for first, last in _RANGE.findall(match[2]) if (told := _format_citation(first, last, span))]
         return f"{match[1]}[{', '.join(inside)}]" if inside else ""
 
     return re.sub(rf"([ \t]?)({CITATION})", kept, text)
 
 
-def _cited(first: str, last: str, span: Container[int]) -> str:
+def _format_citation(first: str, last: str, span: Container[int]) -> str:
     start, stop = int(first), int(last or first)
     if start not in span or stop not in span or start > stop:
         return ""

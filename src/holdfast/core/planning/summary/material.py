@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from holdfast.core.conversation.clip import clip_text
-from holdfast.core.conversation.json_values import cleaned_text
+from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.messages import (
     Content,
     Media,
@@ -27,23 +27,23 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.view import Entry
 from holdfast.core.conversation.weight import utf8_length
-from holdfast.core.history.ledger.calls import one_line
-from holdfast.core.planning.summary.frames import quoted
+from holdfast.core.history.ledger.calls import clip_to_line
+from holdfast.core.planning.summary.frames import quote_message_starts
 from holdfast.errors import SettingsError
 
-MIN_PIECE_TOKENS, MIN_PIECE_BYTES = 200, 600
+MIN_CHUNK_TOKENS, MIN_CHUNK_BYTES = 200, 600
 """Room for the longest line that says who speaks, and for some words under it."""
 NAME_BYTES = 128
 """No provider allows a tool a longer name."""
-BEGINNING_CHARS = 60
+MESSAGE_START_CHARS = 60
 """How much of a message tells it from its neighbours."""
-CHARS_PER_TOKEN = 5
+CHUNK_CHARS_PER_TOKEN = 5
 """More than texts have on average: where a part of a message is cut is guessed from above."""
-SEALED = ("signature", "encrypted")
+ENCRYPTED_FIELD_NAMES = ("signature", "encrypted")
 """What stands in the names of blocks that only a provider can read."""
-Hide: TypeAlias = Callable[[str], str]
+RedactText: TypeAlias = Callable[[str], str]
 """Takes out of what was said what nobody else may see."""
-SPEAKERS: dict[Trust, str] = {
+SPEAKER_LABELS: dict[Trust, str] = {
     "system": "note",
     "user": "user",
     "agent": "task",
@@ -53,24 +53,24 @@ SPEAKERS: dict[Trust, str] = {
 }
 
 
-class Block(NamedTuple):
+class LabeledText(NamedTuple):
     """Something that was said, and the words that tell where and by whom."""
 
     label: str
     body: str
 
     def __str__(self) -> str:
-        return f"[{self.label}]\n{quoted(self.body)}" if self.body else f"[{self.label}]"
+        return f"[{self.label}]\n{quote_message_starts(self.body)}" if self.body else f"[{self.label}]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
+class _ChunkLimits:
     counter: Counter
     max_tokens: int
     max_bytes: int
 
     def __post_init__(self) -> None:
-        for name, least in (("max_tokens", MIN_PIECE_TOKENS), ("max_bytes", MIN_PIECE_BYTES)):
+        for name, least in (("max_tokens", MIN_CHUNK_TOKENS), ("max_bytes", MIN_CHUNK_BYTES)):
             if getattr(self, name) < least:
                 problem = f"a piece of a conversation needs at least {least}, not {getattr(self, name)}"
                 raise SettingsError(f"summary.{name}", problem)
@@ -81,50 +81,57 @@ class _Limits:
         # Tokens are dear to count, and what has too many bytes does not fit anyway.
         return share if share > 1 else max(share, self.counter.count(text) / self.max_tokens)
 
-    def hold(self, text: str) -> bool:
+    def fits(self, text: str) -> bool:
         return self.excess(text) <= 1
 
 
-def pieces(entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: Hide = str) -> list[str]:
+def split_into_chunks(
+    entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
+) -> list[str]:
     """Return everything that was said, in as few pieces as fit both limits, cut between messages where possible.
 
     `hide` sees each text before it is cut: half of a secret does not look like one.
     """
-    limits = _Limits(counter, max_tokens, max_bytes)
+    limits = _ChunkLimits(counter, max_tokens, max_bytes)
     packed: list[str] = []
     current: list[str] = []
     tokens = size = 0
-    for unit in _units(entries, limits, hide):
+    for unit in _unsplittable_texts(entries, limits, hide):
         # Each unit brings a line break.
         unit_tokens, unit_size = counter.count(unit) + 1, utf8_length(unit) + 1
         if current and (tokens + unit_tokens > max_tokens or size + unit_size > max_bytes):
-            packed += _joined(current, limits)
+            packed += _join_texts(current, limits)
             current, tokens, size = [], 0, 0
         current.append(unit)
         tokens, size = tokens + unit_tokens, size + unit_size
-    return [*packed, *_joined(current, limits)]
+    return [*packed, *_join_texts(current, limits)]
 
 
-def newest(entries: Sequence[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: Hide = str) -> str:
+def newest_as_text(
+    entries: Sequence[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
+) -> str:
     """Return the last messages, as many as fit; for what stays in view anyway and is shown only to be known.
 
     The last one is shortened where it does not fit by itself.
     """
-    limits = _Limits(counter, max_tokens, max_bytes)
+    limits = _ChunkLimits(counter, max_tokens, max_bytes)
     shown = ""
-    for entry, blocks in reversed(_said(entries, hide)):
+    for entry, blocks in reversed(_labeled_messages(entries, hide)):
         text = "\n".join(map(str, blocks))
         longer = f"{text}\n{shown}" if shown else text
-        if limits.hold(longer):
+        if limits.fits(longer):
             shown = longer
             continue
-        return shown or _clipped(_label(entry, "clipped"), text, limits)
+        return shown or _clip_labeled(_speaker_label(entry, "clipped"), text, limits)
     return shown
 
 
-def positions(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide: Hide = str) -> str:
+def position_index(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide: RedactText = str) -> str:
     """Return the beginnings of messages with where they were said, a line each; of too many some."""
-    lines = [f"[{blocks[0].label}] {one_line(blocks[0].body, BEGINNING_CHARS)}" for _, blocks in _said(entries, hide)]
+    lines = [
+        f"[{blocks[0].label}] {clip_to_line(blocks[0].body, MESSAGE_START_CHARS)}"
+        for _, blocks in _labeled_messages(entries, hide)
+    ]
     for step in range(1, len(lines) + 1):
         text = "\n".join([*lines[:-1:step], *lines[-1:]])
         if counter.count(text) <= max_tokens:
@@ -132,47 +139,47 @@ def positions(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide:
     return ""
 
 
-def _units(entries: Iterable[Entry], limits: _Limits, hide: Hide) -> Iterator[str]:
+def _unsplittable_texts(entries: Iterable[Entry], limits: _ChunkLimits, hide: RedactText) -> Iterator[str]:
     """Yield what must not be parted: messages, or what a message that is too large has to be cut into."""
-    for _, blocks in _said(entries, hide):
+    for _, blocks in _labeled_messages(entries, hide):
         text = "\n".join(map(str, blocks))
-        if limits.hold(text):
+        if limits.fits(text):
             yield text
             continue
         for block in blocks:
-            if limits.hold(whole := str(block)):
+            if limits.fits(whole := str(block)):
                 yield whole
             else:
-                yield from _split(block, limits)
+                yield from _split_text(block, limits)
 
 
-def _split(block: Block, limits: _Limits) -> Iterator[str]:
+def _split_text(block: LabeledText, limits: _ChunkLimits) -> Iterator[str]:
     """Yield a text in parts that fit, each saying which part it is."""
     most = "9" * len(str(len(block.body)))
     bodies: list[str] = []
     start = 0
     while start < len(block.body):
-        body = _beginning(f"{block.label}, part {most} of {most}", block.body, start, limits)
+        body = _fitting_start(f"{block.label}, part {most} of {most}", block.body, start, limits)
         bodies.append(body)
         start += len(body)
     for number, body in enumerate(bodies, start=1):
-        yield str(Block(f"{block.label}, part {number} of {len(bodies)}", body))
+        yield str(LabeledText(f"{block.label}, part {number} of {len(bodies)}", body))
 
 
-def _beginning(label: str, text: str, start: int, limits: _Limits) -> str:
+def _fitting_start(label: str, text: str, start: int, limits: _ChunkLimits) -> str:
     """Return as much of a text as fits under a label; one character at least."""
-    length = min(len(text) - start, limits.max_tokens * CHARS_PER_TOKEN, limits.max_bytes)
+    length = min(len(text) - start, limits.max_tokens * CHUNK_CHARS_PER_TOKEN, limits.max_bytes)
     while True:
         body = text[start : start + length]
         if start + length < len(text):
-            body = body[: _border(body)]
-        excess = limits.excess(str(Block(label, body)))
+            body = body[: _cut_offset(body)]
+        excess = limits.excess(str(LabeledText(label, body)))
         if excess <= 1 or length == 1:
             return body
         length = max(1, min(length - 1, int(0.95 * length / excess)))
 
 
-def _border(text: str) -> int:
+def _cut_offset(text: str) -> int:
     """Return where a text is best cut: after its last line, else after its last word, else at its end."""
     half = len(text) // 2
     line = text.rfind("\n", half)
@@ -182,71 +189,73 @@ def _border(text: str) -> int:
     return next(spaces, len(text))
 
 
-def _joined(units: list[str], limits: _Limits) -> list[str]:
+def _join_texts(units: list[str], limits: _ChunkLimits) -> list[str]:
     """Return units as one piece, or as more where together they cost more than one by one."""
     text = "\n".join(units)
-    if not units or len(units) == 1 or limits.hold(text):
+    if not units or len(units) == 1 or limits.fits(text):
         return [text] if units else []
     half = len(units) // 2
-    return [*_joined(units[:half], limits), *_joined(units[half:], limits)]
+    return [*_join_texts(units[:half], limits), *_join_texts(units[half:], limits)]
 
 
-def _clipped(label: str, text: str, limits: _Limits) -> str:
-    chars = min(len(text), limits.max_tokens * CHARS_PER_TOKEN, limits.max_bytes)
-    while not limits.hold(clipped := str(Block(label, clip_text(text, chars)))):
+def _clip_labeled(label: str, text: str, limits: _ChunkLimits) -> str:
+    chars = min(len(text), limits.max_tokens * CHUNK_CHARS_PER_TOKEN, limits.max_bytes)
+    while not limits.fits(clipped := str(LabeledText(label, clip_text(text, chars)))):
         chars = int(0.8 * chars)
     return clipped
 
 
-def _said(entries: Iterable[Entry], hide: Hide) -> list[tuple[Entry, list[Block]]]:
+def _labeled_messages(entries: Iterable[Entry], hide: RedactText) -> list[tuple[Entry, list[LabeledText]]]:
     """Return the messages that say something, each with what it says."""
     names: dict[str, str] = {}
-    said: list[tuple[Entry, list[Block]]] = []
+    said: list[tuple[Entry, list[LabeledText]]] = []
     for entry in entries:
         if entry.message.role == "system":
             continue
         names.update({call.id: call.name for call in entry.message.calls})
-        if blocks := [Block(label, hide(body)) for label, body in _blocks(entry, names)]:
+        if blocks := [LabeledText(label, hide(body)) for label, body in _message_texts(entry, names)]:
             said.append((entry, blocks))
     return said
 
 
-def _blocks(entry: Entry, names: dict[str, str]) -> Iterator[Block]:
-    found = (block for part in entry.message.parts for block in _part(entry, part, names))
+def _message_texts(entry: Entry, names: dict[str, str]) -> Iterator[LabeledText]:
+    found = (block for part in entry.message.parts for block in _part_texts(entry, part, names))
     for label, same in groupby(found, key=lambda block: block.label):
-        yield Block(label, cleaned_text("\n".join(block.body for block in same)))
+        yield LabeledText(label, replace_surrogates("\n".join(block.body for block in same)))
 
 
-def _part(entry: Entry, part: Part, names: dict[str, str]) -> Iterator[Block]:
+def _part_texts(entry: Entry, part: Part, names: dict[str, str]) -> Iterator[LabeledText]:
     if isinstance(part, Thinking) or part.trust == "summary":
         return
     if isinstance(part, ToolCall):
-        yield Block(_label(entry, f"call {_name(part.name)}"), part.arguments)
+        yield LabeledText(_speaker_label(entry, f"call {_tool_label(part.name)}"), part.arguments)
     elif isinstance(part, ToolResult):
-        tool = _name(names.get(part.call_id, "") or (part.answers.name if part.answers else ""))
-        label = _label(entry, f"result of {tool}{', error' if part.is_error else ''}")
-        yield Block(label, "\n".join(filter(None, map(_content, part.content))))
+        tool = _tool_label(names.get(part.call_id, "") or (part.answered_call.name if part.answered_call else ""))
+        label = _speaker_label(entry, f"result of {tool}{', error' if part.is_error else ''}")
+        yield LabeledText(label, "\n".join(filter(None, map(_content_text, part.content))))
     elif isinstance(part, Opaque):
-        if body := _content(part):
-            yield Block(_label(entry, f"block {_name(part.kind)}"), body)
+        if body := _content_text(part):
+            yield LabeledText(_speaker_label(entry, f"block {_tool_label(part.kind)}"), body)
     elif isinstance(part, Media) or not part.is_blank:
-        yield Block(_label(entry, SPEAKERS.get(part.trust, part.trust)), _content(part))
+        yield LabeledText(_speaker_label(entry, SPEAKER_LABELS.get(part.trust, part.trust)), _content_text(part))
 
 
-def _content(content: Content) -> str:
+def _content_text(content: Content) -> str:
     if isinstance(content, Media):
         return f"[{content.kind}]"
     if isinstance(content, Text) or content.text:
         return content.text
-    return "" if any(word in content.kind.lower() for word in SEALED) else f"[{_name(content.kind)}]"
+    return (
+        "" if any(word in content.kind.lower() for word in ENCRYPTED_FIELD_NAMES) else f"[{_tool_label(content.kind)}]"
+    )
 
 
-def _label(entry: Entry, words: str) -> str:
+def _speaker_label(entry: Entry, words: str) -> str:
     return f"#{'-' if entry.position is None else entry.position} {words}"
 
 
-def _name(name: str) -> str:
+def _tool_label(name: str) -> str:
     """Return a tool's name as it can stand in a line of ours."""
-    line = "".join(char if char.isprintable() and char not in "[]" else " " for char in cleaned_text(name))
+    line = "".join(char if char.isprintable() and char not in "[]" else " " for char in replace_surrogates(name))
     short = line.encode()[:NAME_BYTES].decode(errors="ignore")
     return " ".join(short.split()) or "a tool"

@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Literal, TypeAlias
 
-from holdfast.core.conversation.json_values import parsed
-from holdfast.core.planning.summary.asking import OWN_WORDS
-from holdfast.core.planning.summary.behind import OWN_WORDS as WORDS_BEHIND
+from holdfast.core.conversation.json_values import parse_json
+from holdfast.core.planning.summary.asking import SUMMARY_PROMPT_TEXTS
+from holdfast.core.planning.summary.behind import PREFIX_PROMPT_TEXTS as WORDS_BEHIND
 from holdfast.core.planning.summary.cleaning import CITATION
 
-Nature: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]
+NotASummary: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]
 
-RUN = 4
+RUN_WORDS = 4
 """So many words in a row make a run: two texts that share many runs share their sentences."""
 MIN_RUNS = 20
-MOST_REPEATED = 0.6
+MAX_REPEATED_SHARE = 0.6
 """The share of runs that were there before from which on a text is stuck."""
-MOST_ECHOED = 0.3
+MAX_ECHOED_SHARE = 0.3
 """The share of runs that are the instructions' from which on a text is their echo."""
-MOST_HEADINGS = 4
+MAX_COPIED_HEADINGS = 4
 """More lines that begin messages, as the material has them, make a text a copy of it."""
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|\w+")
@@ -40,38 +40,38 @@ _CALL = re.compile(
 )
 
 
-def nature_of(text: str) -> Iterator[Nature]:
+def not_a_summary_reasons(text: str) -> Iterator[NotASummary]:
     """Yield what a text, cleaned, is besides a summary."""
     words = _WORD.findall(text.casefold())
     if text and not _LETTER.search(text):
         yield "no words"
-    if _is_stuck(words):
+    if _repeats_itself(words):
         yield "repeats itself"
     if _REFUSAL.match(text) and not re.search(CITATION, text):
         yield "a refusal"
-    if _is_echo(words) or len(_HEADING.findall(text)) > MOST_HEADINGS:
+    if _echoes_prompt(words) or len(_HEADING.findall(text)) > MAX_COPIED_HEADINGS:
         yield "an echo"
     if _CALL.match(text) or _is_json_call(text):
         yield "a tool call"
 
 
-def _is_stuck(words: list[str]) -> bool:
-    runs = list(_runs(words))
-    return len(runs) >= MIN_RUNS and 1 - len(set(runs)) / len(runs) > MOST_REPEATED
+def _repeats_itself(words: list[str]) -> bool:
+    runs = list(_word_runs(words))
+    return len(runs) >= MIN_RUNS and 1 - len(set(runs)) / len(runs) > MAX_REPEATED_SHARE
 
 
-def _is_echo(words: list[str]) -> bool:
-    runs = set(_runs(words))
-    return bool(runs) and len(runs & _asked()) > MOST_ECHOED * len(runs)
+def _echoes_prompt(words: list[str]) -> bool:
+    runs = set(_word_runs(words))
+    return bool(runs) and len(runs & _prompt_runs()) > MAX_ECHOED_SHARE * len(runs)
 
 
 @cache
-def _asked() -> frozenset[tuple[str, ...]]:
-    return frozenset(_runs(_WORD.findall(f"{OWN_WORDS}\n{WORDS_BEHIND}".casefold())))
+def _prompt_runs() -> frozenset[tuple[str, ...]]:
+    return frozenset(_word_runs(_WORD.findall(f"{SUMMARY_PROMPT_TEXTS}\n{WORDS_BEHIND}".casefold())))
 
 
-def _runs(words: list[str]) -> Iterator[tuple[str, ...]]:
-    return (tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1))
+def _word_runs(words: list[str]) -> Iterator[tuple[str, ...]]:
+    return (tuple(words[start : start + RUN_WORDS]) for start in range(len(words) - RUN_WORDS + 1))
 
 
 def _is_json_call(text: str) -> bool:
@@ -79,7 +79,7 @@ def _is_json_call(text: str) -> bool:
     if text[:1] not in {"{", "["}:
         return False
     try:
-        value = parsed(text)
+        value = parse_json(text)
     except ValueError:
         return False
     calls = value if isinstance(value, list) else [value]

@@ -14,22 +14,36 @@ from itertools import islice
 from typing import Literal, TypeAlias
 
 from holdfast.core.history.ledger import Ledger
-from holdfast.core.history.ledger.calls import one_line
-from holdfast.core.history.ledger.cues import NEGATION, has
-from holdfast.core.history.ledger.names import stands_in
-from holdfast.core.history.ledger.wishes import subject_of
-from holdfast.core.history.ledger.work import BRIEF_CHARS
+from holdfast.core.history.ledger.calls import clip_to_line
+from holdfast.core.history.ledger.cues import NEGATION_CUE, matches_cue
+from holdfast.core.history.ledger.names import is_name_in
+from holdfast.core.history.ledger.wishes import subject_words
+from holdfast.core.history.ledger.work import ACTION_CLIP_CHARS
 
-Kind: TypeAlias = Literal["constraint", "undone", "error", "decision", "file", "name"]
+MustKeepKind: TypeAlias = Literal["constraint", "undone", "error", "decision", "file", "name"]
 
-WEIGHTS: Mapping[Kind, float] = {"constraint": 4, "undone": 2, "error": 2, "decision": 2, "file": 2, "name": 2}
+MUST_KEEP_WEIGHTS: Mapping[MustKeepKind, float] = {
+    "constraint": 4,
+    "undone": 2,
+    "error": 2,
+    "decision": 2,
+    "file": 2,
+    "name": 2,
+}
 """How much each kind counts, however many of it there are."""
-MOST: Mapping[Kind, int] = {"constraint": 400, "undone": 5, "error": 5, "decision": 20, "file": 30, "name": 40}
+MAX_PER_KIND: Mapping[MustKeepKind, int] = {
+    "constraint": 400,
+    "undone": 5,
+    "error": 5,
+    "decision": 20,
+    "file": 30,
+    "name": 40,
+}
 """How many of each are looked for, the newest or likeliest first: a call that was given up long ago is not undone work,
 and an error that nobody came back to was got round."""
-LEAST_SHARE: Mapping[Kind, float] = {"constraint": 0.8, "undone": 0.6, "error": 0.5, "decision": 0.7}
+MIN_WORD_SHARE: Mapping[MustKeepKind, float] = {"constraint": 0.8, "undone": 0.6, "error": 0.5, "decision": 0.7}
 """How many of its words a line has to say to stand for a sentence."""
-SAID: Mapping[Kind, str] = {
+MUST_KEEP_LABELS: Mapping[MustKeepKind, str] = {
     "constraint": "The user asked to keep to: “{}”",
     "undone": "No result yet: {}",
     "error": "Went wrong, unresolved: {}",
@@ -42,114 +56,124 @@ _TOKEN = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+")
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class MustKeep:
     """Something that must not be forgotten."""
 
-    kind: Kind
+    kind: MustKeepKind
     text: str
     """To the letter."""
     position: int
     """Where it was last said or done."""
-    shown_by: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     """What shows that it survived, where that is not its text."""
 
     def __str__(self) -> str:
-        return f"{SAID[self.kind].format(self.text)} [#{self.position}]"
+        return f"{MUST_KEEP_LABELS[self.kind].format(self.text)} [#{self.position}]"
 
 
-class Sight:
+class FactReader:
     """Texts as somebody reads them who looks for facts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [text for text in texts if text]
-        self._spelled = [_spelled(text) for text in self._texts]
+        self._spelled = [_normalized_words(text) for text in self._texts]
         self._lines = [line.lower() for text in self._texts for line in text.splitlines()]
         self._saying: dict[str, list[int]] = {}
         for number, line in enumerate(self._lines):
-            for word in subject_of(line):
+            for word in subject_words(line):
                 self._saying.setdefault(word, []).append(number)
 
-    def shows(self, fact: Fact) -> bool:
+    def contains(self, item: MustKeep) -> bool:
         """Return whether a fact can be read off the texts."""
-        wanted = fact.shown_by or (fact.text,)
-        if fact.kind in {"name", "file"}:
-            return any(stands_in(name, text) for name in wanted for text in self._texts)
-        return any(self._says(one, LEAST_SHARE[fact.kind], is_wish=fact.kind == "constraint") for one in wanted)
+        wanted = item.evidence or (item.text,)
+        if item.kind in {"name", "file"}:
+            return any(is_name_in(name, text) for name in wanted for text in self._texts)
+        return any(
+            self._contains_sentence(one, MIN_WORD_SHARE[item.kind], is_constraint=item.kind == "constraint")
+            for one in wanted
+        )
 
-    def _says(self, sentence: str, least: float, *, is_wish: bool) -> bool:
+    def _contains_sentence(self, sentence: str, least: float, *, is_constraint: bool) -> bool:
         """Return whether a sentence stands in the texts, or a line that comes close to it."""
-        spelled = _spelled(sentence)
+        spelled = _normalized_words(sentence)
         if any(spelled in text for text in self._spelled):
             return True
         lower = sentence.lower()
-        words = subject_of(lower)
+        words = subject_words(lower)
         found = Tally(number for word in words for number in self._saying.get(word, ()))
         close = [number for number, count in found.items() if count >= least * len(words)]
-        is_negated = has(NEGATION, lower)
-        return any(not is_wish or has(NEGATION, self._lines[number]) == is_negated for number in close)
+        is_negated = matches_cue(NEGATION_CUE, lower)
+        return any(
+            not is_constraint or matches_cue(NEGATION_CUE, self._lines[number]) == is_negated for number in close
+        )
 
 
-def facts_of(ledger: Ledger) -> list[Fact]:
+def must_keep_of(ledger: Ledger) -> list[MustKeep]:
     """Return what must survive, the user's rules first, and of each kind the newest or likeliest first."""
-    wishes = [wish for wish in ledger.wishes if wish.status == "active"][::-1]
+    wishes = [wish for wish in ledger.constraints if wish.status == "active"][::-1]
     unresolved = [error for error in ledger.errors if not error.is_resolved][::-1]
-    found: dict[Kind, Iterator[Fact]] = {
-        "constraint": (Fact("constraint", one.text, one.sources[-1]) for one in wishes if one.kind == "constraint"),
+    found: dict[MustKeepKind, Iterator[MustKeep]] = {
+        "constraint": (MustKeep("constraint", one.text, one.sources[-1]) for one in wishes if one.kind == "constraint"),
         "undone": (
-            Fact("undone", call.label, call.position, (call.subject,)) for call in reversed([*ledger.open_calls])
+            MustKeep("undone", call.label, call.position, (call.subject,)) for call in reversed([*ledger.open_calls])
         ),
         "error": (
-            Fact("error", f"{one.call}: {one.line}", one.sources[-1], (one_line(one.line or one.call, BRIEF_CHARS),))
+            MustKeep(
+                "error",
+                f"{one.call}: {one.text}",
+                one.sources[-1],
+                (clip_to_line(one.text or one.call, ACTION_CLIP_CHARS),),
+            )
             for one in unresolved
         ),
-        "decision": (Fact("decision", one.text, one.sources[-1]) for one in wishes if one.kind == "decision"),
-        "file": _written(ledger),
-        "name": (Fact("name", item.text, item.last) for item in ledger.ranked(MOST["name"])),
+        "decision": (MustKeep("decision", one.text, one.sources[-1]) for one in wishes if one.kind == "decision"),
+        "file": _written_files(ledger),
+        "name": (MustKeep("name", item.text, item.last) for item in ledger.ranked_identifiers(MAX_PER_KIND["name"])),
     }
-    return [fact for kind, facts in found.items() for fact in islice(facts, MOST[kind])]
+    return [fact for kind, facts in found.items() for fact in islice(facts, MAX_PER_KIND[kind])]
 
 
-def facts_without(facts: Iterable[Fact], hide: Callable[[str], str]) -> Iterator[Fact]:
+def must_keep_redacted(facts: Iterable[MustKeep], hide: Callable[[str], str]) -> Iterator[MustKeep]:
     """Yield what must survive as one can know it who may not see everything; a name that is a secret is no loss."""
     for fact in facts:
-        told = replace(fact, text=hide(fact.text), shown_by=tuple(map(hide, fact.shown_by)))
+        told = replace(fact, text=hide(fact.text), evidence=tuple(map(hide, fact.evidence)))
         if fact.kind != "name" or told == fact:
             yield told
 
 
-def lines_of(facts: Iterable[Fact]) -> tuple[str, ...]:
+def must_keep_lines(facts: Iterable[MustKeep]) -> tuple[str, ...]:
     """Return facts as a person reads them, a line each; a name that another line says is not said again."""
     lines: list[str] = []
     for fact in facts:
-        if fact.kind != "name" or not any(stands_in(fact.text, line) for line in lines):
+        if fact.kind != "name" or not any(is_name_in(fact.text, line) for line in lines):
             lines.append(" ".join(str(fact).split()))
     return tuple(lines)
 
 
-def survival(facts: Sequence[Fact], missing: Sequence[Fact]) -> float:
+def survival_score(facts: Sequence[MustKeep], missing: Sequence[MustKeep]) -> float:
     """Return the share of facts that survive, each kind by its weight; 1 where there are none."""
-    of: Tally[Kind] = Tally(fact.kind for fact in facts)
-    lost: Tally[Kind] = Tally(fact.kind for fact in missing)
-    weight = sum(WEIGHTS[kind] for kind in of)
-    return sum(WEIGHTS[kind] * (1 - lost[kind] / count) for kind, count in of.items()) / weight if of else 1.0
+    of: Tally[MustKeepKind] = Tally(fact.kind for fact in facts)
+    lost: Tally[MustKeepKind] = Tally(fact.kind for fact in missing)
+    weight = sum(MUST_KEEP_WEIGHTS[kind] for kind in of)
+    return sum(MUST_KEEP_WEIGHTS[kind] * (1 - lost[kind] / count) for kind, count in of.items()) / weight if of else 1.0
 
 
-def _written(ledger: Ledger) -> Iterator[Fact]:
+def _written_files(ledger: Ledger) -> Iterator[MustKeep]:
     """Yield the files that were written, with the shorter paths that mean no other file."""
     files = list(ledger.files)
-    endings = Tally(ending for file in files for ending in _endings(file.path))
+    endings = Tally(ending for file in files for ending in _path_suffixes(file.path))
     for file in reversed(files):
-        if file.wrote:
-            known = tuple(ending for ending in _endings(file.path) if endings[ending] == 1)
-            yield Fact("file", file.path, file.wrote.position, (file.path, *known))
+        if file.last_write:
+            known = tuple(ending for ending in _path_suffixes(file.path) if endings[ending] == 1)
+            yield MustKeep("file", file.path, file.last_write.position, (file.path, *known))
 
 
-def _endings(path: str) -> Iterator[str]:
+def _path_suffixes(path: str) -> Iterator[str]:
     """Yield the ends of a path by which it may be called: `b/c.py` and `c.py` for `a/b/c.py`."""
     steps = path.split("/")
     return ("/".join(steps[start:]) for start in range(1, len(steps)) if steps[-1])
 
 
-def _spelled(text: str) -> str:
+def _normalized_words(text: str) -> str:
     """Return the words of a text and nothing else, so that signs, case and line breaks do not matter."""
     return f" {' '.join(_TOKEN.findall(text.casefold()))} "
