@@ -712,8 +712,12 @@ class Played:
         player = Player(preset, budget, voice if voice.format == self.format else _named(voice, self.format))
         player.lines = self.script() if self.script else None
         numbers = count()
+
+        def token_hex(size: int) -> str:
+            return f"{next(numbers):0{2 * size}x}"
+
         # The random name of a delegation is part of what is sent, so it has to be the same each time.
-        with patch("secrets.token_hex", lambda size: f"{next(numbers):0{2 * size}x}"):
+        with patch("secrets.token_hex", token_hex):
             await self.scenario(player)
         return player.trace
 
@@ -819,7 +823,7 @@ def differences(kept: Mapping[str, Hashes], found: Mapping[str, Hashes]) -> list
         if before is None or after is None:
             told.append(f"{case}: {'is new' if before is None else 'is gone'}")
             continue
-        for kind in sorted({*before, *after}):
+        for kind in sorted({*before, *after}, key=lambda kind: (kind != "requests", kind)):
             place = first_difference(before.get(kind, []), after.get(kind, []))
             if place is not None:
                 told.append(f"{_titled(case)}: {kind} number {place} differs; see --show {case}")
