@@ -21,9 +21,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import TypeAlias, TypeVar
+from unittest.mock import patch
 
 from holdfast import HoldfastError, PendingToolCallsError, Receipt, Session, convert, govern
 from holdfast.core.history import events as log
@@ -93,8 +94,6 @@ class Trace:
     """What reached the summarizer."""
     records: list[str] = field(default_factory=list[str])
     receipts: list[str] = field(default_factory=list[str])
-    scopes: list[str] = field(default_factory=list[str])
-    """The random names of delegations, in order: each is replaced by its number before anything is hashed."""
 
     def sent(self, payload: Mapping[str, object], receipt: Receipt) -> None:
         """Note a request and its receipt."""
@@ -108,14 +107,8 @@ class Trace:
         self.receipts.append(str(error))
 
     def texts(self) -> dict[str, list[str]]:
-        """Return all of it by name, without random names and real time."""
-        named = asdict(self)
-        scopes = named.pop("scopes")
-        named["receipts"] = [_SECONDS.sub("N s", text) for text in self.receipts]
-        for number, scope in enumerate(scopes):
-            replacement = f"{scope.partition(':')[0]}:{number}"
-            named = {key: [text.replace(scope, replacement) for text in texts] for key, texts in named.items()}
-        return named
+        """Return all of it by name, without real time."""
+        return {**asdict(self), "receipts": [_SECONDS.sub("N s", text) for text in self.receipts]}
 
     def hashes(self) -> tuple[Hashes, Hashes]:
         """Return what must never change, and what people read."""
@@ -476,10 +469,10 @@ QUESTIONS: tuple[Mapping[str, object], ...] = (
 )
 
 
-def prose(chance: random.Random, count: int) -> str:
+def prose(chance: random.Random, size: int) -> str:
     """Return so many words, in lines."""
-    picked = chance.choices(PROSE.split(), k=count)
-    return "\n".join(" ".join(picked[start : start + 14]) for start in range(0, count, 14))
+    picked = chance.choices(PROSE.split(), k=size)
+    return "\n".join(" ".join(picked[start : start + 14]) for start in range(0, size, 14))
 
 
 def output(chance: random.Random, path: str) -> str:
@@ -645,7 +638,6 @@ async def delegation(player: Player) -> None:
         Visibility(pins=True, ledger=True, files=True, turns=1, max_tokens=600),
     ):
         async with session.delegate("scout", task=f"Find the tests of {PATHS[0]}.", sees=sees) as child:
-            player.trace.scopes.append(child.scope)
             player.trace.answers.append(child.opening_prompt)
             await player.prepare(child)
             await player.say(child, *voice.calls(["s1"], PATHS[0]), *voice.returns({"s1": output(chance, PATHS[0])}))
@@ -658,7 +650,6 @@ async def delegation(player: Player) -> None:
         await player.prepare(session)
     with suppress(ValueError):
         async with session.delegate("critic", task="Fail.", main_sees="answers") as child:
-            player.trace.scopes.append(child.scope)
             await player.prepare(child)
             raise ValueError("out of ideas")
     await session.transfer("reviewer", message="The totals are right now.")
@@ -736,7 +727,14 @@ class Played:
         voice = next(voice for voice in VOICES.values() if self.format.startswith(voice.format))
         player = Player(preset, budget, voice if voice.format == self.format else _named(voice, self.format))
         player.lines = self.script() if self.script else None
-        await self.scenario(player)
+        numbers = count()
+
+        def token_hex(size: int) -> str:
+            return f"{next(numbers):0{2 * size}x}"
+
+        # The random name of a delegation is part of what is sent, so it has to be the same each time.
+        with patch("secrets.token_hex", token_hex):
+            await self.scenario(player)
         return player.trace
 
 
@@ -841,7 +839,7 @@ def differences(kept: Mapping[str, Hashes], found: Mapping[str, Hashes]) -> list
         if before is None or after is None:
             told.append(f"{case}: {'is new' if before is None else 'is gone'}")
             continue
-        for kind in sorted({*before, *after}):
+        for kind in sorted({*before, *after}, key=lambda kind: (kind != "requests", kind)):
             place = first_difference(before.get(kind, []), after.get(kind, []))
             if place is not None:
                 told.append(f"{_titled(case)}: {kind} number {place} differs; see --show {case}")
