@@ -453,7 +453,7 @@ def figures_of(module: ModuleType, *arguments: str, **constants: Any) -> Any:
 def benchmark_output() -> object:
     """Return the keys of what each benchmark writes with `--json`."""
     file, folder = recordings("work", "talk"), Path.cwd()
-    small = patch.multiple(appends, ROUNDS=2, APPENDS=1, FLUSHES=1), patch.multiple(size, STEPS=2)
+    small = patch.multiple(appends, ROUNDS=2, APPENDS=1, FLUSH_COUNT=1), patch.multiple(size, STEPS=2)
     with small[0], small[1], patch.multiple(opening, SIZES=(200, 200), REPEATS=1):
         log_figures = figures_of(log, "--only", "appends,size,opening", "--no-peers", "--quick")
     needle_row = {"name": "text", "messages": [], "shown": ["text"], "found": [None]}
@@ -493,7 +493,7 @@ def writer_figures(folder: Path) -> object:
 
     processes = SimpleNamespace(get_context=context)
     with (
-        patch.multiple(writers, server=server, multiprocessing=processes, WRITERS=1, MESSAGES=1),
+        patch.multiple(writers, run_server=server, multiprocessing=processes, WRITERS=1, MESSAGES=1),
         contextlib.redirect_stderr(io.StringIO()),
     ):
         return writers.measure(folder)

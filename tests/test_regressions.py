@@ -275,7 +275,7 @@ def test_reasoning_without_a_signature_and_misplaced_tool_blocks_are_left_out_wi
     request = anthropic(messages)
 
     assert request.messages == [user(text), model(text), user(text)]
-    assert [repair.what for repair in request.receipt.mended] == [
+    assert [repair.description for repair in request.receipt.repairs] == [
         "left out a tool_use in a message of the user",
         "left out reasoning without a signature",
         "left out a tool_result in a message of the assistant",
@@ -320,7 +320,7 @@ def test_removed_cache_marks_are_accounted_for_and_no_more_are_removed_than_need
     blocks = (*request.messages[0]["content"], *request.messages[2]["content"])
     assert ["cache_control" in block for block in blocks] == [False, True, True, True, True]
     assert request.receipt.kept == (1, 2)
-    assert [(repair.position, repair.what) for repair in request.receipt.mended] == [
+    assert [(repair.position, repair.description) for repair in request.receipt.repairs] == [
         (0, "removed a cache mark: there were too many")
     ]
 
@@ -361,7 +361,7 @@ def test_results_that_were_gathered_are_accounted_for() -> None:
         [user(text), model(use("a"), use("b")), user(result("a")), user(result("b")), user(text)]
     ).receipt
 
-    assert {repair.position for repair in receipt.mended} >= {2, 3}
+    assert {repair.position for repair in receipt.repairs} >= {2, 3}
 
 
 def test_an_equal_list_that_is_written_differently_is_not_taken_for_the_same() -> None:

@@ -86,7 +86,7 @@ CASES = st.fixed_dictionaries(
         "policy": st.sampled_from(["default", "co-cli", "copilot"]),
         "turns": st.sampled_from([4, 12]),
         "others": st.sampled_from([0, 1, 20]),
-        "has_summariser": st.booleans(),
+        "has_summarizer": st.booleans(),
     }
 )
 STRATEGIES = (CASES,)
@@ -146,7 +146,7 @@ async def _cancel_everywhere(folder: Path, case: Mapping[str, Any]) -> None:
 
 
 def _open_session(store: SqliteStore, case: Mapping[str, Any]) -> SessionOpener:
-    model = ScriptedModel(iter(lambda: _summary, None), seconds=0.001) if case["has_summariser"] else None
+    model = ScriptedModel(iter(lambda: _summary, None), seconds=0.001) if case["has_summarizer"] else None
     return Session.open(NAME, store=store, policy=case["policy"], model="gpt-5", summarizer=model)
 
 

@@ -33,7 +33,7 @@ def make_cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
             "format": st.just(source),
             "preset": st.just(preset),
             "budget": st.sampled_from(BUDGETS),
-            "has_summariser": st.booleans(),
+            "has_summarizer": st.booleans(),
             "grows": st.lists(HISTORIES_BY_FORMAT[source], min_size=1, max_size=3),
         }
     )
@@ -60,7 +60,7 @@ def check(case: dict[str, Any]) -> None:
 def play_case(case: Mapping[str, Any]) -> list[list[Any] | str]:
     """Return what would be sent after each step; the name of an error where nothing could be."""
     policy, source = PRESETS[case["preset"]], case["format"]
-    player = Planned(policy, model=MODEL, format=source, has_summariser=case["has_summariser"])
+    player = Planned(policy, model=MODEL, format=source, has_summarizer=case["has_summarizer"])
     said: list[Any] = []
     sent: list[list[Any] | str] = []
     for addition in case["grows"]:

@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tables_are_those_of_the_declarations() -> None:
-    expected = runpy.run_path(str(ROOT / "scripts" / "settings_reference.py"))["reference"]()
+    expected = runpy.run_path(str(ROOT / "scripts" / "settings_reference.py"))["render_reference"]()
 
     assert expected in PAGE, "run scripts/settings_reference.py"
 

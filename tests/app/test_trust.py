@@ -173,7 +173,7 @@ def test_a_setting_that_is_declared_without_a_word_about_it_is_refused(
 
 
 def test_a_field_whose_declaration_says_nothing_of_untrusted_projects_is_refused() -> None:
-    about = cast("Callable[..., dict[str, object]]", vars(declarations)["_about"])
+    about = cast("Callable[..., dict[str, object]]", vars(declarations)["_metadata"])
     declaration = cast("Callable[[Field[object]], SettingDeclaration]", vars(declarations)["_declaration"])
     new = make_dataclass("New", [("new", str, field(default="", metadata=about("The program", SettingType(), "New")))])
 

@@ -64,12 +64,12 @@ def folded(history: ToldHistory, how: Situation) -> ToldHistory:
     return history
 
 
-@pytest.mark.parametrize("has_summariser", [False, True])
-def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folded_again(has_summariser: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("has_summarizer", [False, True])
+def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folded_again(has_summarizer: bool) -> None:  # noqa: FBT001
     history = folded(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(12, 2, seconds=2.5))
 
-    how = situation(has_summariser=has_summariser)
+    how = situation(has_summarizer=has_summarizer)
     plan = make_plan(history, DEFAULT, how)
 
     assert (plan.now, plan.later) == ((), ())
@@ -146,7 +146,7 @@ def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "default"])
 def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
     policy, history = PRESETS[name], heard(TASK, *looked(4, 1), assistant_message("done"))
-    how = plan_input_of(history, policy, situation(has_summariser=True))
+    how = plan_input_of(history, policy, situation(has_summarizer=True))
     assert policy.fold is not None
 
     event = compaction_completed_event(CompactSpan(start=0, stop=5, by="marker", count=5), policy.fold, how)
@@ -173,7 +173,7 @@ def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
     talk = [one for number in range(3) for one in (user_message(f"q{number}"), assistant_message(f"a{number}"))]
     history = heard(*talk, *messages)
 
-    how = situation(4_000, window=4_000, has_summariser=True, **fields)
+    how = situation(4_000, window=4_000, has_summarizer=True, **fields)
     (reason, *_) = make_plan(history, PRESETS["copilot"], how).reasons
 
     outlook = plan_input_of(history, PRESETS["copilot"], how)

@@ -74,7 +74,7 @@ async def test_the_forecast_of_a_fold_is_an_upper_limit_of_its_receipt() -> None
 
 async def test_a_summary_is_forecast_at_its_writers_prices_and_from_the_cache_where_it_holds_it() -> None:
     session = await worked(10)
-    seen = await outlook(session, has_summariser=True, prices=PRICED)
+    seen = await outlook(session, has_summarizer=True, prices=PRICED)
     line = Threshold(seen.projection.tokens, 12_000, "tokens")
 
     apart = cost_forecast(seen, session.policy, line, SummaryAuthor(PRICED))
@@ -97,7 +97,7 @@ async def test_a_summary_is_forecast_at_its_writers_prices_and_from_the_cache_wh
 
 async def test_what_the_last_summary_took_is_what_the_next_is_expected_to_take() -> None:
     answer = ModelReply(text=SUMMARY, model="gpt-5", usage=log.Usage(input_tokens=9_000, output_tokens=120))
-    session = await worked(10, summariser=ScriptedModel([answer]))
+    session = await worked(10, summarizer=ScriptedModel([answer]))
     before = (await session.context_breakdown(budget=BUDGET)).forecast
 
     await session.compact(budget=BUDGET)
@@ -111,7 +111,7 @@ async def test_every_policy_says_what_its_next_fold_will_leave_and_none_where_th
     session = await worked(6, policy=name)
 
     alone = context_report(await outlook(session), session.policy).forecast
-    helped = context_report(await outlook(session, has_summariser=True), session.policy, SummaryAuthor()).forecast
+    helped = context_report(await outlook(session, has_summarizer=True), session.policy, SummaryAuthor()).forecast
 
     assert helped is not None
     assert 0 < helped.written_tokens < helped.tokens_before

@@ -80,9 +80,9 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
     messages: list[JsonMessage],
     name: str,
     budget: int,
-    has_summariser: bool,  # noqa: FBT001
+    has_summarizer: bool,  # noqa: FBT001
 ) -> None:
-    history, how = heard(messages), situation(budget, has_summariser=has_summariser)
+    history, how = heard(messages), situation(budget, has_summarizer=has_summarizer)
     try:
         plan = make_plan(history, PRESETS[name], how)
     except (EmptyConversationError, CannotFitError):
@@ -94,7 +94,7 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
 
 @given(chat_histories(), st.sampled_from(sorted(PRESETS)), st.sampled_from([700, 3_000]))
 def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str, budget: int) -> None:
-    history, how = heard(messages), situation(budget, has_summariser=True)
+    history, how = heard(messages), situation(budget, has_summarizer=True)
     try:
         plan = make_plan(history, PRESETS[name], how)
     except (EmptyConversationError, CannotFitError):
@@ -106,7 +106,7 @@ def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str
 
 @given(valid_chat_histories(), st.sampled_from(sorted(PRESETS)))
 def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages: list[JsonMessage], name: str) -> None:
-    view = make_plan(heard(messages), PRESETS[name], situation(1_000_000, has_summariser=True)).view
+    view = make_plan(heard(messages), PRESETS[name], situation(1_000_000, has_summarizer=True)).view
 
     assert not view.is_fitted
     assert sent(view) == messages
@@ -240,7 +240,7 @@ def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
 
 
 def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once() -> None:
-    how = situation(16_000, has_summariser=True)
+    how = situation(16_000, has_summarizer=True)
     talk = grown_to(0.85, how)
 
     plan = make_plan(talk, DEFAULT, how)
@@ -252,7 +252,7 @@ def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once
 
 
 def test_at_the_hard_line_nobody_waits_for_a_summary() -> None:
-    how = situation(16_000, has_summariser=True)
+    how = situation(16_000, has_summarizer=True)
 
     plan = make_plan(grown_to(0.96, how), DEFAULT, how)
 

@@ -70,13 +70,13 @@ def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("has_summariser", [False, True])
-def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summariser: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("has_summarizer", [False, True])
+def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
     history = heard(
         [user_message("PIN: never deploy"), assistant_message("ok"), *LONG, user_message("now")], log.Pinned(position=0)
     )
 
-    view = make_plan(history, PRESETS[name], situation(2_000, has_summariser=has_summariser)).view
+    view = make_plan(history, PRESETS[name], situation(2_000, has_summarizer=has_summarizer)).view
 
     assert "PIN: never deploy" in [entry.message.text for entry in view.entries]
 
@@ -100,10 +100,10 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("has_summariser", [False, True])
-def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summariser: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("has_summarizer", [False, True])
+def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
     messages = [user_message("hi"), assistant_message("hello"), user_message("THE TASK"), *loop(60)]
-    player = Planned(PRESETS[name], has_summariser=has_summariser, summary="It went well.")
+    player = Planned(PRESETS[name], has_summarizer=has_summarizer, summary="It went well.")
 
     sent = player.prepare(messages, 100_000)
 
@@ -145,7 +145,7 @@ def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -
 def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> None:
     history = heard([one for n in range(9) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
 
-    plan = make_plan(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summariser=True))
+    plan = make_plan(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summarizer=True))
 
     assert (plan.now, plan.later) == ((), ())
     assert "compaction cannot help" in plan.reasons[0]
@@ -154,7 +154,7 @@ def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> N
 def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> None:
     talk = [user_message("word " * 300), assistant_message("word " * 300)] * 6
     failure = log.CompactionCompleted(success=False, stop=1, error="timeout")
-    how = situation(6_000, has_summariser=True)
+    how = situation(6_000, has_summarizer=True)
 
     resting = heard([*talk, user_message("now")], failure, failure, failure)
     assert make_plan(resting, PRESETS["inkeep"], how).now == ()

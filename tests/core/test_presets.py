@@ -31,7 +31,7 @@ CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkee
 
 
 def played(policy: Policy, *, summary: str | None = "It went well.") -> Planned:
-    return Planned(policy, has_summariser=summary is not None, summary=summary or "")
+    return Planned(policy, has_summarizer=summary is not None, summary=summary or "")
 
 
 def ask(player: Planned, messages: list[JsonMessage], window: int = 1_000_000) -> list[Any]:
@@ -39,7 +39,7 @@ def ask(player: Planned, messages: list[JsonMessage], window: int = 1_000_000) -
 
 
 def situation(window: int = 1_000_000, **fields: Any) -> Situation:
-    settings: dict[str, Any] = {"has_summariser": True, **fields}
+    settings: dict[str, Any] = {"has_summarizer": True, **fields}
     return Situation(budget=Budget(window), window=window, counter=COUNTER, **settings)
 
 
@@ -265,7 +265,7 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
     for scope, native, times in spoken:
         for _ in range(times):
             player.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
-    how = situation(scope="d1", has_summariser=False)
+    how = situation(scope="d1", has_summarizer=False)
 
     view = make_plan(player.history, INKEEP, how).view
 
@@ -409,7 +409,7 @@ def test_copilot_truncates_a_single_request_and_the_history_stays_whole() -> Non
     talk, window = filled(1.5, turns=40)
     player = recorded(talk)
 
-    plan = make_plan(player.history, COPILOT, situation(window, has_summariser=False))
+    plan = make_plan(player.history, COPILOT, situation(window, has_summarizer=False))
 
     assert plan.view.truncated is not None
     assert plan.view.truncated.performed_by == "BasicTruncator"
@@ -434,7 +434,7 @@ def test_copilot_prunes_harder_after_each_refusal() -> None:
     talk, window = filled(0.9, turns=40)
     sizes = [
         make_plan(
-            recorded(talk).history, COPILOT, situation(window, has_summariser=False, refusals=refusals)
+            recorded(talk).history, COPILOT, situation(window, has_summarizer=False, refusals=refusals)
         ).view.tokens
         for refusals in range(4)
     ]

@@ -33,7 +33,13 @@ def recorded(messages: list[JsonMessage], **marks: list[Any]) -> Recording:
 
 
 def turn(**fields: Any) -> ReplayTurn:
-    plain: dict[str, Any] = {"sent": 100, "shared": 80, "is_extension": True, "output": 10, "gap_seconds": 1.0}
+    plain: dict[str, Any] = {
+        "sent_tokens": 100,
+        "shared_tokens": 80,
+        "is_extension": True,
+        "output_tokens": 10,
+        "gap_seconds": 1.0,
+    }
     return ReplayTurn(**{**plain, **fields})
 
 
@@ -139,10 +145,10 @@ def test_a_summary_by_a_model_is_priced_and_one_from_the_cache_less() -> None:
 
 
 def test_growth_compares_the_last_quarter_with_the_first() -> None:
-    turns = [turn(sent=100, shared=0)] * 4 + [turn(sent=300, shared=0)] * 4
+    turns = [turn(sent_tokens=100, shared_tokens=0)] * 4 + [turn(sent_tokens=300, shared_tokens=0)] * 4
 
     assert cost_growth(turns, Prices(name="x", read=1, write=1, output=0)) == 3.0
-    assert token_slope([turn(sent=100), turn(sent=150), turn(sent=200)]) == 50.0
+    assert token_slope([turn(sent_tokens=100), turn(sent_tokens=150), turn(sent_tokens=200)]) == 50.0
 
 
 async def test_stability_and_cost_are_sums_over_all_requests() -> None:
@@ -205,7 +211,11 @@ def test_the_simulator_says_how_far_it_is_from_the_bills_until_the_client_compac
     ]
     bills = [None, {"input": 6_600}, None, {"input": 100, "cacheRead": 6_500}, None, {"input": 10}]
     recording = recorded(messages, usage=bills)
-    turns = [turn(sent=2_750, shared=0), turn(sent=2_750, shared=2_750), turn(sent=2_750)]
+    turns = [
+        turn(sent_tokens=2_750, shared_tokens=0),
+        turn(sent_tokens=2_750, shared_tokens=2_750),
+        turn(sent_tokens=2_750),
+    ]
 
     assert bill_deviation(recording, turns) == pytest.approx(
         {"bills.prompt_tokens": 1.0, "bills.hit_share": 0.75 - 6_500 / 13_200}

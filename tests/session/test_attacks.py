@@ -56,7 +56,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("pin", (True,), {}),
     ("pin", ("a",), {}),
     ("rewind", (), {"to": 1.5}),
-    ("note", (log.PlanChanged(text=5),), {}),  # pyright: ignore[reportArgumentType]
+    ("record_state", (log.PlanChanged(text=5),), {}),  # pyright: ignore[reportArgumentType]
     ("compact", (), {"trigger": "bogus"}),
 ]
 
@@ -99,10 +99,10 @@ async def test_what_was_cleared_does_not_come_back_by_a_summary_that_is_late(cha
         await gate.wait()
 
     model = ScriptedModel(repeat("SECRET-ABC " + GOOD), seconds=1, sleep=held)
-    session = await opened(summariser=model)
+    session = await opened(summarizer=model)
     await talked(session)
     running = asyncio.ensure_future(session.compact())
-    while session.history.facts.running is None:  # noqa: ASYNC110 - it tells nobody
+    while session.history.session_state.running_compaction is None:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0)
     await (session.clear() if change == "clear" else session.rewind(to=2))
     gate.set()
@@ -114,14 +114,14 @@ async def test_what_was_cleared_does_not_come_back_by_a_summary_that_is_late(cha
 
 
 async def test_a_decision_is_made_again_when_another_writer_was_faster(tmp_path: Path) -> None:
-    one = await opened(SqliteStore(tmp_path / "a.db"), summariser=ScriptedModel(repeat(GOOD)))
-    other = await opened(SqliteStore(tmp_path / "a.db"), summariser=ScriptedModel(repeat(GOOD)))
+    one = await opened(SqliteStore(tmp_path / "a.db"), summarizer=ScriptedModel(repeat(GOOD)))
+    other = await opened(SqliteStore(tmp_path / "a.db"), summarizer=ScriptedModel(repeat(GOOD)))
     await talked(one)
-    await other.catch_up()
+    await other.refresh()
     between(other.store, "compaction_complete", one.clear)
     with pytest.raises(HoldfastError):
         await other.compact()
-    assert await other.shown() == []
+    assert await other.visible_messages() == []
     await one.record([user_message("anew")])
     between(other.store, "request", lambda: one.record([user_message("meanwhile")]))
     assert [message["content"] for message in (await other.prepare(16_000)).messages] == ["anew", "meanwhile"]
@@ -163,33 +163,33 @@ async def test_an_absurd_limit_is_not_learned(told: str) -> None:
 
 
 async def test_a_summary_that_waits_to_be_put_in_place_stands_in_nobodys_way() -> None:
-    session = await opened(summariser=ScriptedModel(repeat(GOOD)))
+    session = await opened(summarizer=ScriptedModel(repeat(GOOD)))
     for number in range(40):
         await session.record([user_message(f"{number} {WORDS}"), assistant_message(WORDS), user_message("and?")])
         await session.prepare(8_000)
         await asyncio.sleep(0)
         await session.record([assistant_message("so")])
-        if session.history.facts.written:
+        if session.history.session_state.ready_summary:
             break
 
     assert (await session.compact()).success
 
 
 async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
-    session = await opened(summariser=ScriptedModel(repeat(GOOD)))
+    session = await opened(summarizer=ScriptedModel(repeat(GOOD)))
     await talked(session)
     await session.compact()
     await talked(session, 3)
     await session.rewind(to=14)
     with pytest.raises(MalformedInputError, match="no compaction"):
         await session.recompact(focus="x")
-    other = await opened(summariser=ScriptedModel([GOOD]))
+    other = await opened(summarizer=ScriptedModel([GOOD]))
     await talked(other)
     await other.compact()
-    other._compactor.how = CompactionOptions(automatic=FailingModel("unauthorised"))
+    other._compactor.options = CompactionOptions(automatic=FailingModel("unauthorised"))
     with pytest.raises(HoldfastError):
         await other.recompact()
-    assert len(other.history.version.of(log.MAIN).folds) == 1
+    assert len(other.history.version.state_of(log.MAIN).compactions) == 1
 
 
 async def test_callbacks_that_raise_hurt_nobody_and_only_a_yes_is_approval() -> None:
@@ -210,4 +210,4 @@ async def test_callbacks_that_raise_hurt_nobody_and_only_a_yes_is_approval() -> 
         await talked(session)
         with pytest.raises(CompactionCancelledError):
             await session.compact()
-        assert len(await session.shown()) == 12
+        assert len(await session.visible_messages()) == 12

@@ -58,12 +58,15 @@ async def test_a_fold_after_which_the_provider_counts_no_less_is_a_failure() -> 
     done = await session.compact(budget=BUDGET)
 
     await session.record([assistant_message("so")], usage={"input_tokens": done.pre_compaction_tokens})
-    assert (session.history.facts.failures, session.history.facts.failed_stop) == (1, 13)
+    assert (session.history.session_state.compaction_failures, session.history.session_state.failed_stop) == (1, 13)
     helped = await opened()
     await talked(helped, 6)
     done = await helped.compact(budget=BUDGET)
     await helped.record([assistant_message("so")], usage={"input_tokens": done.post_compaction_tokens})
-    assert (helped.history.facts.failures, helped.history.facts.folded_from) == (0, None)
+    assert (
+        helped.history.session_state.compaction_failures,
+        helped.history.session_state.tokens_before_compaction,
+    ) == (0, None)
 
 
 async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
@@ -73,7 +76,7 @@ async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
     await session.record([user_message("go")])
     for number in range(3):
         await session.prepare(BUDGET)
-        await until(lambda: session.history.facts.running is None)
+        await until(lambda: session.history.session_state.running_compaction is None)
         await session.record([tool_call_message(f"c{number}"), tool_result_message(f"c{number}", "ok " * 20)])
 
     assert len(model.prompts) == 1
@@ -85,13 +88,13 @@ async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
 @pytest.mark.parametrize("jump_ms", [LEASE_MS + 1, -30 * 3_600_000], ids=["expired", "the clock was set back"])
 async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired(jump_ms: int) -> None:
     now = 1_700_000_000_000
-    session = await opened(summariser=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
+    session = await opened(summarizer=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
     await talked(session, 10)
     await session.record([user_message("go")])
-    await session._keeper.change(log.CompactionStarted(stop=4, owner="elsewhere:1:ab", basis=0))
+    await session._log.append(log.CompactionStarted(stop=4, owner="elsewhere:1:ab", basis=0))
     await session.prepare(BUDGET)
-    assert session.history.facts.running is not None
-    assert session.history.facts.running.owner == "elsewhere:1:ab"
+    assert session.history.session_state.running_compaction is not None
+    assert session.history.session_state.running_compaction.owner == "elsewhere:1:ab"
 
     now += jump_ms
     await session.prepare(BUDGET)
@@ -99,7 +102,10 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     assert [(fold.is_cancelled, fold.error) for fold in await ended(session)][:1] == [
         (True, "whoever began it did not finish it")
     ]
-    assert session.history.facts.running is None or session.history.facts.running.owner != "elsewhere:1:ab"
+    assert (
+        session.history.session_state.running_compaction is None
+        or session.history.session_state.running_compaction.owner != "elsewhere:1:ab"
+    )
 
 
 async def test_a_summary_that_takes_longer_than_all_of_its_time_is_given_up() -> None:
@@ -110,12 +116,12 @@ async def test_a_summary_that_takes_longer_than_all_of_its_time_is_given_up() ->
     with pytest.raises(CompactionFailedError, match=r"longer than 0\.01 s"):
         await session.compact()
 
-    assert len(await session.shown()) == 6
+    assert len(await session.visible_messages()) == 6
 
 
 async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same_span() -> None:
     model = ScriptedModel(repeat(SUMMARY))
-    session = await opened(policy="inkeep", summariser=model)
+    session = await opened(policy="inkeep", summarizer=model)
     await talked(session, 10)
     await session.record([user_message("now work")])
     await session.prepare(BUDGET)
@@ -171,10 +177,10 @@ async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session(
         await fetch_weights()
     except Exception as error:  # noqa: BLE001 - whatever keeps us from the weights
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
-    session = await opened(summariser="embedded")
-    writer = session._compactor.writer("threshold")
+    session = await opened(summarizer="embedded")
+    writer = session._compactor.summarizer_for("threshold")
     assert isinstance(writer, EmbeddedSummarizer)
-    assert session._compactor.writer("manual") is writer
+    assert session._compactor.summarizer_for("manual") is writer
     server: EmbeddedServer = writer._server
     await server.start()
 
@@ -197,8 +203,8 @@ async def test_a_session_that_was_deleted_meanwhile_says_so(tmp_path: Path) -> N
 async def test_each_agent_climbs_a_ladder_of_its_own() -> None:
     session = await opened()
     await talked(session, 6)
-    await session.note(log.PlanChanged(text="delegate"))
-    await session._keeper.change(log.DelegationStarted(scope="sub", agent="scout"))
+    await session.record_state(log.PlanChanged(text="delegate"))
+    await session._log.append(log.DelegationStarted(scope="sub", agent="scout"))
     await session.record([user_message("your task " + WORDS)], scope="sub")
     await session.record([user_message("for the user")])
     main = await session.prepare(16_000)

@@ -80,7 +80,7 @@ BUDGET = 4_000
 @pytest.mark.seed("C-19")
 @pytest.mark.seed("C-15")
 async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the_next_one() -> None:
-    session = await opened(summariser=endless())
+    session = await opened(summarizer=endless())
     await talked(session, 10)
     await session.record([user_message("next?")])
     before = await session.prepare(BUDGET)
@@ -107,7 +107,7 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
     async def held(_: float) -> None:
         await gate.wait()
 
-    session = await opened(summariser=ScriptedModel(iter(lambda: SUMMARY, None), seconds=60, sleep=held))
+    session = await opened(summarizer=ScriptedModel(iter(lambda: SUMMARY, None), seconds=60, sleep=held))
     await talked(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
@@ -123,7 +123,7 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
     await session.record([assistant_message("ok"), user_message("and?")])
     await session.prepare(BUDGET)
     assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(True, False), (False, True)]
-    assert session.history.facts.failures == 0
+    assert session.history.session_state.compaction_failures == 0
     await talked(session, 12, 20)
     await session.record([user_message("again?")])
     text = str((await session.prepare(BUDGET)).messages[0]["content"])
@@ -177,7 +177,7 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
     turns = (await kinds(session)).count("compaction_start")
     assert 0 < turns <= (16 if is_refused else 40)
     assert 0 < len(model.prompts) <= 4 * turns
-    assert await session.recall(0, 80) == [
+    assert await session.messages_at(0, 80) == [
         message
         for number in range(40)
         for message in (user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}"))
@@ -188,7 +188,7 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
 
 @pytest.mark.parametrize("policy", ["co-cli", "inkeep", "copilot", "cowagent", "default"])
 async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> None:
-    session = await opened(policy=policy, summariser=endless(f"{SUMMARY} \ud83d"))
+    session = await opened(policy=policy, summarizer=endless(f"{SUMMARY} \ud83d"))
     for number in range(20):
         await talked(session, 1, start=number)
         await session.record([user_message("next?")])
@@ -235,7 +235,7 @@ async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
 @pytest.mark.seed("A-22")
 @pytest.mark.seed("A-39")
 async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_users_word() -> None:
-    session = await opened(policy="co-cli", summariser=endless("short"))
+    session = await opened(policy="co-cli", summarizer=endless("short"))
     await talked(session, 21)
     await session.record([user_message("next?")])
 
@@ -244,13 +244,13 @@ async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_us
 
     await session.record([assistant_message("so")])
     await session.compact()
-    assert [entry.message.text for entry in await session.shown()] == [
+    assert [entry.message.text for entry in await session.visible_messages()] == [
         "[Compacted conversation summary]\nshort", "Understood. I have the conversation context.",
     ]  # fmt: skip
 
 
 async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more() -> None:
-    session = await opened(summariser=endless())
+    session = await opened(summarizer=endless())
     await talked(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
@@ -281,10 +281,10 @@ async def test_what_cannot_be_compacted_is_refused_by_name() -> None:
     await alone.prepare(BUDGET)
     with pytest.raises(ModelAccessError, match="no model to write the summary"):
         await alone.compact()
-    busy = await opened(summariser=FailingModel("hanging"))
+    busy = await opened(summarizer=FailingModel("hanging"))
     await talked(busy, 4)
     first = asyncio.create_task(busy.compact())
-    await until(lambda: busy.history.facts.running is not None)
+    await until(lambda: busy.history.session_state.running_compaction is not None)
 
     with pytest.raises(CompactionRunningError):
         await busy.compact()
@@ -305,7 +305,7 @@ async def test_a_handle_without_an_engine_refuses_in_the_words_that_are_known() 
 
 @pytest.mark.seed("C-7")
 async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() -> None:
-    session = await opened(policy="copilot", summariser=endless("short"))
+    session = await opened(policy="copilot", summarizer=endless("short"))
     await session.record([user_message(f"question: {WORDS}")])
     await session.prepare(BUDGET)
 
@@ -320,7 +320,7 @@ async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() ->
 async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() -> None:
     usage = log.Usage(input_tokens=900, output_tokens=30, cache_read_tokens=100)
     model = ScriptedModel([ModelReply(text=SUMMARY, model="scripted", usage=usage)])
-    session = await opened(policy="copilot", summariser=model)
+    session = await opened(policy="copilot", summarizer=model)
     await talked(session, 4)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
@@ -335,7 +335,7 @@ async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() ->
 @pytest.mark.seed("B-2", "B-11")
 async def test_inkeep_has_a_model_put_the_older_parts_in_its_own_words() -> None:
     model = endless("Three injection risks in auth.py [#1]; the fix is open.")
-    session = await opened(policy="inkeep", summariser=model)
+    session = await opened(policy="inkeep", summarizer=model)
     await talked(session, 8)
     await session.record([user_message("next?")])
 
@@ -357,18 +357,18 @@ async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_
         await gate.wait()
 
     model = FailingModel("stubborn", text=SUMMARY, sleep=held)
-    session = await opened(summariser=model)
+    session = await opened(summarizer=model)
     await talked(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
     await until(lambda: bool(model.prompts))
-    before = await session.shown()
+    before = await session.visible_messages()
 
     assert await session.cancel_compaction()
     gate.set()
     await until(lambda: not _ABANDONED_CALLS)
 
-    assert await session.shown() == before
+    assert await session.visible_messages() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
     assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
 
@@ -376,34 +376,34 @@ async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_
 @pytest.mark.seed("C-10")
 @pytest.mark.seed("C-59")
 async def test_a_cancelled_compaction_changes_nothing() -> None:
-    session = await opened(summariser=FailingModel("hanging"))
+    session = await opened(summarizer=FailingModel("hanging"))
     await talked(session, 4)
-    before = await session.shown()
+    before = await session.visible_messages()
     task = asyncio.create_task(session.compact())
-    await until(lambda: session.history.facts.running is not None)
+    await until(lambda: session.history.session_state.running_compaction is not None)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert await session.shown() == before
-    assert session.history.facts.running is None
+    assert await session.visible_messages() == before
+    assert session.history.session_state.running_compaction is None
     assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
 
 
 async def test_an_abandoned_compaction_is_taken_over() -> None:
     store = MemoryStore()
-    gone = await opened(store, summariser=FailingModel("hanging"))
+    gone = await opened(store, summarizer=FailingModel("hanging"))
     await talked(gone, 10)
     await gone.record([user_message("next?")])
     await gone.prepare(BUDGET)
-    run = gone.history.facts.running
+    run = gone.history.session_state.running_compaction
     assert run is not None
     # As if its process had been killed: nobody is left who could finish or cancel it.
     gone._compactor._task.cancel = lambda: False
 
     HELD_HERE.clear()
-    again = await opened(store, summariser=endless())
+    again = await opened(store, summarizer=endless())
     await again.record([assistant_message("ok"), user_message("and?")])
     await again.prepare(BUDGET)
     await settled(again)
@@ -415,7 +415,7 @@ async def test_an_abandoned_compaction_is_taken_over() -> None:
 
 async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() -> None:
     store = MemoryStore()
-    gone = await opened(store, summariser=FailingModel("hanging"))
+    gone = await opened(store, summarizer=FailingModel("hanging"))
     await talked(gone, 10)
     await gone.record([user_message("next?")])
     await gone.prepare(BUDGET)
@@ -423,7 +423,7 @@ async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() 
 
     again = await opened(store)
 
-    assert again.history.facts.running is None
+    assert again.history.session_state.running_compaction is None
     assert [(fold.success, fold.error) for fold in await ended(again)] == [
         (False, "whoever began it did not finish it")
     ]
@@ -476,12 +476,12 @@ async def test_a_summary_counts_only_when_it_was_approved() -> None:
     await talked(session, 4)
     with pytest.raises(CompactionCancelledError):
         await session.compact()
-    assert len(await session.shown()) == 8
+    assert len(await session.visible_messages()) == 8
     assert [draft.summary.by_model for draft in drafts] == ["scripted"]
     other = await opened(compaction=CompactionOptions(automatic=endless(), approve=edit))
     await talked(other, 4)
     await other.compact()
-    assert "Edited by hand." in (await other.shown())[0].message.text
+    assert "Edited by hand." in (await other.visible_messages())[0].message.text
 
 
 @pytest.mark.seed("C-60")
@@ -495,15 +495,15 @@ async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is
     how = CompactionOptions(automatic=model, retry_limits=RetryLimits(timeout_seconds=0.05, attempts=1))
     session = await opened(compaction=how)
     await talked(session, 4)
-    before = await session.shown()
+    before = await session.visible_messages()
 
     with pytest.raises(ModelUnreachableError, match=r"no answer within 0\.05 s"):
         await session.compact()
 
-    assert session.history.facts.running is None
+    assert session.history.session_state.running_compaction is None
     gate.set()
     await until(lambda: not _ABANDONED_CALLS)
-    assert await session.shown() == before
+    assert await session.visible_messages() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
 
 
@@ -514,7 +514,7 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
         await gate.wait()
 
     model, store = FailingModel("stubborn", text=SUMMARY, sleep=held), MemoryStore()
-    session = await opened(store, summariser=model)
+    session = await opened(store, summarizer=model)
     await talked(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
@@ -529,7 +529,7 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
 
 async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
     model, store = endless(), MemoryStore()
-    session = await opened(store, summariser=model)
+    session = await opened(store, summarizer=model)
     await talked(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
@@ -544,8 +544,8 @@ async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
 @pytest.mark.seed("C-40")
 @pytest.mark.parametrize("budget", [1_200, 2_000])
 async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_room_is_small(budget: int) -> None:
-    session = await opened(policy="copilot", summariser=endless())
-    await session.note(log.PlanChanged(text="1. count on"))
+    session = await opened(policy="copilot", summarizer=endless())
+    await session.record_state(log.PlanChanged(text="1. count on"))
     for number in range(12):
         await session.record([user_message(f"question {number}: {WORDS}")])
         request = await session.prepare(budget)
@@ -563,11 +563,11 @@ async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_
 
 @pytest.mark.seed("C-39")
 async def test_a_compaction_on_the_users_word_is_made_for_the_budget_of_the_last_request() -> None:
-    session = await opened(policy="copilot", summariser=endless())
+    session = await opened(policy="copilot", summarizer=endless())
     await talked(session, 9)
     await session.record([user_message("so?")])
     await session.prepare(4_000)
-    await session.note(log.PlanChanged(text="step " * 5_000))
+    await session.record_state(log.PlanChanged(text="step " * 5_000))
 
     done = await session.compact()
 

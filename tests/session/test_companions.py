@@ -87,7 +87,7 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
 
 @pytest.mark.seed("C-13c", "C-46", "C-48")
 async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_is_told_anew_after_it() -> None:
-    session = await talked("copilot", summariser=ScriptedModel([SUMMARY]))
+    session = await talked("copilot", summarizer=ScriptedModel([SUMMARY]))
     await session.record([user_message("so?")])
     tools = [{"type": "function", "function": {"name": "count", "parameters": {"type": "object"}}}]
     await session.prepare(16_000, system="Count in Greek.", tools=tools)
@@ -111,7 +111,7 @@ async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_
 
 @pytest.mark.seed("C-52")
 async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() -> None:
-    session = await talked(turns=12, summariser=ScriptedModel(iter(lambda: SUMMARY, None)))
+    session = await talked(turns=12, summarizer=ScriptedModel(iter(lambda: SUMMARY, None)))
 
     done = await session.switch_model("tiny", budget=2_000)
 
@@ -137,7 +137,7 @@ async def test_a_process_with_too_much_in_its_memory_compacts() -> None:
 @pytest.mark.seed("C-56")
 @pytest.mark.seed("C-39")
 async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_changes_nothing() -> None:
-    session = await talked("copilot", summariser=ScriptedModel([SUMMARY]))
+    session = await talked("copilot", summarizer=ScriptedModel([SUMMARY]))
     await session.record([user_message("so?")])
     await session.prepare(16_000)
     shown = await session.visible_messages()
@@ -161,7 +161,7 @@ async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_change
 
 async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and_made_anew() -> None:
     model = ScriptedModel(iter(lambda: SUMMARY, None))
-    session = await talked(summariser=model)
+    session = await talked(summarizer=model)
     before = await session.visible_messages()
 
     preview = await session.preview()
@@ -202,7 +202,7 @@ async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() 
 
 
 async def test_a_draft_by_a_model_that_fails_is_refused_by_name_and_leaves_no_trace() -> None:
-    session = await talked(summariser=FailingModel("refusing"))
+    session = await talked(summarizer=FailingModel("refusing"))
     events = await session.events()
 
     with pytest.raises(ModelRefusedError):
@@ -219,7 +219,7 @@ async def test_a_draft_of_what_does_not_stand_any_more_says_so() -> None:
         asked.set()
         await gate.wait()
 
-    session = await talked(summariser=ScriptedModel([SUMMARY], seconds=60, sleep=held))
+    session = await talked(summarizer=ScriptedModel([SUMMARY], seconds=60, sleep=held))
     waiting = asyncio.create_task(session.preview(draft=True))
     await asked.wait()
     await session.rewind(to=1)

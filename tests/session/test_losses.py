@@ -40,7 +40,7 @@ def written(*numbers: int) -> tuple[str, ...]:
 
 
 async def test_a_draft_lists_what_was_put_back_and_what_is_one_recall_away() -> None:
-    session = await worked(summariser=ScriptedModel([BRIEF]))
+    session = await worked(summarizer=ScriptedModel([BRIEF]))
 
     draft = await session.preview(draft=True, budget=2_000)
 

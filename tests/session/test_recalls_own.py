@@ -29,7 +29,7 @@ BATCH: list[dict[str, Any]] = [
 
 
 async def found(session: Any, words: str) -> list[tuple[str, str]]:
-    return [(one.ref, one.text.split("\n")[0]) for one in (await session.recall_for(words)).excerpts]
+    return [(one.ref, one.text.split("\n")[0]) for one in (await session.recall(words)).excerpts]
 
 
 async def test_what_stands_in_one_message_with_an_answer_of_recall_is_found() -> None:

@@ -49,7 +49,7 @@ async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_it
 
 async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> None:
     answer = ModelReply(text=SUMMARY, model="gpt-5", usage=USAGE)
-    session = await opened(summariser=ScriptedModel([answer]))
+    session = await opened(summarizer=ScriptedModel([answer]))
     await session.record([user_message("so?")])
     await session.prepare(16_000)
     await session.record([assistant_message("so.")])
@@ -82,7 +82,7 @@ async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> 
     session = await opened()
     await session.record([user_message("so?")])
     await session.prepare(2_000)
-    other = await opened(summariser=FailingModel("refusing"))
+    other = await opened(summarizer=FailingModel("refusing"))
     await other.record([user_message("so?")])
     await other.prepare(2_350)
     await other._compactor.wait()

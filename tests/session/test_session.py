@@ -204,7 +204,7 @@ async def test_a_list_that_differs_takes_back_what_it_does_not_have(store: Store
     assert (await session.prepare(16_000)).messages[:4] == [*TALK[:3], assistant_message("two!")]
     assert len(session) == 6
     await session.undo()
-    assert [entry.position for entry in session.history.context().shown()] == [0, 1, 2, 3, 4, 5]
+    assert [entry.position for entry in session.history.context().visible_entries()] == [0, 1, 2, 3, 4, 5]
 
 
 async def test_a_client_that_goes_on_from_what_was_sent_is_understood(store: Store) -> None:
@@ -268,7 +268,7 @@ async def test_another_session_beside_one_is_kept_in_the_same_way(store: Store) 
     session = await opened(store)
     await session.record([user_message("here")])
 
-    async with session.beside("other") as other:
+    async with session.open_sibling("other") as other:
         await other.record([user_message("there")])
 
         assert (other.id, other.policy, other.store) == ("other", session.policy, session.store)
@@ -308,7 +308,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
     await other.record([assistant_message("another way")])
 
     assert [entry.message.text for entry in other.history.entries] == ["one", "1", "two", "another way"]
-    assert other.history.facts.parent == log.Forked(parent="c1", at=3)
+    assert other.history.session_state.forked_from == log.Forked(parent="c1", at=3)
     assert len(session) == 5
     assert [hit.session for hit in await store.search("two", session="c2")] == ["c2"]
     with pytest.raises(SettingsError, match="'c2' is already there"):
@@ -340,7 +340,7 @@ async def test_a_preset_that_does_not_insist_is_compacted_by_hand_without_a_mode
     event = await session.compact(budget=16_000)
 
     assert (event.success, event.error, event.trigger) == (True, None, "manual")
-    assert len(session.history.context().shown()) < 20
+    assert len(session.history.context().visible_entries()) < 20
 
 
 @pytest.mark.seed("C-57")
@@ -355,11 +355,11 @@ async def test_what_was_folded_is_recalled_byte_for_byte_and_nothing_before_a_cl
     await session.record(messages)
     await session.prepare(6_000)
 
-    assert await session.recall(3, 30) == messages[3:30]
+    assert await session.messages_at(3, 30) == messages[3:30]
     await session.clear()
     await session.record([user_message("anew")])
     with pytest.raises(MalformedInputError, match=r"there are messages \d+ to \d+"):
-        await session.recall(3)
+        await session.messages_at(3)
 
 
 async def test_a_huge_message_is_kept_once_and_comes_back_whole(store: Store) -> None:
@@ -370,7 +370,7 @@ async def test_a_huge_message_is_kept_once_and_comes_back_whole(store: Store) ->
 
     again = await opened(store)
 
-    assert await again.recall(2) == [huge]
+    assert await again.messages_at(2) == [huge]
     assert (await again.prepare(16_000)).tokens.total <= 16_000
 
 
@@ -482,7 +482,7 @@ async def test_cowagent_goes_on_after_a_restart_with_the_words_of_its_last_three
         log.CompactionCompleted.KIND, log.TurnsReducedToText.KIND,
     ]  # fmt: skip
     assert (await once_more.prepare(16_000)).messages == words
-    assert await once_more.recall(0, 20) == await session.recall(0, 20)
+    assert await once_more.messages_at(0, 20) == await session.messages_at(0, 20)
 
 
 @given(st.lists(MOVES, max_size=14))

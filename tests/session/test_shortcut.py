@@ -175,16 +175,16 @@ async def test_whatever_reaches_back_reads_what_it_needs() -> None:
 
     rewound = await reopened()
     await rewound.rewind(to=10)
-    assert [entry.position for entry in await rewound.shown()] == list(range(10))
+    assert [entry.position for entry in await rewound.visible_messages()] == list(range(10))
     assert await rewound.undo()
     synced = await reopened()
     assert await synced.sync([*generate_session(480), user_message("and now?")]) == range(481, 481)
     forked = await (await reopened()).fork("other", at=3)
-    assert await forked.recall(0, 3) == generate_session(480)[:3]
+    assert await forked.messages_at(0, 3) == generate_session(480)[:3]
     compacted = await reopened()
     assert (await compacted.compact(budget=4_000)).success
     await compacted.close()
-    names = " ".join(item.text for item in compacted.history.ledger(log.MAIN, len(compacted)).ranked(20))
+    names = " ".join(item.text for item in compacted.history.ledger(log.MAIN, len(compacted)).ranked_identifiers(20))
     writer = ScriptedModel(iter(lambda: f"Done so far [#3]: {names}. Next: go on.", None))
     again = await Session.open("long", store=store, model="gpt-5", summarizer=writer)
     assert again.history.entries.missing_count > 300

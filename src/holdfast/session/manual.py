@@ -89,7 +89,7 @@ class ManualCompaction:
     def preview(self, options: RequestOptions) -> log.CompactionCompleted:
         """Return what a compaction by rule would do; by who holds the turn."""
         self._check_length()
-        situation = replace(self._builder.situation(self._builder.with_last_budget(options)), has_summariser=False)
+        situation = replace(self._builder.situation(self._builder.with_last_budget(options)), has_summarizer=False)
         return self._with_losses(self._completed_event(self._plan_step(situation), situation), situation)
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
@@ -164,7 +164,7 @@ class ManualCompaction:
         self._check_length()
         if self._policy.needs_context and self._log.last_request_ms is None:
             raise NoContextError(self._log.session)
-        situation = replace(self._builder.situation(options), has_summariser=self._compactor.has_summarizer)
+        situation = replace(self._builder.situation(options), has_summarizer=self._compactor.has_summarizer)
         step = self._plan_agent_step(situation) if trigger == "agent_request" else self._plan_step(situation)
         if self._policy.needs_context and not situation.has_summarizer:
             remedy = "open the session with summariser=…"

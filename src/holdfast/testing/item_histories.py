@@ -63,7 +63,7 @@ RESPONSES_ITEMS: st.SearchStrategy[JsonMessage] = st.one_of(
     st.builds(function_output_item, RESPONSES_CALL_IDS, st.one_of(MESSAGE_TEXTS, RESPONSES_BLOCKS, st.none())),
     st.builds(_custom_call, CUSTOM_CALL_IDS),
     st.builds(_custom_output, CUSTOM_CALL_IDS, PLAIN_TEXTS),
-    st.builds(reasoning_item, st.just("rs_1"), sealed=st.sampled_from([None, "gAAAAA"])),
+    st.builds(reasoning_item, st.just("rs_1"), encrypted=st.sampled_from([None, "gAAAAA"])),
     st.builds(compaction_item, st.just("gAAAAB" * 10)),
     st.sampled_from(BUILT_IN_ITEMS),
 )

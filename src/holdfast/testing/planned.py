@@ -26,7 +26,7 @@ class Planned:
     policy: Policy
     model: str = "gpt-5"
     format: str = "openai-chat"
-    has_summariser: bool = False
+    has_summarizer: bool = False
     """Whether summaries can be had; without, each policy does what it does then."""
     summary: str = "[Summary of the conversation so far.]"
     history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
@@ -52,7 +52,7 @@ class Planned:
             budget=Budget(budget),
             counter=counter_for(self.model),
             window=budget,
-            has_summarizer=self.has_summariser,
+            has_summarizer=self.has_summarizer,
             has_ready_summary=self._begun is not None,
             is_interrupted=True,
             batching=self.wire.batching,

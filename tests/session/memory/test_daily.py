@@ -54,13 +54,13 @@ async def test_what_looks_like_a_key_is_not_written(tmp_path: Path) -> None:
 
 WRITER = """
 import asyncio, sys
-from holdfast.core.history.lasting.leavings import Leaving
+from holdfast.core.history.lasting.leavings import Eviction
 from holdfast.session.memory.daily import DailyMemory
 
 async def main(folder, session, when, many):
     daily = DailyMemory(folder)
     for place in range(many):
-        left = Leaving(place=place, time_ms=when, cause="trimmed", messages=(range(1),))
+        left = Eviction(log_index=place, time_ms=when, cause="trimmed", ranges=(range(1),))
         await daily.add(session, left, f"note {place} of {session}")
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

@@ -65,11 +65,11 @@ async def test_memory_switched_off_hears_no_more_and_one_that_is_switched_on_hea
     async with opening(tmp_path / "one", MemoryStore(), by=summaries()) as session:
         await talk(session, 21)
         await settled(session)
-        await session.follow("cowagent", compaction=CompactionOptions(automatic=summaries()))
+        await session.set_policy("cowagent", compaction=CompactionOptions(automatic=summaries()))
         await talk(session, 15, start=21)
         await settled(session)
         before = [section.messages for section in noted(tmp_path / "one")]
-        await session.follow("cowagent", compaction=CompactionOptions(memory=DailyMemory(tmp_path / "two")))
+        await session.set_policy("cowagent", compaction=CompactionOptions(memory=DailyMemory(tmp_path / "two")))
         await session.clear()
         await settled(session)
 
@@ -304,7 +304,7 @@ async def test_a_fork_does_not_note_again_what_left_its_parent(tmp_path: Path) -
         await talk(session, 23)
         fork = await session.fork("c2")
         await fork.close()
-        async with session.beside("c2") as fork:
+        async with session.open_sibling("c2") as fork:
             await fork.clear()
 
     notes = sorted((section.session, section.messages) for section in noted(tmp_path))

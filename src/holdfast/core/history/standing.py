@@ -60,7 +60,8 @@ class ContextVersion:
             case log.CompactionCompleted(success=True):
                 _check_span(event, length, self.state_of(event.scope).compactions)
                 standing = replace(
-                    self.state_of(event.scope), folds=_with_compaction(self.state_of(event.scope).compactions, event)
+                    self.state_of(event.scope),
+                    compactions=_with_compaction(self.state_of(event.scope).compactions, event),
                 )
             case log.OutputsOffloaded():
                 _check_cut(event, length)

@@ -98,7 +98,7 @@ class Evictions:
         if before and left:
             # The summary speaks of both, and is told once.
             messages = _merge_ranges(*(one.ranges for one in (*before, *left)))
-            return [replace(left[0], messages=messages)]
+            return [replace(left[0], ranges=messages)]
         if left and may_wait and not event.replacement and not is_emergency:
             self.awaiting_summary += left
             return before
@@ -113,7 +113,7 @@ class Evictions:
         ]
         self.awaiting_summary = [one for one in self.awaiting_summary if one not in inside]
         if len(inside) > 1 and summary:
-            inside = [replace(inside[-1], messages=_merge_ranges(*(one.ranges for one in inside)))]
+            inside = [replace(inside[-1], ranges=_merge_ranges(*(one.ranges for one in inside)))]
         return [replace(one, summary=summary) for one in inside]
 
     def _new_part(self, left: Eviction, kept: Iterable[int] = ()) -> list[Eviction]:

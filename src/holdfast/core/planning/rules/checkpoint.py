@@ -95,10 +95,10 @@ class CopilotCompaction:
             if entry.message.is_prompt
         )
         quoted = min(said, REMINDER_CHARS // REMINDER_CHARS_PER_TOKEN)
-        has_summariser = plan_input.situation.has_summarizer
+        has_summarizer = plan_input.situation.has_summarizer
         return (
             CompactionForecast(plan_input.prompt_tokens, MAX_SUMMARY_TOKENS, quoted, by_model=True)
-            if has_summariser
+            if has_summarizer
             else None
         )
 

@@ -77,9 +77,9 @@ class InkeepCompaction:
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return what a compression is expected to leave: the prompt and a summary."""
         del tokens
-        has_summariser = plan_input.situation.has_summarizer
+        has_summarizer = plan_input.situation.has_summarizer
         return (
-            CompactionForecast(plan_input.prompt_tokens, MAX_SUMMARY_TOKENS, by_model=True) if has_summariser else None
+            CompactionForecast(plan_input.prompt_tokens, MAX_SUMMARY_TOKENS, by_model=True) if has_summarizer else None
         )
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:

@@ -180,9 +180,9 @@ class CowAgentCompaction:
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return what a trim is expected to leave: the newer half, and a summary that comes into it later."""
-        has_summariser = plan_input.situation.has_summarizer
+        has_summarizer = plan_input.situation.has_summarizer
         return CompactionForecast(
-            tokens - tokens // 2, MAX_SUMMARY_TOKENS if has_summariser else 0, by_model=has_summariser
+            tokens - tokens // 2, MAX_SUMMARY_TOKENS if has_summarizer else 0, by_model=has_summarizer
         )
 
     def threshold(self, plan_input: PlanInput) -> Threshold:

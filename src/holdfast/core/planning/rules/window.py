@@ -123,8 +123,8 @@ class CoCliCompaction:
             return None
         stays = min(tokens, tokens * max(MIN_TAIL, self.max_messages // 2) // self.max_messages)
         marker = plan_input.situation.counter.count(static_marker(self.max_messages))
-        has_summariser = plan_input.situation.has_summarizer
-        return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summariser else marker, by_model=has_summariser)
+        has_summarizer = plan_input.situation.has_summarizer
+        return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summarizer else marker, by_model=has_summarizer)
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the fold of everything: two messages take its place."""
