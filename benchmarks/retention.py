@@ -26,7 +26,9 @@ from holdfast import Counter, counter_for
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.ledger import Ledger, RankedName, pack_names, render_ledger
+from holdfast.core.history.ledger.ledger import Ledger
+from holdfast.core.history.ledger.names import RankedName, pack_names
+from holdfast.core.history.ledger.rendering import render_ledger
 from holdfast.core.planning.presets import PRESETS
 from holdfast.lab.baselines import MessageSizes, ReplayRequest, ThresholdCompaction
 from holdfast.lab.demands import extract_identifiers

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast import MalformedInputError, counter_for
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.history.ledger import render_ledger
+from holdfast.core.history.ledger.rendering import render_ledger
 from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json, unpack_positions
 from holdfast.core.history.state import HistorySnapshot
 from holdfast.errors import NotInMemoryError, PendingToolCallsError

@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.conversation.messages import Message, assistant, tool_result, user
 from holdfast.core.conversation.view import Entry
 from holdfast.core.history.lasting.board import Board
-from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.planning.consolidating import (
     MAX_BOARD_PROPOSALS,
     BoardDraft,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.testing.chat import JsonMessage
 from holdfast.wire.formats import format_named
 

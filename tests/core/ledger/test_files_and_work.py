@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.core.conversation.messages import Text, ToolCall, ToolResult
 from holdfast.core.history.identifiers import argument_value
-from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.ledger.calls import describe_call
 from holdfast.core.history.ledger.files import MAX_LEDGER_FILES, FileAccess, FileRecord
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.ledger.work import (
     MAX_ACTION_RECORDS,
     CallOutcome,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast import counter_for
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger import Ledger, render_ledger
+from holdfast.core.history.ledger.ledger import Ledger
+from holdfast.core.history.ledger.rendering import render_ledger
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.histories import chat_histories
 from holdfast.testing.sessions import generate_session

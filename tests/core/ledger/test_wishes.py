@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.conversation.messages import Message, Text, user
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.ledger.wishes import MAX_CONSTRAINTS, MAX_CONSTRAINTS_PER_MESSAGE, Constraint
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from holdfast import counter_for
 from holdfast.core.conversation.messages import assistant, user
 from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger import Ledger, render_ledger
+from holdfast.core.history.ledger.ledger import Ledger
+from holdfast.core.history.ledger.rendering import render_ledger
 from holdfast.core.planning.summary.asking import SUMMARIZER_INSTRUCTIONS, chunk_prompt
 from holdfast.core.planning.summary.checking import MIN_SCORE, SummaryVerdict, check_summary
 from holdfast.core.planning.summary.survival import MustKeep, must_keep_of

@@ -22,7 +22,7 @@ from holdfast.core.history.answers import RecallMarks
 from holdfast.core.history.behind import CompactedReads, add_read_notes
 from holdfast.core.history.context import Context
 from holdfast.core.history.facts import SessionState
-from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.past import MessageCache
 from holdfast.core.history.plain import pack_positions, unpack_positions
 from holdfast.core.history.projection import Projection

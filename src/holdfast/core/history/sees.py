@@ -14,7 +14,7 @@ from holdfast.core.conversation.view import EntryMessages
 from holdfast.core.history.context import Context
 from holdfast.core.history.delegations import PositionSpans
 from holdfast.core.history.history import History
-from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.ledger.rendering import LEDGER_FRAME, render_ledger
 from holdfast.errors import SettingsError
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from holdfast.core.history.answers import RecallMarksSnapshot
 from holdfast.core.history.delegations import PositionSpans
 from holdfast.core.history.facts import SessionState
-from holdfast.core.history.ledger import Ledger
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json
 from holdfast.core.history.scope import MainVisibility
 from holdfast.core.history.standing import ContextVersion

@@ -16,7 +16,7 @@ from holdfast.core.conversation.view import Entry
 from holdfast.core.history.digest import make_digest
 from holdfast.core.history.facts import SessionState
 from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.ledger import render_ledger
+from holdfast.core.history.ledger.rendering import render_ledger
 from holdfast.core.planning.steps import CompactSpan, PlanInput, Summary
 from holdfast.core.planning.summary.frames import (
     ANSWERS_HEADING,

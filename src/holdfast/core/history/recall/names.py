@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.ledger import RankedName, pack_names
+from holdfast.core.history.ledger.names import RankedName, pack_names
 from holdfast.core.history.recall.ranking import STOP_WORDS
 
 MATCH_RANK = 3.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeAlias
 
-from holdfast.core.history.ledger import Ledger
 from holdfast.core.history.ledger.calls import clip_to_line
 from holdfast.core.history.ledger.cues import NEGATION_CUE, matches_cue
+from holdfast.core.history.ledger.ledger import Ledger
 from holdfast.core.history.ledger.names import is_name_in
 from holdfast.core.history.ledger.wishes import subject_words
 from holdfast.core.history.ledger.work import ACTION_CLIP_CHARS
