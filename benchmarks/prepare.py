@@ -22,12 +22,12 @@ from benchmarks.peers import choose_peers, run_task
 from benchmarks.reporting import print_progress, save_figures
 from benchmarks.tables import failed_cells, markdown_table, render_claim, render_milliseconds, render_ratio
 from holdfast import Request, counter_for, govern, validate
+from holdfast.apps.lab.baselines import MessageSizes
 from holdfast.core.conversation.tokens import request_tokens
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import MessageSizes
+from holdfast.core.planning.policy import PRESETS
 from holdfast.testing.chat import assistant_message, user_message
-from holdfast.testing.planned import Planned
+from holdfast.testing.engine import Planned
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 

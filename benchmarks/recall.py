@@ -37,15 +37,15 @@ from typing import Any
 
 from benchmarks.reporting import print_progress, save_figures, verdict
 from holdfast import PendingToolCallsError, Session, counter_for
+from holdfast.apps.lab.identifiers import extract_identifiers
+from holdfast.apps.lab.recordings import read_recording
+from holdfast.apps.lab.replay import DEFAULT_STATIC_TOKENS
 from holdfast.core.conversation.messages import Message
-from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.recall.ranking import search_words
-from holdfast.lab.demands import extract_identifiers
-from holdfast.lab.recordings import read_recording
-from holdfast.lab.replay import DEFAULT_STATIC_TOKENS
-from holdfast.session.finding import INDEX_HITS
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.words import index_words
+from holdfast.core.ledger.identifiers import argument_text
+from holdfast.core.recall.ranking import search_words
+from holdfast.session.recall.search import INDEX_HITS
+from holdfast.stores.search_terms import index_words
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.wire.formats import format_named
 
 FAR_MESSAGES = 20

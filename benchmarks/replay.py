@@ -9,7 +9,7 @@ priced. Costs are in plain input tokens; `×THRESHOLD` is the ratio to threshold
 
 import sys
 
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["lab", "run", *sys.argv[1:]]))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast.cli.main import main as holdfast
+from holdfast.apps.cli.main import main as holdfast
 from holdfast.testing.sessions import generate_session
 
 SESSIONS, MESSAGES, BUDGET = 2, 200, 12_000

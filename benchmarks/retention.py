@@ -23,18 +23,18 @@ from typing import Any
 
 from benchmarks.reporting import save_figures
 from holdfast import Counter, counter_for
+from holdfast.apps.lab.baselines import MessageSizes, ReplayRequest, ThresholdCompaction
+from holdfast.apps.lab.identifiers import extract_identifiers
+from holdfast.apps.lab.recordings import Recording, read_recording
+from holdfast.apps.lab.replay import DEFAULT_STATIC_TOKENS
+from holdfast.apps.lab.simulation import SimulatedSession
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.identifiers import argument_text
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.names import RankedName, pack_names
-from holdfast.core.history.ledger.rendering import render_ledger
-from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import MessageSizes, ReplayRequest, ThresholdCompaction
-from holdfast.lab.demands import extract_identifiers
-from holdfast.lab.played import SimulatedSession
-from holdfast.lab.recordings import Recording, read_recording
-from holdfast.lab.replay import DEFAULT_STATIC_TOKENS
+from holdfast.core.ledger.identifiers import argument_text
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.names import RankedName, pack_names
+from holdfast.core.ledger.render import render_ledger
+from holdfast.core.planning.policy import PRESETS
 from holdfast.wire.formats import format_named
 
 FAR_MESSAGES = 20

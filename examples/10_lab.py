@@ -2,12 +2,12 @@
 
 import asyncio
 
-from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.metrics.prefix import PrefixStability
-from holdfast.lab.metrics.soundness import BudgetAdherence, RequestValidity
-from holdfast.lab.played import SimulatedSession
-from holdfast.lab.recordings import Recording
-from holdfast.lab.replay import Replayer
+from holdfast.apps.lab.metrics.cost import PrefixStability
+from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
+from holdfast.apps.lab.recordings import Recording
+from holdfast.apps.lab.replay import Replayer
+from holdfast.apps.lab.simulation import SimulatedSession
+from holdfast.core.planning.policy import PRESETS
 from holdfast.testing.sessions import generate_session
 
 

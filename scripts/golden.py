@@ -27,32 +27,32 @@ from typing import TypeAlias, TypeVar
 from unittest.mock import patch
 
 from holdfast import HoldfastError, PendingToolCallsError, Receipt, Session, convert, govern
+from holdfast.apps.lab.recordings import Recording
+from holdfast.apps.lab.sources import load_recordings
 from holdfast.core.history import events as log
-from holdfast.core.history.findings import DelegateFinding
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.history.scopes import DelegateFinding
+from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import ModelRefusedError
-from holdfast.lab.recordings import Recording
-from holdfast.lab.sources import load_recordings
 from holdfast.models.base import ModelReply, SummaryPrompt
-from holdfast.session.child import SEES_NOTHING, Delegate, Visibility
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.delegation import SEES_NOTHING, Delegate, Visibility
+from holdfast.session.maintenance.transfer import import_session, records_from_file
 from holdfast.session.request import PreparedRequest
-from holdfast.session.transfer import import_session, records_from_file
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.contents import function_call_part, function_response_part, model_turn, text_part, user_turn
-from holdfast.testing.items import function_call_item, function_output_item, output_message_item, reasoning_item
+from holdfast.testing.gemini import function_call_part, function_response_part, model_turn, text_part, user_turn
 from holdfast.testing.models import ScriptedModel, ScriptLine, scripted_reply
-from holdfast.testing.requests import (
+from holdfast.testing.pydantic_ai import (
     request_message,
     response_message,
     text_reply_part,
     tool_call_part,
     user_prompt_part,
 )
-from holdfast.testing.requests import tool_return_part as tool_return
+from holdfast.testing.pydantic_ai import tool_return_part as tool_return
+from holdfast.testing.responses import function_call_item, function_output_item, output_message_item, reasoning_item
 from holdfast.testing.sessions import generate_session
 
 T = TypeVar("T")
@@ -744,7 +744,7 @@ def _named(voice: Voice, name: str) -> Voice:
 
 @cache
 def broken_histories() -> dict[str, tuple[str, list[JsonMessage]]]:
-    """Return the histories with every defect: drawn once from `holdfast.testing.every_format`, and kept."""
+    """Return the histories with every defect: drawn once from `holdfast.testing.strategies.every_format`, and kept."""
     kept = json.loads(BROKEN.read_text(encoding="utf-8"))
     found = {name: (str(case["format"]), list(case["messages"])) for name, case in kept.items()}
     for file in sorted((CORPUS / "found").glob("*.json")):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from holdfast.app.declarations import SETTING_DECLARATIONS, SettingDeclaration
-from holdfast.app.policies import POLICY_LINKS, find_policy_link, linked_value
-from holdfast.core.planning.presets import PRESETS
+from holdfast.apps.settings.policies import POLICY_LINKS, find_policy_link, linked_value
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS, SettingDeclaration
+from holdfast.core.planning.policy import PRESETS
 
 TARGET = Path(__file__).parent.parent / "docs" / "settings.md"
 BLOCK = re.compile(r"(?<=<!-- reference -->\n).*?(?=<!-- end -->)", re.DOTALL)

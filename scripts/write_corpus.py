@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.history import events as log
-from holdfast.core.history.records import RECORD_SCHEMA, to_record
-from holdfast.session.scrub import scrub
+from holdfast.core.history.codec import RECORD_SCHEMA, to_record
+from holdfast.session.maintenance.scrub import scrub
+from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.session import Session
-from holdfast.session.transfer import export_records
 from holdfast.stores.jsonl import export_lines
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import (
@@ -25,17 +25,17 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.contents import function_call_part, function_response_part, model_turn, text_part, user_turn
-from holdfast.testing.items import function_call_item, function_output_item, output_message_item, reasoning_item
-from holdfast.testing.requests import (
+from holdfast.testing.gemini import function_call_part, function_response_part, model_turn, text_part, user_turn
+from holdfast.testing.pydantic_ai import (
     request_message,
     response_message,
     text_reply_part,
     tool_call_part,
     user_prompt_part,
 )
-from holdfast.testing.requests import system_prompt_part as opening
-from holdfast.testing.requests import tool_return_part as returning
+from holdfast.testing.pydantic_ai import system_prompt_part as opening
+from holdfast.testing.pydantic_ai import tool_return_part as returning
+from holdfast.testing.responses import function_call_item, function_output_item, output_message_item, reasoning_item
 
 FOLDER = Path(__file__).parent.parent / f"tests/corpus/schema-{RECORD_SCHEMA}"
 BUDGET = 16_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast.app.declarations import SETTING_DECLARATIONS
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
 from holdfast.models.embedded.weights import fetch_weights
 

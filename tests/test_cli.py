@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
 from holdfast.session.session import Session, now_ms
 from holdfast.stores.base import Store
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
 
@@ -348,7 +348,11 @@ def test_a_reader_that_has_seen_enough_is_no_error(chats: Path) -> None:
         await (await Session.open("c1", store=store)).record(generate_session(2_000))
 
     on(chats, talk)
-    program = [sys.executable, "-c", "import sys; from holdfast.cli.main import main; sys.exit(main(['show', 'c1']))"]
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; from holdfast.apps.cli.main import main; sys.exit(main(['show', 'c1']))",
+    ]
 
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load_settings
-from holdfast.cli.saying import COMMAND_GROUPS, build_parser
+from holdfast.apps.cli.parser import COMMAND_GROUPS, build_parser
+from holdfast.apps.settings.sources import load_settings
 from tests.test_seed_names import is_there
 
 ROOT = Path(__file__).parent.parent

@@ -9,15 +9,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
-from holdfast.core.conversation.mend import repair_entries
+from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.tokens import request_tokens
-from holdfast.core.conversation.view import Entry
-from holdfast.testing.content_histories import valid_gemini_histories
-from holdfast.testing.every_format import HISTORIES_BY_FORMAT
-from holdfast.testing.histories import chat_histories, valid_chat_histories
-from holdfast.testing.item_histories import responses_histories, valid_responses_histories
-from holdfast.testing.request_histories import valid_pydantic_ai_histories
 from holdfast.testing.sessions import generate_session
+from holdfast.testing.strategies.chat import chat_histories, valid_chat_histories
+from holdfast.testing.strategies.every_format import HISTORIES_BY_FORMAT
+from holdfast.testing.strategies.gemini import valid_gemini_histories
+from holdfast.testing.strategies.pydantic_ai import valid_pydantic_ai_histories
+from holdfast.testing.strategies.responses import responses_histories, valid_responses_histories
 from holdfast.wire.formats import format_named
 
 PROVIDERS = (

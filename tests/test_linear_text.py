@@ -4,8 +4,8 @@ from time import process_time
 
 import pytest
 
-from holdfast.core.history.recall.answer import looks_like_heading
 from holdfast.core.planning import breaker
+from holdfast.core.recall.answer import looks_like_heading
 from holdfast.errors import MalformedInputError
 from holdfast.stores.jsonl import load_bytes
 

@@ -41,41 +41,38 @@ from pydantic_ai.toolsets import FunctionToolset
 from benchmarks import endurance, imports, log, loop, needles, prepare, recall, retention, start, validity
 from benchmarks.store import appends, opening, size, writers
 from holdfast.adapters.pydantic_ai import SubAgent, delegation_toolset, summarize_messages
-from holdfast.adapters.pydantic_ai.offering import compaction_toolset as compacting_toolset
-from holdfast.adapters.pydantic_ai.recalling import RecallToolset
-from holdfast.app.providers import PROVIDER_KEYS
-from holdfast.app.settings import Settings
-from holdfast.app.sources import load_settings
-from holdfast.chat.brain import DELEGATE_SYSTEM_TEXT, build_system_text, build_toolsets, memory_toolset
-from holdfast.chat.commands.every import SLASH_COMMANDS
-from holdfast.chat.folder import FileTools
-from holdfast.chat.happenings import ChatEvent, Consent
-from holdfast.chat.plain import JsonScreen
-from holdfast.chat.prompts import attachment_text as attachment_reference
-from holdfast.chat.shell import ShellTool
-from holdfast.chat.steps import StepLimit
-from holdfast.cli.main import main as holdfast
-from holdfast.cli.saying import build_parser as command_line
+from holdfast.adapters.pydantic_ai.tools import RecallToolset
+from holdfast.adapters.pydantic_ai.tools import compaction_toolset as compacting_toolset
+from holdfast.apps.chat.agent import DELEGATE_SYSTEM_TEXT, StepLimit, build_system_text, build_toolsets, memory_toolset
+from holdfast.apps.chat.dispatch import SLASH_COMMANDS
+from holdfast.apps.chat.events import ChatEvent, Consent
+from holdfast.apps.chat.file_tools import FileTools
+from holdfast.apps.chat.plain_screen import JsonScreen
+from holdfast.apps.chat.prompts import attachment_text as attachment_reference
+from holdfast.apps.chat.shell_tool import ShellTool
+from holdfast.apps.cli.main import main as holdfast
+from holdfast.apps.cli.parser import build_parser as command_line
+from holdfast.apps.lab import runner as lab_running
+from holdfast.apps.lab.tables import result_rows
+from holdfast.apps.settings.models import PROVIDER_KEYS
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.sources import load_settings
+from holdfast.core.history.codec import from_record as decode_event
+from holdfast.core.history.codec import to_record as encode_event
 from holdfast.core.history.events import Event, PlanChanged, SkillInvoked, TodosChanged
-from holdfast.core.history.records import from_record as decode_event
-from holdfast.core.history.records import to_record as encode_event
-from holdfast.core.history.sees import Visibility
-from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.policy_file import read_policy
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.settings import types_in
+from holdfast.core.history.visibility import Visibility
+from holdfast.core.planning.bounds import types_in
+from holdfast.core.planning.policy import PRESETS, Policy, read_policy
 from holdfast.errors import ModelAccessError, SettingsError
 from holdfast.govern import govern
-from holdfast.lab import running as lab_running
-from holdfast.lab.tables import result_rows
-from holdfast.session.compactor import CompactionOptions
-from holdfast.session.hooks import HookCall, hook_payload
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.hooks import HookCall, hook_payload
 from holdfast.session.memory.board import ContextBoard
 from holdfast.session.memory.board import board_key as board_fact
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.looking import MemorySearchTool
-from holdfast.session.memory.repository import Repository, repository_of
+from holdfast.session.memory.files import Repository, repository_of
+from holdfast.session.memory.search import MemorySearchTool
 from holdfast.session.session import Session
 from holdfast.session.tools import ModelTool
 from holdfast.stores.memory import MemoryStore
@@ -463,7 +460,9 @@ def benchmark_output() -> object:
         "log writers": writer_figures(folder),
         "prepare": figures_of(prepare, "--sizes", "20", "--repeats", "1", "--peers", ""),
         "recall": figures_of(recall, "--chats", file, "--work", file, "--long", recordings("talk"), "--messages", "60"),
-        "retention": figures_of(retention, file, "--budget", "6000", "--ledger", "200", Pool=ThreadPool, FAR=2),
+        "retention": figures_of(
+            retention, file, "--budget", "6000", "--ledger", "200", Pool=ThreadPool, FAR_MESSAGES=2
+        ),
         "start": figures_of(start, "--runs", "1", first_line=a_second, seconds_of=a_second),
         "validity": figures_of(validity, file, "--budgets", "8000", Pool=ThreadPool),
         "beside needles": [needles.count_needles(needle_row, [needles.Needle("text", "text")])],

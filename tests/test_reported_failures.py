@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from holdfast import Session, classify, validate
-from holdfast.chat.happenings import ChatNotice
+from holdfast.apps.chat.events import ChatNotice
 from holdfast.core.history import events as log
-from holdfast.core.history.artifacts import strip_artifact_references
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.errors import HoldfastError, NothingToCompactError
 from holdfast.models.base import SummaryPrompt
-from holdfast.session.compactor import CompactionOptions
-from holdfast.session.summarizer import RetryLimits
-from holdfast.session.verify import rebuilt_requests
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.summarizer import RetryLimits
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message

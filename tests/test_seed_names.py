@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import SETTING_DECLARATIONS
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def test_a_name_of_a_seed_leads_somewhere(there: str, here: str, capsys: pytest.
     assert there
     assert named or settings or "comes with" in here
     if "comes with" in here:
-        expected = [name for name in named if name.startswith(("holdfast.chat", "holdfast.adapters"))]
+        expected = [name for name in named if name.startswith(("holdfast.apps.chat", "holdfast.adapters"))]
         assert missing or not expected, f"{there} is there now: say so"
     else:
         assert missing == []

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.reporting import print_progress, verdict
 from benchmarks.store.files import BUDGET, MODEL, database_bytes, sqlite_url
 from holdfast import Session
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import JsonMessage
 from holdfast.testing.sessions import generate_session
 

@@ -14,7 +14,7 @@ from benchmarks.reporting import print_progress, verdict
 from benchmarks.store.files import BUDGET, MODEL, database_bytes, message_bytes, sqlite_url
 from benchmarks.tables import render_ratio, table_with_failures
 from holdfast import Session
-from holdfast.session.transfer import export_records, import_session, records_from_file
+from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
 from holdfast.stores.jsonl import export_lines, load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage

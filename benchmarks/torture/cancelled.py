@@ -23,10 +23,10 @@ from benchmarks.torture.standing import differing_requests, messages_of, observe
 from holdfast import HoldfastError, Session
 from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError
 from holdfast.models.base import SummaryPrompt
-from holdfast.session import log as session_log
-from holdfast.session.owners import HELD_HERE
+from holdfast.session.log import records as session_log
+from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.session import SessionOpener
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 

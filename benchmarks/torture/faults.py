@@ -29,10 +29,10 @@ from benchmarks.torture.standing import (
 from holdfast import HoldfastError, Session, validate
 from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError, StoreError
 from holdfast.models.base import SummaryPrompt
-from holdfast.session import owners
+from holdfast.session.log import leases as owners
 from holdfast.session.request import PreparedRequest
-from holdfast.stores import sqlite_database
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import database as sqlite_database
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 

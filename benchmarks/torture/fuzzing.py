@@ -15,12 +15,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast import classify, convert, govern, read_policy, validate
-from holdfast.app.declarations import SETTING_DECLARATIONS
-from holdfast.app.sources import load_settings
+from holdfast.apps.lab.recordings import read_recording
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS
+from holdfast.apps.settings.sources import load_settings
 from holdfast.errors import HoldfastError
-from holdfast.lab.recordings import read_recording
 from holdfast.stores.jsonl import load_bytes
-from holdfast.testing.every_format import HISTORIES_BY_FORMAT
+from holdfast.testing.strategies.every_format import HISTORIES_BY_FORMAT
 from holdfast.wire.validate.provider import PROVIDER_VALIDATION_RULES
 
 CORPUS = Path(__file__).parent.parent.parent / "tests" / "corpus"

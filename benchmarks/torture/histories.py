@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from holdfast import convert, counter_for, validate
 from holdfast.core.conversation.tokens import request_tokens
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import CannotFitError, EmptyConversationError, MalformedInputError
-from holdfast.testing.every_format import HISTORIES_BY_FORMAT
-from holdfast.testing.planned import Planned
+from holdfast.testing.engine import Planned
+from holdfast.testing.strategies.every_format import HISTORIES_BY_FORMAT
 from holdfast.wire.formats import format_named
 from holdfast.wire.validate.provider import PROVIDER_VALIDATION_RULES
 

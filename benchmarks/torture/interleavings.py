@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from benchmarks.torture.standing import observed_state, query_history
 from holdfast import CannotFitError, EmptyConversationError, PendingToolCallsError, Session
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
 from holdfast.errors import CompactionError, ModelAccessError
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from holdfast.testing.endpoint import (
     text_stream,
 )
 from holdfast.wire.formats import format_named
-from holdfast.wire.refusal_texts import MALFORMED_PATTERNS, OUTPUT_CAP_PATTERNS, OVERFLOW_PATTERNS, RATE_LIMIT_PATTERNS
+from holdfast.wire.overflow import MALFORMED_PATTERNS, OUTPUT_CAP_PATTERNS, OVERFLOW_PATTERNS, RATE_LIMIT_PATTERNS
 
 KEY = "sk-torture-0123456789abcdef"
 MODEL, BUDGET, WINDOW = "gpt-5", 6_000, 2_000

@@ -9,8 +9,8 @@ from holdfast import MalformedInputError, Session
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.errors import NotInMemoryError
-from holdfast.session.owners import HELD_HERE
-from holdfast.session.verify import rebuilt_requests
+from holdfast.session.log.leases import HELD_HERE
+from holdfast.session.maintenance.verify import rebuilt_requests
 
 T = TypeVar("T")
 STUCK_SECONDS = 30.0

@@ -17,12 +17,12 @@ from benchmarks.torture.standing import STUCK_SECONDS, differing_requests, messa
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.core.planning.plan import MAX_FAILURES, MESSAGES_AFTER_FAILURES
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.summary.frames import SUMMARY_END
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.summary.framing import SUMMARY_END
 from holdfast.errors import ModelAccessError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
-from holdfast.session.compactor import CompactionOptions
-from holdfast.session.summarizer import RetryLimits
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import GARBAGE, scripted_reply
 

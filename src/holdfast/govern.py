@@ -13,18 +13,16 @@ from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, re
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.planning.account import receipt_of
-from holdfast.core.planning.floor import FittedView, ViewFitter
-from holdfast.core.planning.policy import FitSettings, Policy
-from holdfast.core.planning.presets import policy_named
-from holdfast.core.planning.receipt import Receipt
+from holdfast.core.planning.fit.fit import FittedView, ViewFitter, receipt_of
+from holdfast.core.planning.fit.receipt import Receipt
+from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire.anthropic_messages import count_cache_marks, drop_excess_cache_marks
+from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 from holdfast.wire.formats import MessageFormat, format_named, split_elements
-from holdfast.wire.reading import InputPath, check_list
+from holdfast.wire.json_reader import InputPath, check_list
 
 
 @dataclass(frozen=True, slots=True)

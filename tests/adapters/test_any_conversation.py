@@ -11,10 +11,10 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolRet
 
 from holdfast import HoldfastError, validate
 from holdfast.adapters.pydantic_ai import Holdfast, native_messages
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
-from holdfast.session.verify import rebuilt_requests
 from holdfast.testing.agents import ScriptedAgentModel
-from holdfast.testing.request_histories import valid_pydantic_ai_histories
+from holdfast.testing.strategies.pydantic_ai import valid_pydantic_ai_histories
 from holdfast.wire.pydantic_ai import canonical_form
 
 BUDGET = 1_200

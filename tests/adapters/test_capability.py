@@ -20,7 +20,7 @@ from pydantic_ai.models.test import TestModel
 from holdfast import Budget, MalformedInputError, Session, SettingsError, validate
 from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
 from holdfast.core.history import events as log
-from holdfast.session.verify import rebuilt_requests
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 from holdfast.testing.models import ScriptedModel
 
@@ -327,7 +327,7 @@ async def test_without_a_conversation_there_is_none_to_open() -> None:
 
 
 async def test_only_so_many_conversations_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.adapters.pydantic_ai.sessions.MAX_OPEN_SESSIONS", 2)
+    monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.MAX_OPEN_SESSIONS", 2)
     governed = Holdfast()
     agent = Agent(ScriptedAgentModel(lambda _: "fine"), capabilities=[governed])
 

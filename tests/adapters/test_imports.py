@@ -6,7 +6,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["holdfast", "holdfast.cli.main", "holdfast.session.session", "holdfast.adapters"])
+@pytest.mark.parametrize(
+    "module", ["holdfast", "holdfast.apps.cli.main", "holdfast.session.session", "holdfast.adapters"]
+)
 def test_nothing_else_loads_pydantic_ai(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'pydantic', 'pydantic_ai', 'anyio'}} & set(sys.modules)))"
 

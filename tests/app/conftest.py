@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import pytest
 
-from holdfast.app.settings import Settings
-from holdfast.app.sources import load_settings
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.sources import load_settings
 
 Setup: TypeAlias = Callable[..., Settings]
 

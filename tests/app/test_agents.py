@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.agents import AgentSettings
-from holdfast.app.settings import Settings
-from holdfast.app.sources import load_settings
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.sources import load_settings
+from holdfast.apps.settings.tables import AgentSettings
 from holdfast.errors import SettingsError
-from holdfast.session.child import Visibility
+from holdfast.session.delegation import Visibility
 
 
 def settings(folder: Path, text: str) -> Settings:

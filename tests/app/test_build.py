@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.build import (
+from holdfast.apps.settings.build import (
+    PolicyThreshold,
     budget_from,
     checkpoints_folder,
     compaction_from,
     open_session,
     policy_from,
+    policy_thresholds,
     read_system_text,
     store_url,
     update_session_settings,
 )
-from holdfast.app.lines import PolicyThreshold, policy_thresholds
-from holdfast.app.models import configured_model
-from holdfast.app.providers import available_providers, missing_key
-from holdfast.app.settings import Settings
+from holdfast.apps.settings.models import available_providers, configured_model, missing_key
+from holdfast.apps.settings.settings import Settings
 from holdfast.core.history import events as log
 from holdfast.core.planning.situation import Budget
 from holdfast.counters.models import ModelInfo
-from holdfast.session.checkpoints import Checkpoints
-from holdfast.session.hooks import HookCommand
+from holdfast.session.compaction.checkpoints import Checkpoints
+from holdfast.session.compaction.hooks import HookCommand
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message

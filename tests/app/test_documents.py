@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load_settings
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
+from holdfast.apps.settings.sources import load_settings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")

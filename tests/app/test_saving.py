@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.app.saving import remove_setting, save_setting, to_toml, with_setting
-from holdfast.app.settings import Settings
-from holdfast.app.statements import key_lines
+from holdfast.apps.settings.save import remove_setting, save_setting, to_toml, with_setting
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.toml_lines import key_lines
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import SETTING_DECLARATIONS, setting_choices, setting_name, setting_names
-from holdfast.app.policies import POLICY_LINKS
-from holdfast.app.settings import Settings
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.checkpoint import CopilotCompaction
-from holdfast.core.planning.rules.deep import DefaultCompaction
-from holdfast.core.planning.rules.turns import CowAgentCompaction
-from holdfast.core.planning.rules.window import CoCliCompaction
+from holdfast.apps.settings.policies import POLICY_LINKS
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_choices, setting_name, setting_names
+from holdfast.apps.settings.settings import Settings
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
+from holdfast.core.planning.rules.copilot import CopilotCompaction
+from holdfast.core.planning.rules.cowagent import CowAgentCompaction
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.places import find_paths
-from holdfast.app.settings import Settings, SettingSource
-from holdfast.app.sources import load_settings
+from holdfast.apps.settings.paths import find_paths
+from holdfast.apps.settings.settings import Settings, SettingSource
+from holdfast.apps.settings.sources import load_settings
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]

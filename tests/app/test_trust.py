@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from holdfast.app import declarations
-from holdfast.app.declarations import SETTING_DECLARATIONS, SettingDeclaration
-from holdfast.app.kinds import SettingType, WholeNumber
-from holdfast.app.settings import Settings
-from holdfast.app.sources import load_settings
-from holdfast.app.trust import refusal, trust_command
+from holdfast.apps.settings import schema as declarations
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS, SettingDeclaration
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.sources import load_settings
+from holdfast.apps.settings.trust import refusal, trust_command
+from holdfast.apps.settings.values import SettingType, WholeNumber
 
 Setup = Callable[..., Settings]
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.app.sources import load_settings
-from holdfast.chat.chat import Chat
-from holdfast.chat.commands.every import run_slash_command
-from holdfast.chat.happenings import ChatEvent, ChatNotice, CommandReply, CommandTable, Consent
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.dispatch import run_slash_command
+from holdfast.apps.chat.events import ChatEvent, ChatNotice, CommandReply, CommandTable, Consent
+from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 
 

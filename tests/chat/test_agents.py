@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load_settings
-from holdfast.chat.chat import Chat
-from holdfast.chat.curtain import ReferenceFilter
-from holdfast.chat.happenings import TextDelta, ToolCallFinished, TurnEnded
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.events import TextDelta, ToolCallFinished, TurnEnded
+from holdfast.apps.chat.turn import ReferenceFilter
+from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ResponsePiece, http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served

@@ -6,7 +6,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from holdfast.adapters.pydantic_ai import Holdfast
-from holdfast.chat.brain import build_agent
+from holdfast.apps.chat.agent import build_agent
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
 
 

@@ -10,17 +10,16 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from holdfast import Session
-from holdfast.chat.commands.context import _describe_cost
-from holdfast.chat.commands.every import SLASH_COMMANDS, run_slash_command
-from holdfast.chat.happenings import ChatEvent, ChatNotice, CommandTable
-from holdfast.chat.loop import run_chat_loop
-from holdfast.chat.losses import MAX_LISTED_FACTS
-from holdfast.chat.terminal import TerminalScreen
+from holdfast.apps.chat.commands.context import _describe_cost
+from holdfast.apps.chat.dispatch import SLASH_COMMANDS, run_slash_command
+from holdfast.apps.chat.events import MAX_LISTED_FACTS, ChatEvent, ChatNotice, CommandTable
+from holdfast.apps.chat.loop import run_chat_loop
+from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.core.history.events import MAIN
-from holdfast.core.planning.forecast import CostForecast
+from holdfast.core.planning.context_report import CostForecast
 from holdfast.core.planning.steps import CompactSpan, Summary
-from holdfast.session.checkpoints import NO_CHECKPOINTS
-from holdfast.session.compactor import SummaryDraft
+from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
+from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.stores.memory import MemoryStore
 from tests.chat.room import Room, entered, said, told, user_part
 

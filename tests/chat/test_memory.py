@@ -8,7 +8,7 @@ import pytest
 from holdfast import Session
 from holdfast.session.memory.board import ContextBoard, board_key
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.repository import repository_of
+from holdfast.session.memory.files import repository_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served, Sit

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.chat.chat import ChatStatus
-from holdfast.chat.meter import render_status_line
+from holdfast.apps.chat.chat import ChatStatus
+from holdfast.apps.chat.terminal_screen import render_status_line
 
 STATUS = ChatStatus(model="gpt-5", budget=100_000, tokens=12_345, provenance="calibrated", cost=0.0421, compactions=2)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.chat.happenings import (
+from holdfast.apps.chat.events import (
     ChatEvent,
     ChatNotice,
     CommandReply,
@@ -15,7 +15,7 @@ from holdfast.chat.happenings import (
     ToolCallStarted,
     TurnEnded,
 )
-from holdfast.chat.plain import JsonScreen, PlainScreen
+from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
 
 HAPPENINGS: list[ChatEvent] = [
     ThinkingDelta("hm"),

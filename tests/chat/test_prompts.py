@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chat.prompts import CleanPrompt, attachment_text, clean_prompt, is_too_large, save_attachment
+from holdfast.apps.chat.prompts import CleanPrompt, attachment_text, clean_prompt, is_too_large, save_attachment
 from holdfast.counters.vocabularies import counter_for
 
 

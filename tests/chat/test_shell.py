@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.chat.happenings import Consent
-from holdfast.chat.shell import COMMAND_REFUSED, MAX_OUTPUT_BYTES, ShellTool, is_allowed
+from holdfast.apps.chat.events import Consent
+from holdfast.apps.chat.shell_tool import COMMAND_REFUSED, MAX_OUTPUT_BYTES, ShellTool, is_allowed
 
 
 class Person:

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import Session
-from holdfast.chat.transcript import render_transcript
+from holdfast.apps.chat.commands.sessions import render_transcript
 
 
 @pytest.mark.seed("C-50")

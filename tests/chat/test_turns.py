@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.sources import load_settings
-from holdfast.chat.chat import Chat
-from holdfast.chat.happenings import ChatNotice, Consent, TurnEnded
-from holdfast.chat.start import ChatOptions, _open_chat
-from holdfast.chat.steps import CLOSING_INSTRUCTION
+from holdfast.apps.chat.agent import CLOSING_INSTRUCTION
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.events import ChatNotice, Consent, TurnEnded
+from holdfast.apps.chat.main import ChatOptions, _open_chat
+from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage
 from holdfast.testing.endpoint import text_stream, tool_call_stream

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from holdfast import Session
-from holdfast.app.settings import Settings
-from holdfast.app.sources import load_settings
-from holdfast.chat.answerer import RuntimeCache
-from holdfast.chat.folder import FileTools
+from holdfast.apps.chat.file_tools import FileTools
+from holdfast.apps.chat.runtime import RuntimeCache
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.sources import load_settings
 from holdfast.models.embedded.weights import cache_folder
 from holdfast.stores.memory import MemoryStore
 from tests.chat.conftest import Sit

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.declarations import SETTING_DECLARATIONS
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 
 Captured = pytest.CaptureFixture[str]
 

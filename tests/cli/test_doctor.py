@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
 from holdfast.session.session import Session, now_ms
 from holdfast.testing.chat import user_message
 from holdfast.testing.endpoint import ScriptedEndpoint, sse_event, stream_response, text_chunk

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
 from holdfast.session.memory.board import board_key
-from holdfast.session.memory.repository import repository_of
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.session.memory.files import repository_of
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 
 Captured = pytest.CaptureFixture[str]

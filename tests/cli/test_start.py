@@ -10,7 +10,7 @@ import pytest
 VENDORS = ("pydantic_ai", "pydantic", "openai", "anthropic", "httpx", "psycopg", "xllamacpp", "splintr", "rich", "mcp")
 SCRIPT = """
 import sys
-from holdfast.cli.main import main
+from holdfast.apps.cli.main import main
 try:
     main(sys.argv[1:])
 except SystemExit:

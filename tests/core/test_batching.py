@@ -2,11 +2,9 @@
 
 from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, CALLS_AS_ITEMS, Batching
 from holdfast.core.conversation.cuts import cut_points
-from holdfast.core.conversation.mend import RepairedEntries, repair_entries
-from holdfast.core.conversation.messages import Message, Text, Thinking, ToolCall, ToolResult, assistant, user
+from holdfast.core.conversation.messages import Entry, Message, Text, Thinking, ToolCall, ToolResult, assistant, user
 from holdfast.core.conversation.messages import tool_result as result
-from holdfast.core.conversation.soundness import is_valid_history
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.repair import RepairedEntries, is_valid_history, repair_entries
 
 HM = Message("assistant", (Thinking("hm", "sig"),))
 

@@ -1,7 +1,7 @@
 """A word beside a result that says nothing new, where there are words to put it behind."""
 
 from holdfast.core.conversation.messages import Media, Message, Text, ToolResult
-from holdfast.core.history.behind import add_read_notes
+from holdfast.core.history.read_notes import add_read_notes
 
 
 def test_a_note_stands_behind_the_last_words_of_its_result_and_nowhere_else() -> None:

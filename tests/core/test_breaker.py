@@ -6,12 +6,12 @@ import pytest
 
 from holdfast import counter_for
 from holdfast.core.history import events as log
-from holdfast.core.history.records import from_record, to_record
+from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.breaker import MAX_PROGRESS_MARKS, describe_breakdown, loop_reason, progress_marks
-from holdfast.core.planning.completion import compaction_completed_event
-from holdfast.core.planning.contents import context_report
+from holdfast.core.planning.changes import compaction_completed_event
+from holdfast.core.planning.context_report import context_report
 from holdfast.core.planning.plan import make_plan, plan_input_of
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.testing.chat import (
@@ -22,7 +22,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER, DEFAULT = counter_for("gpt-5"), PRESETS["default"]

@@ -4,9 +4,9 @@ import pytest
 
 from holdfast import MalformedInputError
 from holdfast.core.history import events as log
-from holdfast.core.planning.change import change_receipts, with_messages_restored
+from holdfast.core.planning.change_receipt import change_receipts, with_messages_restored
 from holdfast.testing.chat import assistant_message, user_message
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
 
 TALK = [

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history import events as log
-from holdfast.core.history.delegated import delegation_records
+from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.history import History
-from holdfast.core.history.ledger.rendering import render_ledger
-from holdfast.core.history.records import from_record, to_record
-from holdfast.core.history.scope import FUTURE_DELEGATE
-from holdfast.core.history.sees import Visibility, choose_visible
+from holdfast.core.history.scopes import FUTURE_DELEGATE, delegation_records
+from holdfast.core.history.visibility import Visibility, choose_visible
+from holdfast.core.ledger.render import render_ledger
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER: Counter = counter_for(None)

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import counter_for
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.history.digest import make_digest
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session

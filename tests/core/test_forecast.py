@@ -7,14 +7,13 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.planning.contents import context_report
-from holdfast.core.planning.cost import MILLION, PROVIDER_PRICES, format_dollars
-from holdfast.core.planning.forecast import CostForecast, SummaryAuthor, cost_forecast
+from holdfast.core.planning.context_report import CostForecast, SummaryAuthor, context_report, cost_forecast
 from holdfast.core.planning.plan import plan_input_of
-from holdfast.core.planning.presets import PRESETS, policy_named
+from holdfast.core.planning.policy import PRESETS, policy_named
+from holdfast.core.planning.situation import MILLION, PROVIDER_PRICES, format_dollars
 from holdfast.core.planning.steps import PlanInput, Threshold
 from holdfast.models.base import ModelReply
-from holdfast.session.circumstances import RequestOptions
+from holdfast.session.prepare import RequestOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel

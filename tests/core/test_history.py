@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast import MalformedInputError
 from holdfast.core.history import events as log
-from holdfast.core.history.records import EVENT_TYPES, from_record, to_record
-from holdfast.core.history.scope import tool_use_as_text
+from holdfast.core.history.codec import EVENT_TYPES, from_record, to_record
+from holdfast.core.history.scopes import tool_use_as_text
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
 
 DONE = log.CompactionCompleted(success=True, stop=2, replacement=("Summary so far.",), summary_content="so far")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history import identifiers as rule
-from holdfast.core.history.identifiers import argument_text, distinct_identifiers, identifiers
+from holdfast.core.ledger import identifiers as rule
+from holdfast.core.ledger.identifiers import argument_text, distinct_identifiers, identifiers
 
 
 @pytest.mark.parametrize(

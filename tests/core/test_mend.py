@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.conversation.batching import RESULTS_IN_ONE_MESSAGE
-from holdfast.core.conversation.mend import RepairedEntries, repair_entries
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.repair import RepairedEntries, repair_entries
 from holdfast.testing.chat import (
     assistant_message,
     system_message,

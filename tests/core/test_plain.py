@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pytest
 
-from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json
+from holdfast.core.history.snapshot import from_snapshot_json, to_snapshot_json
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,11 @@ from holdfast import (
     validate,
 )
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import compaction_completed_event
-from holdfast.core.planning.cost import PROVIDER_PRICES
-from holdfast.core.planning.plan import make_plan, plan_input_of, plan_rounds
-from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.changes import compaction_completed_event
+from holdfast.core.planning.plan import View, make_plan, plan_input_of, plan_rounds
+from holdfast.core.planning.policy import PRESETS, Policy
+from holdfast.core.planning.situation import PROVIDER_PRICES, Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, Summary
-from holdfast.core.planning.view import View
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -32,9 +29,9 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.histories import chat_histories, valid_chat_histories
+from holdfast.testing.engine import ToldHistory
 from holdfast.testing.sessions import generate_session
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.strategies.chat import chat_histories, valid_chat_histories
 from holdfast.wire.formats import format_named
 
 COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")

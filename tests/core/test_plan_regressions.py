@@ -9,9 +9,9 @@ from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError,
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import make_plan, plan_input_of
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, Summary
 from holdfast.testing.chat import (
@@ -22,9 +22,8 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.items import function_call_item, function_output_item, output_message_item
-from holdfast.testing.planned import Planned
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.engine import Planned, ToldHistory
+from holdfast.testing.responses import function_call_item, function_output_item, output_message_item
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast import Policy, SettingsError, read_policy
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.checkpoint import CopilotCompaction
-from holdfast.core.planning.rules.deep import DefaultCompaction
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.rules.copilot import CopilotCompaction
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.rules.outputs import KeepEnds
 from holdfast.core.planning.triggers import TwoThresholds
 

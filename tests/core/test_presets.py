@@ -5,16 +5,14 @@ from typing import Any
 import pytest
 
 from holdfast import counter_for, read_policy
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.history import events as log
-from holdfast.core.planning.completion import compaction_completed_event
-from holdfast.core.planning.plan import make_plan, plan_input_of, usage_measured_event
-from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.checkpoint import compacted_history, user_reminder
+from holdfast.core.planning.changes import compaction_completed_event
+from holdfast.core.planning.plan import VIEW_STAGES, make_plan, plan_input_of, usage_measured_event
+from holdfast.core.planning.policy import PRESETS, Policy
+from holdfast.core.planning.rules.copilot import compacted_history, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText, Summary
-from holdfast.core.planning.view import VIEW_STAGES
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -23,7 +21,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.planned import Planned
+from holdfast.testing.engine import Planned
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")

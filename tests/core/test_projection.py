@@ -10,7 +10,7 @@ from holdfast.core.conversation.batching import (
     ONE_RESULT_PER_MESSAGE,
     RESULTS_IN_ONE_MESSAGE,
 )
-from holdfast.core.conversation.soundness import is_valid_history
+from holdfast.core.conversation.repair import is_valid_history
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.testing.chat import (
@@ -21,7 +21,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.told import ToldHistory
+from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")

@@ -7,8 +7,7 @@ import pytest
 
 from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
 from holdfast.core.planning.situation import Situation
-from holdfast.counters.estimate import EstimatingCounter
-from holdfast.counters.vocabularies import counter_for
+from holdfast.counters.vocabularies import EstimatingCounter, counter_for
 from holdfast.testing.chat import assistant_message, system_message, user_message
 
 MESSAGES = [

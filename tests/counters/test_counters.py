@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import Budget
-from holdfast.counters.estimate import EstimatingCounter
 from holdfast.counters.models import ModelInfo, budget_for, find_model
-from holdfast.counters.vocabularies import CHUNK_CHARS, counter_for, model_family, tokenizer
+from holdfast.counters.vocabularies import CHUNK_CHARS, EstimatingCounter, counter_for, model_family, tokenizer
 
 GOLDEN = {
     "o200k_base": ("Hello, world! 12345", [13225, 11, 2375, 0, 220, 7633, 2548]),

@@ -2,7 +2,7 @@
 
 import signal
 
-from holdfast.lab.cores import WORKER_DIED, WorkerPool
+from holdfast.apps.lab.workers import WORKER_DIED, WorkerPool
 
 
 async def test_what_fails_is_told_and_the_rest_is_done() -> None:

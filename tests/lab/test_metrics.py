@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import ReplayRequest, ReplayResult, SummaryCost
-from holdfast.lab.demands import extract_rules
-from holdfast.lab.metrics.evidence import EvidenceRetention, with_final_question
-from holdfast.lab.metrics.retention import DemandRetention, InstructionRetention
-from holdfast.lab.metrics.soundness import BudgetAdherence, RequestValidity
-from holdfast.lab.metrics.work import EngineOverhead, Losslessness, RequestStalls, SummaryUse
-from holdfast.lab.mistral import mistral_oracle, tekken_counter
-from holdfast.lab.played import SimulatedSession
-from holdfast.lab.recordings import Probe, Recording
-from holdfast.lab.replay import Replayer
+from holdfast.apps.lab.baselines import ReplayRequest, ReplayResult, SummaryCost
+from holdfast.apps.lab.identifiers import extract_rules
+from holdfast.apps.lab.metrics.overhead import EngineOverhead, Losslessness, RequestStalls, SummaryUse
+from holdfast.apps.lab.metrics.retention import (
+    DemandRetention,
+    EvidenceRetention,
+    InstructionRetention,
+    with_final_question,
+)
+from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
+from holdfast.apps.lab.mistral import mistral_oracle, tekken_counter
+from holdfast.apps.lab.recordings import Probe, Recording
+from holdfast.apps.lab.replay import Replayer
+from holdfast.apps.lab.simulation import SimulatedSession
+from holdfast.core.planning.policy import PRESETS
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.planning.cost import PROVIDER_PRICES, Prices, break_even_turns, request_cost
-from holdfast.core.planning.presets import PRESETS
-from holdfast.lab.baselines import BASELINES, ReplayRequest, SummaryCost
-from holdfast.lab.metrics.prefix import PrefixStability, SimulatedCost, bill_deviation, cost_growth, token_slope
-from holdfast.lab.metrics.soundness import BudgetAdherence, Determinism, RequestValidity
-from holdfast.lab.played import SimulatedSession
-from holdfast.lab.recordings import Recording, concatenate, read_recording
-from holdfast.lab.replay import Replayer, ReplayTurn
+from holdfast.apps.lab.baselines import BASELINES, ReplayRequest, SummaryCost
+from holdfast.apps.lab.metrics.cost import PrefixStability, SimulatedCost, bill_deviation, cost_growth, token_slope
+from holdfast.apps.lab.metrics.validity import BudgetAdherence, Determinism, RequestValidity
+from holdfast.apps.lab.recordings import Recording, concatenate, read_recording
+from holdfast.apps.lab.replay import Replayer, ReplayTurn
+from holdfast.apps.lab.simulation import SimulatedSession
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.situation import PROVIDER_PRICES, Prices, break_even_turns, request_cost
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,

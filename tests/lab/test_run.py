@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.main import main
-from holdfast.core.planning.cost import PROVIDER_PRICES, Prices
+from holdfast.apps.cli.main import main
+from holdfast.apps.lab.policies import find_policy
+from holdfast.apps.lab.prices import prices_for
+from holdfast.apps.lab.runner import PolicyResult
+from holdfast.apps.lab.tables import TABLE_WIDTH, build_table, shorten_names
+from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
 from holdfast.errors import SettingsError
-from holdfast.lab.policies import find_policy
-from holdfast.lab.prices import prices_for
-from holdfast.lab.running import PolicyResult
-from holdfast.lab.tables import TABLE_WIDTH, build_table, shorten_names
 from holdfast.session.session import Session
 from holdfast.testing.chat import assistant_message, tool_call_message, user_message
 from holdfast.testing.sessions import generate_session

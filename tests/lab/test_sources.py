@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.planning.cost import PROVIDER_PRICES
-from holdfast.lab.played import full_message_text
-from holdfast.lab.recordings import Recording, concatenate
-from holdfast.lab.replay import DEFAULT_STATIC_TOKENS
-from holdfast.lab.running import make_jobs, play_job
-from holdfast.lab.sources import load_recordings
+from holdfast.apps.lab.recordings import Recording, concatenate
+from holdfast.apps.lab.replay import DEFAULT_STATIC_TOKENS
+from holdfast.apps.lab.runner import make_jobs, play_job
+from holdfast.apps.lab.simulation import full_message_text
+from holdfast.apps.lab.sources import load_recordings
+from holdfast.core.planning.situation import PROVIDER_PRICES
+from holdfast.session.maintenance.transfer import import_session, records_from_file
 from holdfast.session.session import Session
-from holdfast.session.transfer import import_session, records_from_file
 from holdfast.stores.base import Store
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore

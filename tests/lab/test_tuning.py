@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.main import main
-from holdfast.core.planning.cost import PROVIDER_PRICES
-from holdfast.core.planning.presets import DEFAULT, PRESETS
-from holdfast.errors import SettingsError
-from holdfast.lab.running import PolicyResult
-from holdfast.lab.tuning import (
+from holdfast.apps.cli.main import main
+from holdfast.apps.lab.runner import PolicyResult
+from holdfast.apps.lab.tuning import (
     PolicyVersion,
     make_versions,
     measure_tradeoffs,
@@ -18,6 +15,9 @@ from holdfast.lab.tuning import (
     tradeoff_rows,
     tradeoff_table,
 )
+from holdfast.core.planning.policy import DEFAULT, PRESETS
+from holdfast.core.planning.situation import PROVIDER_PRICES
+from holdfast.errors import SettingsError
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
 Captured = pytest.CaptureFixture[str]

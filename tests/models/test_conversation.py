@@ -15,8 +15,8 @@ from holdfast.errors import ModelOverflowError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedServer
 from holdfast.models.openai_compatible import ChatSummarizer
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.request import PreparedRequest
-from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, system_message, user_message
 

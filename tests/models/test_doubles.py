@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelAccessError, ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt, supports_prefix
-from holdfast.models.patience import with_retries
+from holdfast.models.retry import with_retries
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.endpoint import ScriptedEndpoint
 from holdfast.testing.models import FAILURE_KINDS, GARBAGE, FailingModel, FailureKind, ScriptedModel

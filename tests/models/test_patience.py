@@ -14,7 +14,7 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.models.base import ModelReply, SummaryPrompt
-from holdfast.models.patience import _ABANDONED_CALLS, with_retries
+from holdfast.models.retry import _ABANDONED_CALLS, with_retries
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import FailingModel, ScriptedModel
 

@@ -22,7 +22,7 @@ from holdfast.errors import (
     ModelUnreachableError,
     SettingsError,
 )
-from holdfast.models.refusals import as_model_error, error_from_response, retry_after_seconds
+from holdfast.models.errors import as_model_error, error_from_response, retry_after_seconds
 
 OVERFLOW = "This model's maximum context length is 4097 tokens. However, you requested 4203 tokens"
 TOO_LONG = "prompt is too long: 208310 tokens > 200000 maximum"

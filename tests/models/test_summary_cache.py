@@ -13,7 +13,7 @@ from holdfast.core.history.events import Usage
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedServer
 from holdfast.models.openai_compatible import ChatSummarizer
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.testing.chat import assistant_message, user_message
 
 N_CTX, BUDGET, TURNS, MAX_ANSWER = 4_096, 2_600, 6, 8

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from holdfast.session.checkpoints import Checkpoints
+from holdfast.session.compaction.checkpoints import Checkpoints
 
 
 async def main(folder: str, name: str, count: int) -> None:

@@ -11,11 +11,11 @@ import pytest
 from holdfast import MalformedInputError, Session
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionCancelledError, HoldfastError, SettingsError
-from holdfast.session.compactor import CompactionOptions
-from holdfast.session.verify import rebuilt_requests
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 

@@ -7,10 +7,9 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError, UnknownSessionError
-from holdfast.session.retention import expired_sessions
-from holdfast.stores.base import JsonRecord, Store
+from holdfast.stores.base import JsonRecord, Store, expired_sessions
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.store_contract import NOW_MS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core.history.events import Usage
-from holdfast.session.meter import UsageCalibrator
+from holdfast.session.calibration import UsageCalibrator
 from holdfast.stores.memory import MemoryStore
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast import Session, validate
-from holdfast.session.verify import rebuilt_requests
+from holdfast.session.maintenance.verify import rebuilt_requests
 
 MARK = {"type": "ephemeral"}
 SYSTEM = [{"type": "text", "text": "Hi.", "cache_control": MARK}]

@@ -16,9 +16,9 @@ from holdfast.core.history import events as log
 from holdfast.errors import CompactionFailedError, UnknownSessionError
 from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
 from holdfast.models.embedded.weights import fetch_weights
-from holdfast.session.compactor import LEASE_MS, CompactionOptions
-from holdfast.session.summarizer import RetryLimits
-from holdfast.session.telemetry import Telemetry, flush_spans
+from holdfast.session.compaction.compactor import LEASE_MS, CompactionOptions
+from holdfast.session.compaction.summarizer import RetryLimits
+from holdfast.session.compaction.telemetry import Telemetry, flush_spans
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

@@ -18,10 +18,10 @@ from holdfast.errors import (
     RemoteCompactionError,
 )
 from holdfast.models.base import ModelReply
-from holdfast.models.patience import _ABANDONED_CALLS
-from holdfast.session.compactor import HELD_HERE, CompactionOptions, SummaryDraft
-from holdfast.session.remote import RemoteSession
-from holdfast.session.summarizer import RetryLimits
+from holdfast.models.retry import _ABANDONED_CALLS
+from holdfast.session.compaction.compactor import HELD_HERE, CompactionOptions, SummaryDraft
+from holdfast.session.compaction.summarizer import RetryLimits
+from holdfast.session.session import RemoteSession
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message

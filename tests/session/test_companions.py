@@ -10,10 +10,10 @@ from holdfast import MalformedInputError, Session
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
-from holdfast.session.checkpoints import Checkpoints
-from holdfast.session.compactor import CompactionOptions
-from holdfast.session.hooks import HookCall, Hooks
-from holdfast.session.pressure import resident_bytes
+from holdfast.session.compaction.checkpoints import Checkpoints
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.hooks import HookCall, Hooks
+from holdfast.session.manual import resident_bytes
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel

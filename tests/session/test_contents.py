@@ -3,8 +3,7 @@
 import pytest
 
 from holdfast import Session
-from holdfast.core.planning.contents import ContextReport
-from holdfast.core.planning.forecast import CostForecast
+from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.steps import Threshold
 from holdfast.stores.memory import MemoryStore
 

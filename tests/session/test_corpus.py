@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.cli.main import main
-from holdfast.core.history.records import EVENT_TYPES
+from holdfast.apps.cli.main import main
+from holdfast.core.history.codec import EVENT_TYPES
 from holdfast.testing.chat import user_message
 
 CORPUS = Path(__file__).parent.parent / "corpus"

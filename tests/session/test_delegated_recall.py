@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import UnknownReferenceError
-from holdfast.session.child import Delegate, Visibility
-from holdfast.session.recall import RecallQuery
+from holdfast.session.conversation import RecallQuery
+from holdfast.session.delegation import Delegate, Visibility
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

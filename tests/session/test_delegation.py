@@ -9,15 +9,15 @@ import pytest
 
 from holdfast import MalformedInputError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import DelegationEndedError, SessionClosedError
-from holdfast.session.child import DelegateAnswer, Visibility
-from holdfast.session.owners import HELD_HERE
+from holdfast.session.delegation import DelegateAnswer, Visibility
+from holdfast.session.log.leases import HELD_HERE
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
-from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 

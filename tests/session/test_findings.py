@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast import Session
-from holdfast.core.history.findings import MAX_FINDINGS, DelegateFinding, parse_findings
+from holdfast.core.history.scopes import MAX_FINDINGS, DelegateFinding, parse_findings
 from holdfast.errors import MalformedInputError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import tool_call_message, tool_result_message, user_message

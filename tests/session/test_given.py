@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast import HoldfastError, MalformedInputError, Session, SettingsError
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 

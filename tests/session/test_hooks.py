@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
 from holdfast.errors import SettingsError
-from holdfast.session import hooks as hooks_module
-from holdfast.session.hooks import HookCall, HookCommand, Hooks, run_hooks
+from holdfast.session.compaction import hooks as hooks_module
+from holdfast.session.compaction.hooks import HookCall, HookCommand, Hooks, run_hooks
 
 TOKENS = TokenBreakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90)
 BEFORE = HookCall(name="preCompact", session="c1", trigger="manual", focus="the parser", tokens=TOKENS)

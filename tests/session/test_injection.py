@@ -16,10 +16,10 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.history.lasting.board import Board, parse_board
-from holdfast.core.history.lasting.notes import MemoryNote, append_note, parse_sections
-from holdfast.core.planning.consolidating import BoardDraft, propose_by_rule
-from holdfast.core.planning.summary.frames import inbox_frame
+from holdfast.core.memory.board import Board, parse_board
+from holdfast.core.memory.notes import MemoryNote, append_note, parse_sections
+from holdfast.core.planning.summary.board_prompt import BoardDraft, propose_by_rule
+from holdfast.core.planning.summary.framing import inbox_frame
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 

@@ -8,7 +8,7 @@ from benchmarks.torture.batches import run_batch
 from benchmarks.torture.standing import observed_state
 from holdfast import Session
 from holdfast.stores.base import Snapshot
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 
 SEED = 20_261_115

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.history import events as log
-from holdfast.session.compactor import HELD_HERE
+from holdfast.session.compaction.compactor import HELD_HERE
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
-from holdfast.session.verify import rebuilt_requests
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 

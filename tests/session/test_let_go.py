@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import PendingToolCallsError, Session
 from holdfast.core.history import events as log
-from holdfast.session import keeping
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.session.log import event_log as keeping
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
 

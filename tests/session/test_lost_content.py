@@ -6,11 +6,11 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import MissingBlobError, StoreUnavailableError
-from holdfast.session.blobs import LOST_MESSAGE_TEXT
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.log.records import LOST_MESSAGE_TEXT
+from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
+from holdfast.session.maintenance.transfer import export_records, import_session
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.scrub import TOMBSTONE, scrub
-from holdfast.session.transfer import export_records, import_session
 from holdfast.stores.base import SearchHit
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

@@ -9,8 +9,8 @@ import pytest
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.request import PreparedRequest
-from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel

@@ -2,8 +2,8 @@
 
 from holdfast import counter_for
 from holdfast.core.conversation.tokens import Provenance
-from holdfast.core.history.facts import RequestExtras
-from holdfast.session.circumstances import ExtrasCounter
+from holdfast.core.history.session_state import RequestExtras
+from holdfast.session.prepare import ExtrasCounter
 
 TOOLS = ({"name": "read_file"},)
 

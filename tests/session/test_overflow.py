@@ -7,7 +7,7 @@ import pytest
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.request import PreparedRequest
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast import Policy, Session, validate
 from holdfast.core.history import events as log
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import ModelAccessError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import CachedPrefix, SummaryPrompt
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import (
     assistant_message,

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 
 from holdfast import Session
-from holdfast.core.history.ledger.names import IDENTIFIERS_HEADING
+from holdfast.core.ledger.names import IDENTIFIERS_HEADING
 from holdfast.errors import MalformedInputError, UnknownScopeError
-from holdfast.session.recall import RecallQuery
+from holdfast.session.conversation import RecallQuery
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.convert import convert

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.history.records import from_record, to_record
-from holdfast.core.planning.change import ChangeReceipt, change_receipts
+from holdfast.core.history.codec import from_record, to_record
+from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts
 from holdfast.counters.models import dollars_of
 from holdfast.errors import MalformedInputError
 from holdfast.models.base import ModelReply

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.history.records import from_record, to_record
-from holdfast.core.planning.change import ChangeReceipt
+from holdfast.core.history.codec import from_record, to_record
+from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.models.base import SummaryPrompt
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel

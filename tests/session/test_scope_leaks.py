@@ -8,11 +8,11 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.history.scope import MainVisibility
-from holdfast.core.planning.presets import PRESETS
+from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.planning.policy import PRESETS
 from holdfast.models.base import SummaryPrompt
-from holdfast.session.child import Visibility
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.delegation import Visibility
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel

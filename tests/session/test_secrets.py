@@ -20,10 +20,10 @@ from holdfast import HoldfastError, Session
 from holdfast.core.history import events as log
 from holdfast.errors import ModelAccessError
 from holdfast.models.openai_compatible import ChatSummarizer
-from holdfast.session.compactor import CompactionOptions
-from holdfast.session.summarizer import RetryLimits
-from holdfast.session.telemetry import Telemetry, flush_spans
-from holdfast.session.transfer import export_records
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.summarizer import RetryLimits
+from holdfast.session.compaction.telemetry import Telemetry, flush_spans
+from holdfast.session.maintenance.transfer import export_records
 from holdfast.stores.jsonl import export_lines
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import open_store

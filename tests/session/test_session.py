@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from holdfast import HoldfastError, MalformedInputError, SettingsError, validate
 from holdfast.core.history import events as log
 from holdfast.errors import NothingToCompactError, SessionClosedError
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
-from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
 

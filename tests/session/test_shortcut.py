@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from holdfast import MalformedInputError, counter_for
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.history.ledger.rendering import render_ledger
-from holdfast.core.history.plain import from_snapshot_json, to_snapshot_json, unpack_positions
-from holdfast.core.history.state import HistorySnapshot
+from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json, unpack_positions
+from holdfast.core.ledger.render import render_ledger
 from holdfast.errors import NotInMemoryError, PendingToolCallsError
-from holdfast.session.scrub import scrub
+from holdfast.session.log.snapshot import decode_snapshot
+from holdfast.session.maintenance.scrub import scrub
 from holdfast.session.session import Session
-from holdfast.session.snapshot import decode_snapshot
 from holdfast.stores.base import Snapshot
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import (
     assistant_message,
     system_message,

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
-from holdfast.session import log
-from holdfast.session.owners import HELD_HERE
-from holdfast.session.scrub import scrub
+from holdfast.session.log import records as log
+from holdfast.session.log.leases import HELD_HERE
+from holdfast.session.maintenance.scrub import scrub
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, TokenBreakdown, Usage
-from holdfast.session.telemetry import Telemetry, flush_spans
+from holdfast.session.compaction.telemetry import Telemetry, flush_spans
 
 SECRET = "the words of a person"
 BEGUN = CompactionStarted(
@@ -341,7 +341,8 @@ def test_without_opentelemetry_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
 
 def test_it_is_loaded_when_a_compaction_begins_and_not_before() -> None:
     script = (
-        "import sys; from holdfast.session.telemetry import Telemetry; from holdfast.core.history import events; "
+        "import sys; from holdfast.session.compaction.telemetry import Telemetry; "
+        "from holdfast.core.history import events; "
         "telemetry = Telemetry(); before = 'opentelemetry' in sys.modules; "
         "telemetry.compaction_started('c1', events.CompactionStarted(stop=1)).end(); "
         "import threading; "
@@ -357,7 +358,7 @@ def test_what_ends_just_before_the_program_does_is_told() -> None:
     script = (
         "from opentelemetry.sdk.trace import TracerProvider\n"
         "from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter\n"
-        "from holdfast.session.telemetry import Telemetry\n"
+        "from holdfast.session.compaction.telemetry import Telemetry\n"
         "from holdfast.core.history.events import CompactionCompleted\n"
         "provider = TracerProvider()\n"
         "provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))\n"

@@ -10,8 +10,8 @@ import pytest
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.request import PreparedRequest
-from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.clock import SimulatedClock

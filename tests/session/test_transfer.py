@@ -8,17 +8,17 @@ import pytest
 
 from holdfast import SettingsError
 from holdfast.core.history import events as log
-from holdfast.core.history.records import to_record
+from holdfast.core.history.codec import to_record
 from holdfast.errors import MalformedInputError, StoreUnavailableError
-from holdfast.session.blobs import LOST_MESSAGE_TEXT
-from holdfast.session.scrub import TOMBSTONE, scrub
+from holdfast.session.log.records import LOST_MESSAGE_TEXT
+from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
+from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
-from holdfast.session.transfer import export_records, import_session, records_from_file
-from holdfast.session.verify import rebuilt_requests
 from holdfast.stores.base import JsonRecord, Store
 from holdfast.stores.jsonl import export_lines, load_bytes, load_file
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
 from holdfast.testing.store_contract import NOW_MS

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import user_message
 
 DISK_BYTES = 2_000_000

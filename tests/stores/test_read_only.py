@@ -13,7 +13,7 @@ import pytest
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import user_message
 
 NOBODY = 65_534

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.salvage import RecoveredStore, recover_store
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_pages import SqlitePages
+from holdfast.stores.sqlite.recover import RecoveredStore, SqlitePages, recover_store
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
-from holdfast.stores.packing import compress, encode_record
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite_index import MAX_PENDING_CHARS, MAX_PENDING_TEXTS
-from holdfast.stores.sqlite_schema import POSITION_BITS, SQLITE_MIGRATIONS
+from holdfast.stores.encoding import compress, encode_record
+from holdfast.stores.sqlite.schema import POSITION_BITS, SQLITE_MIGRATIONS
+from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
 
 SECRET = "correcthorsebatterystaple"

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
 from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.thread import WorkerThread
+from holdfast.stores.sqlite.store import WorkerThread
 
 NAME = "holdfast-test"
 LEFT_OPEN = """
 import asyncio, sys
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])

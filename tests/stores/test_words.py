@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.stores.words import index_body, index_words
+from holdfast.stores.search_terms import index_body, index_words
 
 
 @pytest.mark.parametrize(

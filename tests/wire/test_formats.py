@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from holdfast import MalformedInputError, Media, Opaque, SettingsError, Text, Thinking, ToolCall, ToolResult
-from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import drop_media
 from holdfast.core.conversation.messages import Message
-from holdfast.wire.anthropic_messages import drop_excess_cache_marks
+from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
+from holdfast.wire.anthropic import drop_excess_cache_marks
 from holdfast.wire.formats import format_named
 
 CHAT, ANTHROPIC = format_named("openai"), format_named("anthropic")

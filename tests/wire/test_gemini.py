@@ -18,11 +18,10 @@ from holdfast import (
     govern,
     validate,
 )
-from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import drop_media
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.contents import function_call_part, function_response_part, model_turn, text_part, user_turn
+from holdfast.testing.gemini import function_call_part, function_response_part, model_turn, text_part, user_turn
 from holdfast.wire.formats import format_named
 
 GEMINI, UNSIGNED = "gemini", "gemini-2"

@@ -30,13 +30,10 @@ from holdfast import (
     govern,
     validate,
 )
-from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import drop_media
-from holdfast.core.conversation.mend import repair_entries
-from holdfast.core.conversation.messages import Message, user
-from holdfast.core.conversation.view import Entry
-from holdfast.testing.request_histories import AGENT_BINARY, AGENT_IMAGE, pydantic_ai_histories
-from holdfast.testing.requests import (
+from holdfast.core.conversation.messages import Entry, Message, user
+from holdfast.core.conversation.repair import repair_entries
+from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
+from holdfast.testing.pydantic_ai import (
     request_message,
     response_message,
     system_prompt_part,
@@ -45,6 +42,7 @@ from holdfast.testing.requests import (
     tool_return_part,
     user_prompt_part,
 )
+from holdfast.testing.strategies.pydantic_ai import AGENT_BINARY, AGENT_IMAGE, pydantic_ai_histories
 from holdfast.wire.formats import format_named
 from holdfast.wire.pydantic_ai import split_messages
 

@@ -18,9 +18,8 @@ from holdfast import (
     govern,
     validate,
 )
-from holdfast.core.conversation.clip import clip_arguments, clip_outputs
-from holdfast.core.conversation.elide import drop_media
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
 from holdfast.testing.chat import (
     assistant_message,
     system_message,
@@ -28,7 +27,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.items import (
+from holdfast.testing.responses import (
     compaction_item,
     function_call_item,
     function_output_item,

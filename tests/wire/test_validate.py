@@ -16,7 +16,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.items import (
+from holdfast.testing.responses import (
     compaction_item,
     function_call_item,
     function_output_item,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from holdfast.core.history.events import Usage
-from holdfast.core.planning.cost import MILLION, Prices
-from holdfast.core.planning.situation import Budget
+from holdfast.core.planning.situation import MILLION, Budget, Prices
 
 
 @dataclass(frozen=True, slots=True)

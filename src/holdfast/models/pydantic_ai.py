@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelRefusedError, SettingsError
 from holdfast.models.base import INTERACTION_HEADER, CachedPrefix, ModelReply, SummaryPrompt
-from holdfast.models.refusals import as_model_error
+from holdfast.models.errors import as_model_error
 
 if TYPE_CHECKING:
     from pydantic_ai import ModelMessage, ModelRequest, ModelResponse, ModelSettings

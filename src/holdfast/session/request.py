@@ -9,19 +9,18 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
-from holdfast.core.conversation.elide import count_media
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.shorten import count_media
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
-from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
+from holdfast.core.history.fingerprints import message_hash, payload_hash
 from holdfast.core.history.history import History
-from holdfast.core.history.lasting.leavings import EMERGENCY_VIEW_KEY
-from holdfast.core.history.payload import message_hash, payload_hash
+from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
+from holdfast.core.planning.fit.receipt import Receipt, ranges_without
 from holdfast.core.planning.plan import Plan, view_token_count
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.receipt import Receipt, ranges_without
 from holdfast.core.planning.situation import Situation
-from holdfast.wire.anthropic_messages import count_cache_marks, drop_excess_cache_marks
+from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
 class Encoder(Protocol):

@@ -2,35 +2,37 @@
 
 A session owns the history of one log. Everything it does to it becomes an event that is durable before it
 counts; when another process has written meanwhile, the session takes that in and does its own part after it.
+
+A conversation that somebody else holds: its name, and no engine.
+
+A session behind a server compacts there, like any other. Whoever has only its name has nothing to compact with, and is
+told so by a typed error in the words that clients of such sessions know.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, get_args
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
-from holdfast.core.history.scope import MainVisibility
-from holdfast.core.history.sees import SEES_EVERYTHING, Visibility
-from holdfast.core.history.sync import sync_diff
-from holdfast.core.planning.contents import ContextReport, context_report
+from holdfast.core.history.fingerprints import sync_diff
+from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
+from holdfast.core.planning.changes import restore_events
+from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
-from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.presets import policy_named
-from holdfast.core.planning.restore import restore_events
+from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, SettingsError, StoreUnavailableError
+from holdfast.errors import MalformedInputError, RemoteCompactionError, SettingsError, StoreUnavailableError
 from holdfast.models.base import Summarizer
-from holdfast.session.child import DelegateContext
-from holdfast.session.circumstances import RequestOptions, check_usage
-from holdfast.session.compactor import CompactionOptions, Compactor
-from holdfast.session.delegating import Delegator, delegation_spec
-from holdfast.session.fetching import retry_when_not_loaded
-from holdfast.session.given import (
+from holdfast.session.calibration import UsageCalibrator
+from holdfast.session.compaction.compactor import CompactionOptions, Compactor
+from holdfast.session.delegation import DelegateContext, Delegator, delegation_spec
+from holdfast.session.inputs import (
     check_count,
     check_extras,
     check_model,
@@ -40,14 +42,12 @@ from holdfast.session.given import (
     decode_messages,
     short_repr,
 )
-from holdfast.session.keeping import Clock, SessionLog
-from holdfast.session.known import last_sent_fingerprints, message_fingerprint, recorded_fingerprints, with_read_notes
-from holdfast.session.meter import UsageCalibrator
-from holdfast.session.overflow import OverflowRetry
-from holdfast.session.preparer import RequestBuilder
+from holdfast.session.log.event_log import Clock, SessionLog, retry_when_not_loaded
+from holdfast.session.overflow_retry import OverflowRetry
+from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
 from holdfast.session.request import PreparedRequest
-from holdfast.session.retention import delete_expired_sessions
-from holdfast.stores.base import Store, check_session_id
+from holdfast.session.sync import last_sent_fingerprints, message_fingerprint, recorded_fingerprints, with_read_notes
+from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import MessageFormat, format_named
 
@@ -367,3 +367,15 @@ class SessionOpener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSession:
+    """A handle on a session of another process."""
+
+    id: str
+
+    async def compact(self, *, focus: str = "") -> None:
+        """Refuse: there is no engine here. Compact the session where it is held."""
+        del focus
+        raise RemoteCompactionError(self.id)

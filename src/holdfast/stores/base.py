@@ -26,7 +26,7 @@ session that changes meanwhile is not skipped for good.
 
 *Facts.* A small table of values that belong to no session, such as what a model's limits turned out to be.
 
-*Deleting.* Only whole sessions go, and only by `delete`, with the facts about them (`holdfast.stores.facts`). Blobs
+*Deleting.* Only whole sessions go, and only by `delete`, with the facts about them (`holdfast.stores.base`). Blobs
 that others refer to stay.
 
 *Rewriting.* The only exception to "a log only grows": `rewrite` puts records in the place of others, for a secret
@@ -37,14 +37,23 @@ index held of those messages, the snapshot, and content that nobody refers to an
 a scrub above all, must not bring back what is gone.
 
 *Failing.* Whatever a driver raises arrives as a `StoreError` that says what to do; the log is as it was.
+
+Facts about a session: what is known of it besides its log, such as how far somebody has read it.
+
+They stand among all other facts, under keys that name the session at their end, and go when it is deleted: another
+conversation may have the same name, and would be taken for the one that was read.
+
+All sessions of a store, a page at a time.
+
+Which sessions are old enough to go, and their going; off unless a policy or a person says otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from holdfast.core.conversation.json_values import is_utf8
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnknownSessionError
 
 JsonRecord: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -213,3 +222,62 @@ class Store(Protocol):
     async def close(self) -> None:
         """Give back what the store holds open."""
         ...
+
+
+SessionValueKind: TypeAlias = Literal["memory", "board", "consolidated"]
+_PLAIN_KINDS = ("memory", "board")
+_QUALIFIED_KINDS = ("consolidated",)
+"""Of which there is one for each of something else, whose name holds no colon."""
+
+
+def session_value_key(session: str, kind: SessionValueKind, qualifier: str = "") -> str:
+    """Return the key of a fact about a session; `within` names what else it is about, and holds no colon."""
+    return f"{kind}:{qualifier}:{session}" if qualifier else f"{kind}:{session}"
+
+
+def is_session_value_key(key: str, session: str) -> bool:
+    """Return whether a fact is about a session."""
+    kind, _, rest = key.partition(":")
+    return (kind in _PLAIN_KINDS and rest == session) or (
+        kind in _QUALIFIED_KINDS and rest.partition(":")[2] == session
+    )
+
+
+MAX_LISTED_IDS = 6
+"""So many ids are named where a beginning does not say which."""
+
+
+async def iter_sessions(store: Store, prefix: str = "") -> AsyncIterator[SessionInfo]:
+    """Yield every session whose id begins with `prefix`, newest change first."""
+    before: tuple[int, str] | None = None
+    while page := await store.sessions(prefix=prefix, before=before):
+        for info in page:
+            yield info
+        before = page[-1].updated_ms, page[-1].id
+
+
+async def resolve_session_id(store: Store, prefix: str) -> str:
+    """Return the id that a beginning of it means; a whole id means itself."""
+    if prefix and await store.length(prefix):
+        return prefix
+    infos = await store.sessions(prefix=prefix, limit=MAX_LISTED_IDS) if prefix else []
+    if len(infos) != 1:
+        raise UnknownSessionError(prefix, [info.id for info in infos])
+    return infos[0].id
+
+
+MS_PER_DAY = 86_400_000
+
+
+async def expired_sessions(store: Store, *, days: int, now_ms: int) -> list[SessionInfo]:
+    """Return the sessions that nothing was added to for a number of days."""
+    limit = now_ms - days * MS_PER_DAY
+    return [info async for info in iter_sessions(store) if info.updated_ms < limit]
+
+
+async def delete_expired_sessions(store: Store, *, days: int | None, now_ms: int, keep: str) -> list[str]:
+    """Delete the sessions that have expired, but never the one to keep; None keeps all."""
+    if days is None:
+        return []
+    old = [info.id for info in await expired_sessions(store, days=days, now_ms=now_ms) if info.id != keep]
+    return [session for session in old if await store.delete(session)]

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
-from holdfast.stores.packing import encode_record
+from holdfast.stores.encoding import encode_record
 from holdfast.wire.pydantic_ai import is_pydantic_ai_message, split_messages
 
 EXPORT_HEADER = "holdfast.export"

@@ -14,11 +14,10 @@ from holdfast.stores.base import (
     StoredRecord,
     check_session_id,
     check_storable_text,
+    is_session_value_key,
 )
-from holdfast.stores.facts import is_session_value_key
-from holdfast.stores.packing import compress, decode_record, decompress, encode_record, sha256_hex
-from holdfast.stores.terms import SearchTerm, rarity_weight, search_terms
-from holdfast.stores.words import index_words
+from holdfast.stores.encoding import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
 
 MEMORY_LABEL = "memory"
 

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 
 
 def open_store(url: str | Store) -> Store:

@@ -19,13 +19,18 @@ from holdfast.stores.base import (
     StoredRecord,
     check_session_id,
     check_storable_text,
+    is_session_value_key,
 )
-from holdfast.stores.facts import is_session_value_key
-from holdfast.stores.packing import compress, decode_record, decompress, encode_record, sha256_hex
-from holdfast.stores.postgres_schema import POSTGRES_LABEL, as_postgres_store_error, migrate_postgres
-from holdfast.stores.postgres_search import MAX_POSITION, POSTGRES_SEARCH, to_tsquery
-from holdfast.stores.terms import search_terms
-from holdfast.stores.words import index_words
+from holdfast.stores.encoding import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.postgres_schema import (
+    MAX_POSITION,
+    POSTGRES_LABEL,
+    POSTGRES_SEARCH,
+    as_postgres_store_error,
+    migrate_postgres,
+    to_tsquery,
+)
+from holdfast.stores.search_terms import index_words, search_terms
 
 try:
     import psycopg

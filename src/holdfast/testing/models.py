@@ -18,7 +18,7 @@ from holdfast.errors import (
     ModelUnreachableError,
 )
 from holdfast.models.base import ModelReply, SummaryPrompt
-from holdfast.models.patience import Sleep
+from holdfast.models.retry import Sleep
 
 ScriptLine: TypeAlias = str | ModelReply | Exception | Callable[[SummaryPrompt], str]
 """A line of a script: a text, a whole answer, an error to raise, or a function of what is asked."""

@@ -10,8 +10,7 @@ import os
 import pytest
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, UnknownSessionError
-from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
-from holdfast.stores.facts import session_value_key
+from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord, session_value_key
 
 NOW_MS = 1_700_000_000_000
 

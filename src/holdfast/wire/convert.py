@@ -2,6 +2,8 @@
 
 Everything the target allows is carried over; the rest is left out and said. The result satisfies
 the target's rules: ids, turns and results take the form it wants.
+
+Bedrock Converse: strictly alternating turns of content blocks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,24 +18,24 @@ from holdfast.core.conversation.batching import (
     Batching,
 )
 from holdfast.core.conversation.json_values import replace_surrogates
-from holdfast.core.conversation.mend import repair_entries
-from holdfast.core.conversation.messages import Message, Text
+from holdfast.core.conversation.messages import Entry, Media, Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.conversation.messages import system as system_message
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.repair import repair_entries
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire import bedrock
-from holdfast.wire.anthropic_messages import (
+from holdfast.wire.anthropic import (
     AnthropicMessages,
+    arguments_object,
     count_cache_marks,
     drop_excess_cache_marks,
 )
 from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, MessageFormat, format_named, split_elements
 from holdfast.wire.gemini import Gemini
+from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name
+from holdfast.wire.media import image_source
 from holdfast.wire.openai_chat import OpenAIChat
-from holdfast.wire.openai_responses import OpenAIResponses
 from holdfast.wire.pydantic_ai import PydanticAI
-from holdfast.wire.reading import InputPath, check_list, is_list, is_mapping, json_type_name
-from holdfast.wire.shaping import (
+from holdfast.wire.responses import OpenAIResponses
+from holdfast.wire.restructure import (
     Restructuring,
     in_call_order,
     join_assistant_runs,
@@ -240,7 +242,7 @@ def _to_pydantic_ai(messages: list[Message], restructuring: Restructuring) -> Co
 
 def _to_bedrock(messages: list[Message], restructuring: Restructuring) -> Converted:
     systems, turns = _alternating_turns(messages, restructuring, 20)
-    return Converted(bedrock.encode_converse(turns), [{"text": text} for text in systems] or None, restructuring.notes)
+    return Converted(encode_converse(turns), [{"text": text} for text in systems] or None, restructuring.notes)
 
 
 CONVERTERS: Mapping[str, Callable[[list[Message], Restructuring], Converted]] = {
@@ -254,3 +256,38 @@ CONVERTERS: Mapping[str, Callable[[list[Message], Restructuring], Converted]] = 
     "bedrock": _to_bedrock,
     "pydantic-ai": _to_pydantic_ai,
 }
+
+
+def encode_converse(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
+    """Return alternating messages as Converse messages."""
+    return [
+        {
+            "role": "assistant" if message.role == "assistant" else "user",
+            "content": [block for part in message.parts if (block := _converse_block(part))],
+        }
+        for message in messages
+    ]
+
+
+def _converse_block(part: Part) -> Mapping[str, Any] | None:
+    if isinstance(part, Text):
+        return {"text": part.text}
+    if isinstance(part, ToolCall):
+        return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": arguments_object(part.arguments)}}
+    if isinstance(part, ToolResult):
+        content = [block for item in part.content if (block := _converse_block(item))] or [{"text": "(no output)"}]
+        return {
+            "toolResult": {
+                "toolUseId": part.call_id,
+                "content": content,
+                "status": "error" if part.is_error else "success",
+            }
+        }
+    return _converse_image(part) if isinstance(part, Media) else None
+
+
+def _converse_image(media: Media) -> Mapping[str, Any]:
+    source = image_source(media)
+    if source is None or source[0] == "url":
+        return {"text": f"[{media.kind} not carried over]"}
+    return {"image": {"format": source[0].rpartition("/")[2], "source": {"bytes": source[1]}}}

@@ -7,12 +7,12 @@ from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import FormatReader
 from holdfast.errors import SettingsError
-from holdfast.wire.anthropic_messages import AnthropicMessages, strip_cache_marks
+from holdfast.wire.anthropic import AnthropicMessages, strip_cache_marks
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
-from holdfast.wire.openai_responses import OpenAIResponses
 from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME as PYDANTIC_AI
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
+from holdfast.wire.responses import OpenAIResponses
 
 
 class MessageFormat(FormatReader, Protocol):

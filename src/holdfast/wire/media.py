@@ -1,11 +1,27 @@
-"""Images and documents between formats, and what they are likely to cost."""
+"""Images and documents between formats, and what they are likely to cost.
+
+Pieces of a prompt: pydantic-ai writes the words and files of one prompt as items of one part.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.conversation.messages import Media
-from holdfast.wire.pieces import PromptPiece
-from holdfast.wire.reading import is_mapping
+from holdfast.wire.json_reader import is_mapping
+
+
+class PromptPiece(NamedTuple):
+    """What one part of ours was read from, where a prompt has several items."""
+
+    part: Mapping[str, Any]
+    """The prompt."""
+    items: tuple[Any, ...]
+    """The item itself, and marks beside it that nobody sees, such as cache points: they travel with it."""
+    item_index: int
+    """Which of them is the item itself."""
+    is_first: bool
+    """Whether the prompt begins with them."""
+
 
 IMAGE_TOKENS = 1_600
 """The most that a large image costs at OpenAI and Anthropic."""

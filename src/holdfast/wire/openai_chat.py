@@ -18,10 +18,9 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
-from holdfast.core.conversation.weight import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
-from holdfast.wire.media import data_tokens, image_source, image_tokens
-from holdfast.wire.reading import (
+from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
     is_list,
@@ -29,6 +28,7 @@ from holdfast.wire.reading import (
     json_bytes,
     preview_value,
 )
+from holdfast.wire.media import data_tokens, image_source, image_tokens
 
 OPENAI_CHAT_FORMAT_NAME = "openai-chat"
 OPENAI_CHAT_ROLES: Mapping[str, Role] = {

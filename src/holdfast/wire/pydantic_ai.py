@@ -11,9 +11,10 @@ from typing import Any
 
 from holdfast.core.conversation.batching import RESULTS_IN_ONE_REQUEST
 from holdfast.core.conversation.messages import Message, Role
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
-from holdfast.core.conversation.weight import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
-from holdfast.wire.pydantic_ai_reading import (
+from holdfast.wire.json_reader import InputPath, is_list, is_mapping, json_bytes, preview_value
+from holdfast.wire.pydantic_ai_decode import (
     MESSAGE_KINDS,
     is_not_decoded,
     is_permanent_system,
@@ -21,8 +22,7 @@ from holdfast.wire.pydantic_ai_reading import (
     response_parts,
     undecoded_text,
 )
-from holdfast.wire.pydantic_ai_writing import encode_arguments, encode_request, encode_response
-from holdfast.wire.reading import InputPath, is_list, is_mapping, json_bytes, preview_value
+from holdfast.wire.pydantic_ai_encode import encode_arguments, encode_request, encode_response
 
 PYDANTIC_AI_FORMAT_NAME = "pydantic-ai"
 _CANONICAL_FIELDS = ("part_kind", "content", "tool_name", "tool_call_id", "args", "transcript", "file_id")

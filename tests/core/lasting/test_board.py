@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history.lasting.board import (
+from holdfast.core.memory.board import (
     MAX_BOARD_ENTRIES,
     MAX_BOARD_TOKENS,
     MAX_NOTE_CHARS,

@@ -2,11 +2,10 @@
 
 import pytest
 
-from holdfast.core.conversation.messages import Message, assistant, tool_result, user
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.lasting.board import Board
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.planning.consolidating import (
+from holdfast.core.conversation.messages import Entry, Message, assistant, tool_result, user
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.memory.board import Board
+from holdfast.core.planning.summary.board_prompt import (
     MAX_BOARD_PROPOSALS,
     BoardDraft,
     BoardProposal,

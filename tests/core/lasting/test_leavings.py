@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import events as log
-from holdfast.core.history.lasting.leavings import EMERGENCY_VIEW_KEY, Eviction, Evictions
+from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY, Eviction, Evictions
 
 SAID = log.MessageAppended(format="openai-chat", native={})
 CLEARED = log.ContextCleared()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history.lasting.notes import DailySection, MemoryNote, append_note, parse_sections
+from holdfast.core.memory.notes import DailySection, MemoryNote, append_note, parse_sections
 
 DAY = "2026-11-15"
 NOTE = MemoryNote(

@@ -6,11 +6,7 @@ from hashlib import sha256
 import pytest
 
 from holdfast.core.conversation.messages import Text, ToolCall, ToolResult
-from holdfast.core.history.identifiers import argument_value
-from holdfast.core.history.ledger.calls import describe_call
-from holdfast.core.history.ledger.files import MAX_LEDGER_FILES, FileAccess, FileRecord
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.work import (
+from holdfast.core.ledger.actions import (
     MAX_ACTION_RECORDS,
     CallOutcome,
     CommandRecord,
@@ -18,6 +14,10 @@ from holdfast.core.history.ledger.work import (
     SearchRecord,
     call_outcome,
 )
+from holdfast.core.ledger.files import MAX_LEDGER_FILES, FileAccess, FileRecord
+from holdfast.core.ledger.identifiers import argument_value
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.tool_calls import describe_call
 from holdfast.testing.chat import JsonMessage, tool_call_message, tool_result_message
 
 LedgerOf = Callable[..., Ledger]

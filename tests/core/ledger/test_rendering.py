@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.rendering import render_ledger
+from holdfast.core.conversation.messages import Entry
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.render import render_ledger
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.histories import chat_histories
 from holdfast.testing.sessions import generate_session
+from holdfast.testing.strategies.chat import chat_histories
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.conversation.messages import Message, Text, user
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.wishes import MAX_CONSTRAINTS, MAX_CONSTRAINTS_PER_MESSAGE, Constraint
+from holdfast.core.conversation.messages import Entry, Message, Text, user
+from holdfast.core.ledger.constraints import MAX_CONSTRAINTS, MAX_CONSTRAINTS_PER_MESSAGE, Constraint
+from holdfast.core.ledger.ledger import Ledger
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 LedgerOf = Callable[..., Ledger]

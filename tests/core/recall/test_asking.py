@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.history.recall.asking import RecallQuery
-from holdfast.core.history.recall.ranking import is_by_named_speaker, search_words, split_questions
-from holdfast.core.history.recall.references import MessageReference, TextSpan, parse_references, parse_span
+from holdfast.core.recall.query import RecallQuery
+from holdfast.core.recall.ranking import is_by_named_speaker, search_words, split_questions
+from holdfast.core.recall.references import MessageReference, TextSpan, parse_references, parse_span
 from holdfast.errors import MalformedInputError
 
 

@@ -1,19 +1,19 @@
 """What an answer has no room for is asked for next, and nothing is passed over for good."""
 
 from holdfast.core.conversation.messages import Message, Text, ToolCall, ToolResult, user
-from holdfast.core.history.ledger.names import RankedName
-from holdfast.core.history.recall.answer import Excerpt, RecallAnswer
-from holdfast.core.history.recall.asking import RecallQuery
-from holdfast.core.history.recall.names import relevant_names
-from holdfast.core.history.recall.packing import (
+from holdfast.core.ledger.names import RankedName
+from holdfast.core.recall.answer import Excerpt, RecallAnswer
+from holdfast.core.recall.packing import (
     ExcerptPacker,
     FoundMessage,
     answer_references,
     pack_references,
     pack_search,
 )
-from holdfast.core.history.recall.passages import find_matches
-from holdfast.core.history.recall.references import MessageReference, TextSpan
+from holdfast.core.recall.passages import find_matches
+from holdfast.core.recall.query import RecallQuery
+from holdfast.core.recall.ranking import relevant_names
+from holdfast.core.recall.references import MessageReference, TextSpan
 from holdfast.counters.vocabularies import counter_for
 
 COUNTER = counter_for("gpt-5")

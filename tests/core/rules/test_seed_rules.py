@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 
 from holdfast import SettingsError
-from holdfast.core.conversation.groups import exchange_ranges, turn_ranges
-from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, content_length, head_of
-from holdfast.core.planning.rules.truncator import BasicTruncator
-from holdfast.core.planning.rules.turns import (
+from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
+from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.planning.rules.co_cli import (
+    CompactionWindow,
+    first_run_end,
+    manual_compaction_texts,
+    plan_window,
+    static_marker,
+    summary_marker,
+)
+from holdfast.core.planning.rules.cowagent import (
     Emergency,
     half_cut,
     has_few_turns,
@@ -21,14 +26,8 @@ from holdfast.core.planning.rules.turns import (
     trim_cut,
     turns_reduced_to_text,
 )
-from holdfast.core.planning.rules.window import (
-    CompactionWindow,
-    first_run_end,
-    manual_compaction_texts,
-    plan_window,
-    static_marker,
-    summary_marker,
-)
+from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, content_length, head_of
+from holdfast.core.planning.rules.truncator import BasicTruncator
 from holdfast.core.planning.triggers import (
     CompactionMove,
     ContextLoad,

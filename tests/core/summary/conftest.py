@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger.ledger import Ledger
+from holdfast.core.conversation.messages import Entry
+from holdfast.core.ledger.ledger import Ledger
 from holdfast.testing.chat import JsonMessage
 from holdfast.wire.formats import format_named
 

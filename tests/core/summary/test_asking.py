@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
-from holdfast.core.planning.summary.asking import SUMMARIZER_INSTRUCTIONS, chunk_overhead_tokens, chunk_prompt
-from holdfast.core.planning.summary.frames import FRAME_NAMES, frame_mark
+from holdfast.core.planning.summary.framing import FRAME_NAMES, frame_mark
+from holdfast.core.planning.summary.prompt import SUMMARIZER_INSTRUCTIONS, chunk_overhead_tokens, chunk_prompt
 
 COUNTER = counter_for("gpt-5")
 PIECE = "[#12 user]\nFix the parser."

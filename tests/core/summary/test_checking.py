@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
-from holdfast.core.conversation.messages import assistant, user
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.ledger.rendering import render_ledger
-from holdfast.core.planning.summary.asking import SUMMARIZER_INSTRUCTIONS, chunk_prompt
-from holdfast.core.planning.summary.checking import MIN_SCORE, SummaryVerdict, check_summary
-from holdfast.core.planning.summary.survival import MustKeep, must_keep_of
+from holdfast.core.conversation.messages import Entry, assistant, user
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.render import render_ledger
+from holdfast.core.planning.summary.check import MIN_SCORE, SummaryVerdict, check_summary
+from holdfast.core.planning.summary.must_keep import MustKeep, must_keep_of
+from holdfast.core.planning.summary.prompt import SUMMARIZER_INSTRUCTIONS, chunk_prompt
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.histories import chat_histories
 from holdfast.testing.sessions import generate_session
+from holdfast.testing.strategies.chat import chat_histories
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")

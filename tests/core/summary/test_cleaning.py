@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.planning.summary.cleaning import sanitize_summary
-from holdfast.core.planning.summary.frames import PROMPTS_HEADING, SUMMARY_END, reference_frame
+from holdfast.core.planning.summary.framing import PROMPTS_HEADING, SUMMARY_END, reference_frame
+from holdfast.core.planning.summary.sanitize import sanitize_summary
 
 SPAN = range(50)
 SUMMARY = "Intent: parse tabs [#1]\nDone: the lexer [#12-15]"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast import counter_for
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.messages import (
+    Entry,
     Media,
     Message,
     Opaque,
@@ -22,9 +23,8 @@ from holdfast.core.conversation.messages import (
     tool_result,
     user,
 )
-from holdfast.core.conversation.view import Entry
-from holdfast.core.planning.summary.material import MIN_CHUNK_BYTES, MIN_CHUNK_TOKENS, newest_as_text, split_into_chunks
-from holdfast.counters.estimate import EstimatingCounter
+from holdfast.core.planning.summary.chunks import MIN_CHUNK_BYTES, MIN_CHUNK_TOKENS, newest_as_text, split_into_chunks
+from holdfast.counters.vocabularies import EstimatingCounter
 from holdfast.errors import SettingsError
 from holdfast.testing.chat import (
     JsonMessage,
@@ -34,8 +34,8 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.histories import chat_histories
 from holdfast.testing.sessions import generate_session
+from holdfast.testing.strategies.chat import chat_histories
 from holdfast.wire.formats import format_named
 
 COUNTER = counter_for("gpt-5")

@@ -5,14 +5,14 @@ import pytest
 from holdfast import counter_for
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.planning.completion import compaction_completed_event
+from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import plan_input_of
-from holdfast.core.planning.presets import PRESETS
-from holdfast.core.planning.rules.deep import DefaultCompaction
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, PlanInput, Summary
-from holdfast.core.planning.summary.checking import check_summary
-from holdfast.core.planning.summary.survival import must_keep_of
+from holdfast.core.planning.summary.check import check_summary
+from holdfast.core.planning.summary.must_keep import must_keep_of
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.formats import format_named
 

@@ -5,7 +5,7 @@ import sys
 from hashlib import sha256
 
 from holdfast.models.base import SummaryPrompt
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Session, SessionOpener
 from holdfast.testing.chat import assistant_message, user_message

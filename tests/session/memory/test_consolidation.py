@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.core.planning.consolidating import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
+from holdfast.core.planning.summary.board_prompt import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.memory.board import ContextBoard, board_key
 from holdfast.session.memory.consolidation import (
@@ -16,10 +16,10 @@ from holdfast.session.memory.consolidation import (
     ConsolidationResult,
     RemAgent,
 )
-from holdfast.session.memory.repository import Repository
+from holdfast.session.memory.files import Repository
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 

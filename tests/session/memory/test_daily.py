@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.history.lasting.leavings import Eviction
-from holdfast.core.history.lasting.notes import parse_sections
+from holdfast.core.memory.evictions import Eviction
+from holdfast.core.memory.notes import parse_sections
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.session.memory.daily import DailyMemory
 
@@ -54,7 +54,7 @@ async def test_what_looks_like_a_key_is_not_written(tmp_path: Path) -> None:
 
 WRITER = """
 import asyncio, sys
-from holdfast.core.history.lasting.leavings import Eviction
+from holdfast.core.memory.evictions import Eviction
 from holdfast.session.memory.daily import DailyMemory
 
 async def main(folder, session, when, many):

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.core.history.lasting.leavings import Evictions
-from holdfast.core.history.lasting.notes import parse_sections
+from holdfast.core.memory.evictions import Evictions
+from holdfast.core.memory.notes import parse_sections
 from tests.session.memory.memory_writer import opened
 
 WRITER = Path(__file__).parent / "memory_writer.py"

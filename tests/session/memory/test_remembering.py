@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import Session
-from holdfast.core.history.lasting.notes import DailySection, parse_sections
+from holdfast.core.memory.notes import DailySection, parse_sections
 from holdfast.models.base import SummaryPrompt
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore

@@ -1,13 +1,13 @@
 """Holdfast for pydantic-ai: any agent's history, governed. Needs the extra `pydantic-ai`."""
 
 from holdfast.adapters.pydantic_ai.capability import Holdfast
-from holdfast.adapters.pydantic_ai.dangling import patch_dangling_tool_calls
-from holdfast.adapters.pydantic_ai.delegating import SubAgent, delegation_toolset
-from holdfast.adapters.pydantic_ai.natives import model_messages, native_messages
+from holdfast.adapters.pydantic_ai.delegation import SubAgent, delegation_toolset
+from holdfast.adapters.pydantic_ai.messages import model_messages, native_messages
 from holdfast.adapters.pydantic_ai.processors import (
     HistorySettings,
     compact_messages,
     history_processors,
+    patch_dangling_tool_calls,
     summarize_messages,
     truncate_history_window,
     truncate_tool_returns,

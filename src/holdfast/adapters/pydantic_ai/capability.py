@@ -11,14 +11,14 @@ from typing import Any, Self
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.tools import RunContext
 
+from holdfast.adapters.pydantic_ai.conversation import SessionOptions, SessionPool
 from holdfast.adapters.pydantic_ai.run import GovernedRun, is_inside_run_of
-from holdfast.adapters.pydantic_ai.sessions import SessionOptions, SessionPool
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
 from holdfast.models.base import Summarizer
-from holdfast.session.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.request import PreparedRequest
 from holdfast.session.session import Session
 from holdfast.stores.base import Store

@@ -3,6 +3,11 @@
 They keep no memory and have no floor under them: a list goes in, a shorter one comes out, to the letter of the design
 they are taken from. Messages are counted, not tokens, because counting those needs a tokenizer, and the cap on tool
 output bounds the worst single message.
+
+Calls that nobody will answer any more, as co-cli closes them.
+
+When a turn is stopped, its last response may hold calls without a result, and no provider takes such a history. One
+request with a result for each of them makes it whole again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +23,18 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     TextPart,
+    ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
     repair_messages,
 )
 from pydantic_ai.models import Model
 
-from holdfast.core.conversation.messages import Message, Text
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.messages import Entry, Message, Text
+from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
+from holdfast.core.planning.bounds import check_bounds, integer_bounds
+from holdfast.core.planning.rules.co_cli import manual_compaction_texts, plan_window, static_marker, summary_marker
 from holdfast.core.planning.rules.outputs import head_of
-from holdfast.core.planning.rules.window import manual_compaction_texts, plan_window, static_marker, summary_marker
-from holdfast.core.planning.settings import check_bounds, integer_bounds
 from holdfast.errors import SettingsError
 
 CURRENT_TURN_MESSAGES = 2
@@ -178,3 +184,34 @@ async def compact_messages(
     except Exception:  # noqa: BLE001 - the history stays as it is
         return None
     return [ModelRequest(parts=[UserPromptPart(asked)]), ModelResponse(parts=[TextPart(acknowledged)])]
+
+
+def patch_dangling_tool_calls(
+    messages: Sequence[ModelMessage], error_message: str = INTERRUPTED_RESULT
+) -> list[ModelMessage]:
+    """Return the messages, and a result for each call of the last response that has none."""
+    open_calls = _dangling_calls(messages)
+    if not open_calls:
+        return list(messages)
+    results = [
+        ToolReturnPart(call.tool_name, error_message, call.tool_call_id, outcome="interrupted") for call in open_calls
+    ]
+    return [*messages, ModelRequest(parts=results)]
+
+
+def has_dangling_calls(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether the last response made calls that nobody has answered."""
+    return bool(_dangling_calls(messages))
+
+
+def _dangling_calls(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
+    """Return the calls of the last response that have no result behind it."""
+    last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], ModelResponse)), None)
+    if last is None:
+        return []
+    behind = [part for message in messages[last + 1 :] for part in message.parts]
+    if any(not isinstance(part, ToolReturnPart) for part in behind):
+        return []
+    answered = {part.tool_call_id for part in behind if isinstance(part, ToolReturnPart)}
+    calls = [part for part in messages[last].parts if isinstance(part, ToolCallPart)]
+    return [call for call in calls if call.tool_call_id not in answered]

@@ -16,12 +16,10 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
-from holdfast.adapters.pydantic_ai.conversation import AgentConversation, AgentRequestOptions
-from holdfast.adapters.pydantic_ai.dangling import has_dangling_calls, patch_dangling_tool_calls
-from holdfast.adapters.pydantic_ai.offering import compaction_toolset
-from holdfast.adapters.pydantic_ai.recalling import MIN_RECALL_BUDGET, RecallToolset, without_recall
-from holdfast.adapters.pydantic_ai.sessions import SessionPool
-from holdfast.core.conversation.handles import RECALL_TOOL
+from holdfast.adapters.pydantic_ai.conversation import AgentConversation, AgentRequestOptions, SessionPool
+from holdfast.adapters.pydantic_ai.processors import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
+from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError

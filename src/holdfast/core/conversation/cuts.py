@@ -4,12 +4,18 @@ Providers reject a tool result whose call is missing, a batch of parallel calls 
 part, and reasoning that has lost its call. Each of these is a rule of its own here: it says which
 two neighbours belong together. A cut is legal where no rule objects. Everything that shortens a
 history asks here first.
+
+The two ways in which people count a conversation.
+
+By exchanges: whatever is said to the model between two of its answers is one request, each answer is one
+response. By turns: everything from one prompt of the user up to the next.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Entry, Message
 
 
 class MessageSequence(Protocol):
@@ -100,3 +106,21 @@ def uncuttable_span(
     while stop < len(messages) and not can_cut(messages[stop - 1], messages[stop], rules):
         stop += 1
     return start, stop
+
+
+def exchange_ranges(entries: Sequence[Entry]) -> list[range]:
+    """Return the requests and responses of a conversation, as ranges of its entries."""
+    groups: list[range] = []
+    for index, entry in enumerate(entries):
+        is_response = entry.message.role == "assistant"
+        if groups and not is_response and entries[groups[-1].start].message.role != "assistant":
+            groups[-1] = range(groups[-1].start, index + 1)
+        else:
+            groups.append(range(index, index + 1))
+    return groups
+
+
+def turn_ranges(entries: Sequence[Entry]) -> list[range]:
+    """Return the turns of a conversation; what stands before the first prompt belongs to none."""
+    starts = [index for index, entry in enumerate(entries) if entry.message.is_prompt]
+    return [range(start, stop) for start, stop in pairwise([*starts, len(entries)])]

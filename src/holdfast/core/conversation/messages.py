@@ -7,9 +7,11 @@ part keeps the block it was read from, so that an edit changes that block and no
 
 Every part carries a trust label: who wrote it. A label never changes by being shortened, moved or
 folded.
+
+What the model will see: messages, each with the position it came from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -276,3 +278,28 @@ def assistant(text: str = "", *calls: ToolCall, thinking: Thinking | None = None
 def tool_result(call_id: str, text: str, *, is_error: bool = False) -> Message:
     """Return a tool message with one result."""
     return Message("tool", (ToolResult(call_id, (Text(text, "tool"),), is_error),))
+
+
+class Entry(NamedTuple):
+    """One message of a view."""
+
+    message: Message
+    position: int | None = None
+    """Its index in the history; None for a message that was made for this view."""
+
+    def with_message(self, message: Message) -> "Entry":
+        """Return the entry with its message replaced."""
+        return Entry(message, self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMessages:
+    """Entries as the messages they hold."""
+
+    entries: Sequence[Entry]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int, /) -> Message:
+        return self.entries[index].message

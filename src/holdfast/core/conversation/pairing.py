@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.core.conversation.batching import Batching, id_from_name, safe_id_stem
-from holdfast.core.conversation.messages import Message, Part, Text, ToolCall, ToolResult
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.messages import Entry, Message, Part, Text, ToolCall, ToolResult
 
 INTERRUPTED_RESULT = "Interrupted by user."
 MISSING_RESULT = "No result was recorded for this call."

@@ -4,6 +4,8 @@ A count without its origin is a trap: meters, triggers and bills then disagree. 
 whether the provider reported it, whether it was calibrated by earlier reports, counted with the
 model's own vocabulary, or estimated. Vocabularies are loaded elsewhere; here are the protocol they
 follow, the arithmetic, and the correction.
+
+How heavy a message is, in bytes of text: known without a tokenizer, and enough to say where lines stand.
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.conversation.batching import is_id_from_name
-from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall
+from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.errors import SettingsError
 
 Provenance: TypeAlias = Literal["reported", "calibrated", "counted", "estimated"]
@@ -183,3 +185,28 @@ def _id_tokens(call_id: str) -> int:
 def request_tokens(messages: Sequence[Message], counter: Counter) -> int:
     """Return what a list of messages costs as a request."""
     return REPLY_OVERHEAD + sum(sum(message_tokens(message, counter)) for message in messages)
+
+
+MESSAGE_OVERHEAD_BYTES = 16
+"""Bytes that a message weighs besides its text."""
+BYTES_PER_MEDIA_TOKEN = 3
+
+
+def utf8_length(text: str) -> int:
+    """Return the size of a text in bytes."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def message_bytes(message: Message) -> int:
+    """Return the size of a decoded message in bytes of text."""
+    return sum(map(_part_bytes, message.parts))
+
+
+def _part_bytes(part: Part) -> int:
+    if isinstance(part, Media | Opaque) and part.tokens is not None:
+        return part.tokens * BYTES_PER_MEDIA_TOKEN
+    if isinstance(part, ToolResult):
+        return sum(map(_part_bytes, part.content))
+    if isinstance(part, Text | Opaque):
+        return utf8_length(part.text)
+    return utf8_length(getattr(part, "arguments", "") or getattr(part, "text", ""))

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import Counter, message_tokens
-from holdfast.core.conversation.view import Entry
 
 
 class MessageMeasures(NamedTuple):

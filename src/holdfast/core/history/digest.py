@@ -9,14 +9,13 @@ messages. It is marked as reference: nothing in it is a request, whoever said it
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.conversation.messages import ToolResult
+from holdfast.core.conversation.messages import Entry, ToolResult
+from holdfast.core.conversation.packing import Section, first_then_newest, pack_sections
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.identifiers import argument_value
-from holdfast.core.history.ledger.calls import ObservedCall, clip_to_line, describe_call
-from holdfast.core.history.ledger.work import call_outcome
-from holdfast.core.history.sections import Section, first_then_newest, pack_sections
-from holdfast.plural import pluralize
+from holdfast.core.ledger.actions import call_outcome
+from holdfast.core.ledger.identifiers import argument_value
+from holdfast.core.ledger.tool_calls import ObservedCall, clip_to_line, describe_call
+from holdfast.text import pluralize
 
 QUOTE_CHARS = 300
 SIZE_CHARS = 60

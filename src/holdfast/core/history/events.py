@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
-from holdfast.core.history.compactions import (
+from holdfast.core.history.compaction_events import (
     MAIN,
     CompactionCompleted,
     CompactionStarted,
     CompactionTrigger,
+    DelegationFinished,
+    DelegationOutcome,
+    DelegationStarted,
     Effect,
     SummaryWritten,
     TokenBreakdown,
     Usage,
 )
-from holdfast.core.history.delegations import DelegationFinished, DelegationOutcome, DelegationStarted
 
 __all__ = [
     "MAIN",

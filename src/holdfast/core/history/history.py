@@ -13,22 +13,26 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Self
 
-from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import FormatReader
-from holdfast.core.conversation.view import Entry
 from holdfast.core.history import events as log
-from holdfast.core.history.answers import RecallMarks
-from holdfast.core.history.behind import CompactedReads, add_read_notes
-from holdfast.core.history.context import Context
-from holdfast.core.history.facts import SessionState
-from holdfast.core.history.ledger.ledger import Ledger
-from holdfast.core.history.past import MessageCache
-from holdfast.core.history.plain import pack_positions, unpack_positions
+from holdfast.core.history.context import Context, ContextState, ContextVersion
+from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.history.projection import Projection
-from holdfast.core.history.scope import FUTURE_DELEGATE, MainVisibility, Scopes, label_trust
-from holdfast.core.history.standing import ContextState, ContextVersion
-from holdfast.core.history.state import KEPT_VERSIONS, HistorySnapshot, LedgerLineage, OpenLedger
+from holdfast.core.history.read_notes import CompactedReads, add_read_notes
+from holdfast.core.history.recall_marks import RecallMarks
+from holdfast.core.history.scopes import FUTURE_DELEGATE, MainVisibility, Scopes, label_trust
+from holdfast.core.history.session_state import SessionState
+from holdfast.core.history.snapshot import (
+    KEPT_VERSIONS,
+    HistorySnapshot,
+    LedgerLineage,
+    OpenLedger,
+    pack_positions,
+    unpack_positions,
+)
+from holdfast.core.ledger.ledger import Ledger
 from holdfast.errors import MalformedInputError, NotInMemoryError
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 from holdfast.core.conversation.batching import Batching
-from holdfast.core.conversation.elide import count_media
-from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.soundness import is_valid_history
-from holdfast.core.conversation.view import Entry
-from holdfast.core.conversation.weight import message_bytes
+from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.repair import is_valid_history
+from holdfast.core.conversation.shorten import count_media
+from holdfast.core.conversation.tokens import message_bytes
 from holdfast.core.history.context import Context
 
 

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 from holdfast.core.conversation.cuts import uncuttable_span
-from holdfast.core.conversation.messages import ToolCall
+from holdfast.core.conversation.messages import Entry, ToolCall
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.conversation.view import Entry
-from holdfast.core.history.ledger.wishes import Constraints
+from holdfast.core.ledger.constraints import Constraints
 from holdfast.core.planning.steps import PlanInput
-from holdfast.plural import pluralize
+from holdfast.text import pluralize
 
 MAX_PROGRESS_MARKS = 200
 """How many of the newest marks a fold keeps; what was done before them counts as new again."""

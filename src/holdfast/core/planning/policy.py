@@ -1,18 +1,29 @@
-"""What we want of a conversation, as data: when something is done about its length, what, and what is kept."""
+"""What we want of a conversation, as data: when something is done about its length, what, and what is kept.
 
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+Four systems' ways with a long conversation, and our own.
 
-from holdfast.core.history.scope import MainVisibility
-from holdfast.core.planning.rules.checkpoint import CopilotCompaction
-from holdfast.core.planning.rules.deep import DefaultCompaction
-from holdfast.core.planning.rules.everything import FixedLimits, InkeepCompaction
-from holdfast.core.planning.rules.offload import Offload
-from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads
+Policies written down: TOML in, a policy out, and a clear word about what is wrong with it.
+
+`base` names the preset to begin with (without one, the default), each table changes the settings of one rule,
+`rule` in it takes another rule, and `false` in the place of a table switches it off.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Literal, TypeAlias, cast, get_type_hints
+
+from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds, types_in
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
+from holdfast.core.planning.rules.copilot import CopilotCompaction
+from holdfast.core.planning.rules.cowagent import CowAgentCompaction, Emergency
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
+from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, Offload
 from holdfast.core.planning.rules.truncator import BasicTruncator
-from holdfast.core.planning.rules.turns import CowAgentCompaction, Emergency
-from holdfast.core.planning.rules.window import CoCliCompaction
-from holdfast.core.planning.settings import check_bounds, integer_bounds, share_bounds
+from holdfast.errors import SettingsError
 
 SummaryTiming: TypeAlias = Literal["inline", "background", "deferred"]
 FailureFallback: TypeAlias = Literal["marker", "limits", "keep", "trim", "digest"]
@@ -89,3 +100,127 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_bounds(self, "")
+
+
+DEFAULT = Policy(
+    name="default",
+    fold=DefaultCompaction(),
+    offload=Offload(),
+    emergency=Emergency(first=3),
+    floor=FitSettings(),
+    remembers=True,
+)
+CO_CLI = Policy(
+    name="co-cli",
+    outputs=KeepHeads(max_chars=2_000, protect_last=2),
+    fold=CoCliCompaction(max_messages=40),
+    apply="inline",
+    on_failure="marker",
+    # A fresh agent with a prompt of its own and no tools writes: no request of the conversation begins so.
+    reuses_prefix=False,
+    max_steps=None,
+    restore="full",
+)
+INKEEP = Policy(
+    name="inkeep",
+    fold=InkeepCompaction(fraction=0.5),
+    limits=FixedLimits(max_messages=50, max_tokens=8_000, max_retrieved=10_000),
+    apply="inline",
+    on_failure="limits",
+    author="summariser",
+    reuses_prefix=False,
+    unknown_window=120_000,
+    max_steps=None,
+    restore="since_summary",
+)
+COPILOT = Policy(
+    name="copilot",
+    fold=CopilotCompaction(),
+    truncator=BasicTruncator(target_share=0.95),
+    apply="background",
+    on_failure="keep",
+    author="session",
+    unknown_window=128_000,
+    max_steps=None,
+    restore="replay",
+    needs_context=True,
+)
+COWAGENT = Policy(
+    name="cowagent",
+    outputs=KeepEnds(max_chars=20_000),
+    fold=CowAgentCompaction(max_turns=20, max_tokens=50_000),
+    emergency=Emergency(max_chars=10_000, max_turns=5),
+    apply="deferred",
+    on_failure="trim",
+    author="session",
+    reuses_prefix=False,
+    unknown_window=50_000,
+    max_steps=15,
+    restore="recent_text",
+    remembers=True,
+    retention_days=30,
+)
+PRESETS: Mapping[str, Policy] = {policy.name: policy for policy in (DEFAULT, CO_CLI, INKEEP, COPILOT, COWAGENT)}
+
+
+def policy_named(policy: str | Policy) -> Policy:
+    """Return a policy by its name, or the policy itself."""
+    if isinstance(policy, Policy):
+        return policy
+    name = policy
+    if not isinstance(name, str) or name not in PRESETS:
+        raise SettingsError("policy", f"{name!r} is not known; choose one of: {', '.join(PRESETS)}, or pass a Policy")
+    return PRESETS[name]
+
+
+def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
+    """Return the policy that a TOML document describes; `base` is what it begins with where it does not say so."""
+    if not isinstance(text, str):
+        raise SettingsError("policy", f"must be TOML text, not {type(text).__name__}")
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError("policy", f"is not TOML that can be read: {error}") from error
+    return with_policy_changes(policy_named(table.pop("base", base)), {"name": "custom", **table})
+
+
+def with_policy_changes(policy: Policy, table: Mapping[str, object]) -> Policy:
+    """Return a policy with the settings of a table in their place."""
+    return cast("Policy", _with_changes(policy, table, "policy"))
+
+
+def _with_changes(settings: object, table: Mapping[str, object], place: str) -> object:
+    """Return settings with those of a table in their place."""
+    kind = type(settings)
+    hints = get_type_hints(kind)
+    known = [item.name for item in fields(cast("type", kind))]
+    changes: dict[str, object] = {}
+    for name, value in table.items():
+        if name not in known:
+            raise SettingsError(f"{place}.{name}", f"is not a setting{_suggestion(name, known)}")
+        changes[name] = _changed_value(getattr(settings, name), value, hints[name], f"{place}.{name}")
+    return replace(settings, **changes)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+
+
+def _changed_value(current: object, value: object, hint: object, place: str) -> object:
+    rules = [kind for kind in types_in(hint) if is_dataclass(kind)]
+    if not rules:
+        return value
+    if value is False:
+        return None
+    if not isinstance(value, dict):
+        raise SettingsError(place, f"must be a table of settings, or false, not {value!r:.60}")
+    table = dict(cast("dict[str, object]", value))
+    named: dict[str, type] = {getattr(rule, "RULE", rule.__name__): rule for rule in rules}
+    wanted = table.pop("rule", None)
+    if wanted is not None and (not isinstance(wanted, str) or wanted not in named):
+        raise SettingsError(f"{place}.rule", f"{wanted!r:.60} is not known; choose one of: {', '.join(named)}")
+    begin = named[wanted]() if isinstance(wanted, str) else current if current is not None else rules[0]()
+    if type(begin) is type(current):
+        begin = current
+    return _with_changes(begin, table, place)
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known)}"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.conversation.view import Entry
 from holdfast.core.history.events import CompactionTrigger, Usage
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.core.planning.settings import check_bounds, integer_bounds, number_bounds
+from holdfast.core.planning.bounds import check_bounds, integer_bounds, number_bounds
 from holdfast.errors import SettingsError
 
 SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.history.lasting.board import Board, BoardNote, check_note_text, parse_board
-from holdfast.core.planning.summary.frames import inbox_frame
+from holdfast.core.memory.board import Board, BoardNote, check_note_text, parse_board
+from holdfast.core.planning.summary.framing import inbox_frame
 from holdfast.counters.vocabularies import counter_for
-from holdfast.session.memory.files import read_text, update_file
-from holdfast.session.memory.repository import Repository
-from holdfast.session.workspace import translate_disk_errors
-from holdfast.stores.facts import session_value_key
+from holdfast.session.memory.files import Repository, read_text, translate_disk_errors, update_file
+from holdfast.stores.base import session_value_key
 
 MAX_OFFERED_TOKENS = 1_000
 """The most of a board that a conversation is given."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.history.lasting.board import Board
-from holdfast.core.planning.consolidating import (
+from holdfast.core.memory.board import Board
+from holdfast.core.planning.summary.board_prompt import (
     BoardDraft,
     BoardProposal,
     apply_proposals,
@@ -21,21 +21,19 @@ from holdfast.core.planning.consolidating import (
     parse_board_calls,
     propose_by_rule,
 )
-from holdfast.core.planning.summary.material import split_into_chunks
+from holdfast.core.planning.summary.chunks import split_into_chunks
 from holdfast.counters.models import find_model
 from holdfast.errors import MalformedInputError, ModelError, StoreError
 from holdfast.models.base import Closable, Summarizer, SummaryPrompt
 from holdfast.models.open import open_summarizer
-from holdfast.models.patience import with_retries
-from holdfast.plural import pluralize
+from holdfast.models.retry import with_retries
 from holdfast.redaction import redact_text
-from holdfast.session.log import StoredLog
+from holdfast.session.compaction.summarizer import DEFAULT_SUMMARIZER_WINDOW, MAX_PIECE_BYTES, RetryLimits
+from holdfast.session.log.records import StoredLog
+from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board import ContextBoard, board_key
-from holdfast.session.moments import local_day
-from holdfast.session.summarizer import DEFAULT_SUMMARIZER_WINDOW, MAX_PIECE_BYTES, RetryLimits
-from holdfast.stores.base import SessionInfo, Store
-from holdfast.stores.facts import session_value_key
-from holdfast.stores.listing import iter_sessions
+from holdfast.stores.base import SessionInfo, Store, iter_sessions, session_value_key
+from holdfast.text import pluralize
 from holdfast.wire.formats import format_named
 
 CONSOLIDATION_INTERACTION = "memory-consolidation"

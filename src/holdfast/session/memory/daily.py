@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.history.lasting.leavings import Eviction
-from holdfast.core.history.lasting.notes import DailySection, MemoryNote, append_note, parse_sections
-from holdfast.core.history.lasting.ranking import WordCounts, rank_texts
+from holdfast.core.memory.evictions import Eviction
+from holdfast.core.memory.notes import DailySection, MemoryNote, WordCounts, append_note, parse_sections, rank_texts
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redact_text
-from holdfast.session.memory.files import read_text, update_file
-from holdfast.session.moments import local_day, local_time
-from holdfast.session.workspace import translate_disk_errors
-from holdfast.stores.words import index_words
+from holdfast.session.log.timestamps import local_day, local_time
+from holdfast.session.memory.files import read_text, translate_disk_errors, update_file
+from holdfast.stores.search_terms import index_words
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _QUOTED = re.compile(r'"([^"]+)"')

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.wire.reading import is_mapping
+from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, content_blocks, is_not_empty, payload_path
 
 

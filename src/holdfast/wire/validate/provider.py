@@ -5,8 +5,10 @@ from typing import Any
 
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import FORMAT_ALIASES
-from holdfast.wire.reading import check_list, is_mapping, json_type_name
-from holdfast.wire.validate import anthropic, bedrock, gemini, mistral, openai, pydantic_ai, responses
+from holdfast.wire.json_reader import check_list, is_mapping, json_type_name
+from holdfast.wire.validate import anthropic, gemini, openai, pydantic_ai, responses
+from holdfast.wire.validate import anthropic as bedrock
+from holdfast.wire.validate import openai as mistral
 from holdfast.wire.validate.rules import Payload, ValidationRule, Violation
 
 PROVIDER_VALIDATION_RULES: Mapping[str, tuple[ValidationRule, ...]] = {

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.wire.pydantic_ai_reading import (
+from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.pydantic_ai_decode import (
     FILE_KINDS,
     MESSAGE_KINDS,
     STATE_PART_KINDS,
     is_not_decoded,
     is_permanent_system,
 )
-from holdfast.wire.reading import is_list, is_mapping
 from holdfast.wire.validate.rules import (
     Payload,
     ValidationRule,

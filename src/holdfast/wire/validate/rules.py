@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.wire.reading import is_list, is_mapping
+from holdfast.wire.json_reader import is_list, is_mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from holdfast.core.conversation.messages import Message, ToolResult
-from holdfast.core.conversation.view import Entry
+from holdfast.core.conversation.messages import Entry, Message, ToolResult
 from holdfast.core.history.events import RequestTruncated
-from holdfast.core.planning.protection import pinned_exchanges
-from holdfast.core.planning.settings import check_bounds, number_bounds
+from holdfast.core.planning.bounds import check_bounds, number_bounds
+from holdfast.core.planning.fit.protection import pinned_exchanges
 
 FALLBACK_LIMIT = 128_000
 PERFORMED_BY = "BasicTruncator"

@@ -1,0 +1,1 @@
+"""Programs: the command line, the chat and the laboratory."""

@@ -1,0 +1,192 @@
+"""The model that answers, with its tools, as a pydantic-ai agent whose history the session governs.
+
+This is the one door to pydantic-ai and the providers' libraries, which take a second or two to load: the loop opens it
+beside the first prompt, in a thread.
+
+A bound on the steps of one turn: when it is reached, the model closes with an answer.
+
+Its tools stay in the request, so that the provider's cached prefix stands; they may only not be called any more.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import Tool
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+
+from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
+from holdfast.apps.chat.file_tools import FileTools
+from holdfast.apps.chat.shell_tool import AskConsent, ShellTool
+from holdfast.apps.settings.models import bare_model_name
+from holdfast.apps.settings.tables import AgentSettings, McpServer
+from holdfast.core.planning.situation import Budget
+from holdfast.errors import SettingsError
+from holdfast.session.memory.search import MemorySearchTool
+
+if TYPE_CHECKING:
+    from holdfast.models.embedded.server import EmbeddedServer
+
+CLOSING_INSTRUCTION = (
+    "You have used all {steps} steps of this turn, and no tool can be called any more. Answer now with what you have:"
+    " what was done, what was found, and what is still open."
+)
+
+
+@dataclass
+class StepLimit(AbstractCapability[object]):
+    """Lets a turn take so many steps, and one more to close."""
+
+    max_steps: int
+
+    def get_model_settings(self):  # noqa: ANN201 - a function of the run, as pydantic-ai wants it
+        """Forbid tools in the closing step."""
+        return self._settings
+
+    def get_instructions(self):  # noqa: ANN201 - as above
+        """Say so to the model."""
+        return self._instructions
+
+    def _settings(self, ctx: RunContext[object]) -> ModelSettings:
+        return ModelSettings(tool_choice="none") if self._is_over(ctx) else ModelSettings()
+
+    def _instructions(self, ctx: RunContext[object]) -> str | None:
+        return CLOSING_INSTRUCTION.format(steps=self.max_steps) if self._is_over(ctx) else None
+
+    def _is_over(self, ctx: RunContext[object]) -> bool:
+        return ctx.usage.requests >= self.max_steps
+
+
+EMBEDDED_ANSWER_TOKENS = 1_024
+MCP_SETTINGS_VARIABLE = "FASTMCP_ENV_FILE"
+DEFAULT_SYSTEM_TEXT = "You are a helpful assistant. Answer in Markdown, in the language of the user."
+DELEGATE_SYSTEM_TEXT = "You work on a task that another agent gives you. Answer with what it asks for, and no more."
+FOLDER_SYSTEM_TEXT = " You work in the folder {folder}; look before you answer questions about it."
+
+
+def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
+    """Return the model of a name: the embedded one on its running server, an endpoint's, or any of pydantic-ai's."""
+    if server is not None:
+        provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
+        # An answer that fills its window is cut off there; this one is small, and would ramble until then.
+        return OpenAIChatModel(
+            name, provider=provider, settings={"max_tokens": min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)}
+        )
+    if name.startswith(("http://", "https://")):
+        url, _, model = name.partition("#")
+        if not model:
+            raise SettingsError("model", f"{name!r} does not say which model: append its name as #name")
+        return OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key="none"))
+    return infer_model(name)
+
+
+def build_agent(
+    model: Model,
+    capability: Holdfast,
+    toolsets: Sequence[AbstractToolset[object]],
+    system: str,
+    max_steps: int | None,
+) -> Agent[object, str]:
+    """Return the agent that answers."""
+    limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
+    settings = ModelSettings(cache=True)  # some providers cache only what they are asked to
+    return Agent(
+        model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[capability, *limit]
+    )
+
+
+def build_toolsets(
+    tools: Sequence[str], folder: FileTools, ask: AskConsent, allowed: Sequence[str], servers: Mapping[str, McpServer]
+) -> list[AbstractToolset[object]]:
+    """Return the tools that the settings name."""
+    shell = ShellTool(folder.root, ask, allowed)
+    found: list[AbstractToolset[object]] = []
+    if "read" in tools:
+        found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))
+    elif folder.attachments:
+        found.append(FunctionToolset([folder.read_file]))
+    if "run" in tools:
+        found.append(FunctionToolset([shell.run_command]))
+    return [*found, *(_mcp_toolset(server) for server in servers.values())]
+
+
+def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:
+    """Return the tool with which a model searches the notes of earlier conversations."""
+
+    async def search(**arguments: object) -> str:
+        return await tool.call(arguments)
+
+    return FunctionToolset([Tool.from_schema(search, tool.name, tool.description, dict(tool.parameters))])
+
+
+def build_delegation_toolset(
+    agents: Mapping[str, AgentSettings],
+    model: str,
+    budget: Budget | None,
+    toolsets: Callable[[Sequence[str]], Sequence[AbstractToolset[object]]],
+) -> AbstractToolset[object]:
+    """Return the tool by which the main agent gives tasks to others; who names no model has its model and budget."""
+    made = {name: _sub_agent(agent, model, toolsets(agent.tools)) for name, agent in agents.items()}
+    return delegation_toolset(
+        {name: one if agents[name].model else replace(one, budget=budget) for name, one in made.items()}
+    )
+
+
+def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractToolset[object]]) -> SubAgent:
+    limit: list[AbstractCapability[object]] = [] if named.max_steps is None else [StepLimit(named.max_steps)]
+    asked = named.model or model
+    made = Agent[object, str](
+        build_model(asked),
+        instructions=named.instructions or DELEGATE_SYSTEM_TEXT,
+        toolsets=toolsets,
+        capabilities=limit,
+    )
+    return SubAgent(
+        agent=made,
+        description=named.description,
+        sees=named.sees,
+        main_sees=named.main_sees,
+        timeout_seconds=named.timeout_seconds,
+        # One step to close with, and one for a model that calls a tool in it all the same.
+        max_steps=None if named.max_steps is None else named.max_steps + 2,
+        model=bare_model_name(asked),
+    )
+
+
+def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
+    # FastMCP reads its settings when it is imported, by default from `.env` in the working folder: anybody may have
+    # written that file.
+    settings_file = os.environ.setdefault(MCP_SETTINGS_VARIABLE, os.devnull)
+    try:
+        from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 - an extra, and slow to load
+        from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - as above
+    except ImportError:
+        raise SettingsError(
+            f"mcp.{server.name}", "needs the client: pip install '.[mcp]' in Holdfast's folder"
+        ) from None
+    finally:
+        if settings_file == os.devnull:
+            del os.environ[MCP_SETTINGS_VARIABLE]
+    server = server.with_environment(os.environ)
+    if server.url:
+        return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(
+            server.name
+        )
+    # What a server says on its standard error would tear the screen.
+    transport = StdioTransport(server.command or "", list(server.args), env=dict(server.env), log_file=Path(os.devnull))
+    return MCPToolset[object](transport, id=server.name).prefixed(server.name)
+
+
+def build_system_text(text: str | None, folder: Path, *, has_tools: bool) -> str:
+    """Return the system text: the user's, or a short one of ours."""
+    if text is not None:
+        return text
+    return DEFAULT_SYSTEM_TEXT + (FOLDER_SYSTEM_TEXT.format(folder=folder) if has_tools else "")

@@ -1,0 +1,62 @@
+"""The command about agents: who may be asked, who was, what they saw and what came back."""
+
+from collections.abc import Iterable
+
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
+from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable
+from holdfast.core.history.scopes import DelegationRecord
+from holdfast.errors import SettingsError
+from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+
+AGENT_COMMANDS = SlashCommandRegistry()
+MAX_TASK_CHARS = 60
+
+
+@AGENT_COMMANDS.register("[N]", completes=lambda _: ())
+async def agents(chat: Chat, number: str) -> None:
+    """List the agents that can be asked and the tasks they were given; with N, all about one task.
+
+    Agents are named in the settings, as [agents.NAME].
+    """
+    found = await chat.session.delegations()
+    if number:
+        wanted = parse_whole_number(number)
+        if wanted is None:
+            raise SettingsError("/agents", "takes the number of a task; /agents lists them")
+        if not 1 <= wanted <= len(found):
+            raise SettingsError("/agents", f"there is no task {wanted}; /agents lists them")
+        chat.screen.show(CommandReply("\n\n".join(_describe_delegation(found[wanted - 1]))))
+        return
+    known = [(name, agent.model or chat.model, agent.description) for name, agent in chat.settings.agents.items()]
+    if known:
+        chat.screen.show(CommandTable(("AGENT", "MODEL", "WHAT FOR"), known))
+    if found:
+        chat.screen.show(CommandTable(("N", "AGENT", "STATE", "TASK", "SAW"), list(_delegation_rows(found))))
+    if chat.model == EMBEDDED:
+        chat.screen.show(ChatNotice("the embedded model has no tools and cannot delegate; /model NAME chooses another"))
+    elif not known and not found:
+        chat.screen.show(ChatNotice("there are no agents to ask; name them in the settings, as [agents.NAME]"))
+
+
+def _delegation_rows(found: list[DelegationRecord]) -> Iterable[tuple[str, ...]]:
+    for number, one in enumerate(found, start=1):
+        task = " ".join(one.task.split())
+        short = task if len(task) <= MAX_TASK_CHARS else f"{task[: MAX_TASK_CHARS - 1]}…"
+        yield str(number), one.agent, one.state.replace("_", " "), short, one.description
+
+
+def _describe_delegation(one: DelegationRecord) -> Iterable[str]:
+    yield f"**{one.agent}** ({one.state.replace('_', ' ')}), asked by {one.parent}"
+    yield f"Task: {one.task}"
+    yield f"Saw {one.description}; {one.request_count:,} requests, {one.message_count:,} messages of its own."
+    if one.briefing:
+        yield f"Was told:\n\n{one.briefing}"
+    if one.answer:
+        yield f"Answer: {one.answer}"
+    if one.findings:
+        yield "\n".join(["Findings:", "", *(f"- {finding}" for finding in one.findings)])
+    if one.sources:
+        yield f"Sources: {', '.join(one.sources)}"
+    if one.error:
+        yield f"Without an answer: {one.error}"

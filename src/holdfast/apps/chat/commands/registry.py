@@ -1,0 +1,78 @@
+"""Slash commands: functions whose docstring is their help, found by name, alias or unique beginning."""
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import TypeAlias
+
+from holdfast.apps.chat.chat import Chat
+from holdfast.errors import SettingsError
+
+MAX_ARGUMENT_DIGITS = 18
+"""No number that can be meant here has more."""
+CommandAction: TypeAlias = Callable[[Chat, str], Awaitable[None]]
+ArgumentCompletions: TypeAlias = Callable[[Chat], Sequence[str]]
+
+
+def parse_whole_number(text: str) -> int | None:
+    """Return the number that somebody typed; None where that is none, or more than anything here has."""
+    return int(text) if text.isdecimal() and len(text) <= MAX_ARGUMENT_DIGITS else None
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """One command."""
+
+    name: str
+    run: CommandAction
+    usage: str
+    """What stands behind the name."""
+    aliases: tuple[str, ...] = ()
+    completes: ArgumentCompletions | None = None
+    """What its argument may be."""
+
+    @property
+    def help(self) -> str:
+        """All that there is to say about it."""
+        return cleandoc(self.run.__doc__ or "")
+
+    @property
+    def summary(self) -> str:
+        """The first line of it."""
+        return self.help.split("\n", 1)[0]
+
+
+class SlashCommandRegistry:
+    """All commands of a program."""
+
+    def __init__(self, *groups: "SlashCommandRegistry") -> None:
+        self._commands = {command.name: command for group in groups for command in group}
+
+    def register(
+        self, usage: str = "", *, aliases: Sequence[str] = (), completes: ArgumentCompletions | None = None
+    ) -> Callable[[CommandAction], CommandAction]:
+        """Make a function a command of the same name; an underscore at its end is for Python's sake."""
+
+        def registered(run: CommandAction) -> CommandAction:
+            name = str(getattr(run, "__name__", "")).rstrip("_")
+            self._commands[name] = SlashCommand(name, run, usage, tuple(aliases), completes)
+            return run
+
+        return registered
+
+    def __iter__(self) -> Iterator[SlashCommand]:
+        return iter(sorted(self._commands.values(), key=lambda command: command.name))
+
+    def find(self, name: str) -> SlashCommand:
+        """Return a command by its name, an alias, or a beginning that only one has."""
+        for command in self:
+            if name == command.name or name in command.aliases:
+                return command
+        begun = [command for command in self if name and command.name.startswith(name)]
+        if len(begun) == 1:
+            return begun[0]
+        every = [known for command in self for known in (command.name, *command.aliases)]
+        near = [command.name for command in begun] or difflib.get_close_matches(name, every, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(f'/{one}' for one in near)}?" if near else "/help lists all"
+        raise SettingsError(f"/{name}", f"is no command; {hint}")

@@ -1,0 +1,195 @@
+"""Commands about conversations as a whole: begin, resume, rewind, fork, list, export.
+
+A conversation as Markdown for people, with what became of its context between the words.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
+from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable
+from holdfast.apps.settings.build import checkpoints_folder
+from holdfast.core.conversation.messages import Message
+from holdfast.core.history import events as log
+from holdfast.core.history.scopes import label_trust
+from holdfast.errors import SettingsError
+from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS, Checkpoints
+from holdfast.session.maintenance.transfer import export_records
+from holdfast.session.session import now_ms
+from holdfast.stores.files import write_private_lines
+from holdfast.stores.jsonl import export_lines
+from holdfast.wire.formats import format_named
+
+COMPACTED_TITLE = "Conversation Compacted"
+MAX_RESULT_CHARS = 600
+
+
+def render_transcript(events: Iterable[log.Event]) -> str:
+    """Return everything that was said, and what happened to the context."""
+    return "\n\n".join(line for event in events for line in _render_event(event)) or "nothing was said yet"
+
+
+def _render_event(event: log.Event) -> Iterator[str]:
+    match event:
+        case log.MessageAppended():
+            message = format_named(event.format).decode(event.native, 0)
+            yield from _render_message(label_trust(message, event.scope, event.trust))
+        case log.CompactionCompleted(success=True):
+            before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
+            yield f"---\n\n*{COMPACTED_TITLE}: {before:,} → {after:,} tokens*"
+        case log.ContextCleared():
+            yield "---\n\n*Context cleared*"
+        case log.Rewound(to=to):
+            yield f"---\n\n*Rewound to before message {to}*"
+        case log.ChangeUndone():
+            yield "---\n\n*The last change of context was undone*"
+        case log.TurnInterrupted():
+            yield "*Interrupted*"
+        case _:
+            return
+
+
+def _render_message(message: Message) -> Iterator[str]:
+    if message.text.strip():
+        yield f"**{message.speaker}**\n\n{message.text}"
+    for call in message.calls:
+        yield f"*{call.name}* `{call.arguments}`"
+    for result in message.results:
+        text = result.text
+        cut = f"\n… {len(text) - MAX_RESULT_CHARS:,} more characters" if len(text) > MAX_RESULT_CHARS else ""
+        yield "\n".join(f"    {line}" for line in (text[:MAX_RESULT_CHARS] + cut).splitlines())
+
+
+SESSION_COMMANDS = SlashCommandRegistry()
+MAX_LISTED_SESSIONS = 20
+MAX_SNIPPET_CHARS = 60
+AGE_MINUTE_MS, AGE_HOUR_MS, AGE_DAY_MS = 60_000, 3_600_000, 86_400_000
+
+
+@SESSION_COMMANDS.register()
+async def new(chat: Chat, _: str) -> None:
+    """Begin a new conversation; the old one is kept."""
+    old = chat.session.id
+    await chat.open_conversation()
+    chat.screen.show(ChatNotice(f"a new conversation; /resume {old} goes back"))
+
+
+@SESSION_COMMANDS.register("[PREFIX]")
+async def sessions(chat: Chat, prefix: str) -> None:
+    """List conversations that are kept, the newest first."""
+    found = await chat.store.sessions(prefix=prefix, limit=MAX_LISTED_SESSIONS)
+    if not found:
+        chat.screen.show(ChatNotice("no conversations are kept yet"))
+        return
+    rows = [
+        ("→" if info.id == chat.session.id else "", info.id, render_age(info.updated_ms), info.name[:MAX_SNIPPET_CHARS])
+        for info in found
+    ]
+    chat.screen.show(CommandTable(("", "ID", "AGE", "NAME"), rows))
+
+
+@SESSION_COMMANDS.register("[ID]")
+async def resume(chat: Chat, session: str) -> None:
+    """Go on with another conversation, by the beginning of its id; without one, with the newest other one."""
+    if not session:
+        others = [info.id for info in await chat.store.sessions(limit=2) if info.id != chat.session.id]
+        if not others:
+            chat.screen.show(ChatNotice("there is no other conversation"))
+            return
+        session = others[0]
+    await chat.open_conversation(session)
+    chat.screen.show(ChatNotice(f"{chat.session.id}: {len(chat.session):,} messages"))
+
+
+@SESSION_COMMANDS.register(
+    "[N]",
+    completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-MAX_LISTED_SESSIONS:]],
+)
+async def rewind(chat: Chat, number: str) -> None:
+    """Go back to before prompt N, as if what followed had not been said; without N, list the prompts.
+
+    /undo takes it back.
+    """
+    if not number:
+        await _list_prompts(chat)
+        return
+    wanted = parse_whole_number(number)
+    if wanted is None or wanted not in chat.session.history.prompt_positions:
+        raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
+    await chat.session.rewind(to=wanted)
+    chat.screen.show(ChatNotice(f"back before message {wanted}; /undo takes it back"))
+
+
+@SESSION_COMMANDS.register("[N]")
+async def fork(chat: Chat, number: str) -> None:
+    """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
+    wanted = parse_whole_number(number)
+    if number and (wanted is None or wanted > len(chat.session)):
+        raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
+    old = chat.session.id
+    await chat.switch_to(await chat.session.fork(at=wanted))
+    chat.screen.show(ChatNotice(f"now in {chat.session.id}; /resume {old} goes back"))
+
+
+@SESSION_COMMANDS.register("checkpoints", completes=lambda _: ("checkpoints",))
+async def session(chat: Chat, what: str) -> None:
+    """Show this conversation; with `checkpoints`, the summaries that were written to files."""
+    if what not in {"", "checkpoints"}:
+        raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
+    if not what:
+        chat.screen.show(
+            ChatNotice(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
+        )
+        return
+    folder = checkpoints_folder(chat.settings, chat.session.id)
+    chat.screen.show(CommandReply(NO_CHECKPOINTS if folder is None else await Checkpoints(folder).describe()))
+
+
+@SESSION_COMMANDS.register("[FILE]")
+async def export(chat: Chat, file: str) -> None:
+    """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
+    events = await chat.session.events()
+    text = render_transcript(events)
+    if not file:
+        chat.screen.show(CommandReply(text))
+        return
+    path = _new_file(file)
+    if path.suffix == ".jsonl":
+        records = [record async for record in export_records(chat.store, chat.session.id)]
+        write_private_lines(path, export_lines(chat.session.id, "", records))
+    else:
+        write_private_lines(path, [text])
+    chat.screen.show(ChatNotice(f"wrote {path}"))
+
+
+def _new_file(file: str) -> Path:
+    path = Path(file).expanduser()
+    if path.exists():
+        raise SettingsError("/export", f"{path} is already there; choose another name")
+    return path
+
+
+async def _list_prompts(chat: Chat) -> None:
+    prompts = [
+        entry
+        for entry in await chat.session.visible_messages()
+        if entry.message.is_prompt and entry.position is not None
+    ]
+    rows = [
+        (str(entry.position), " ".join(entry.message.text.split())[:MAX_SNIPPET_CHARS])
+        for entry in prompts[-MAX_LISTED_SESSIONS:]
+    ]
+    if rows:
+        chat.screen.show(CommandTable(("MESSAGE", "PROMPT"), rows))
+    else:
+        chat.screen.show(ChatNotice("nothing was said yet"))
+
+
+def render_age(updated_ms: int) -> str:
+    """Return how long ago something was, in the largest unit."""
+    age = max(0, now_ms() - updated_ms)
+    for size, unit in ((AGE_DAY_MS, "d"), (AGE_HOUR_MS, "h"), (AGE_MINUTE_MS, "min")):
+        if age >= size:
+            return f"{age // size:,} {unit}"
+    return "now"

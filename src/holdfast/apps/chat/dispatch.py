@@ -1,0 +1,91 @@
+"""Taking what was typed: a command if it begins with a slash, else a prompt.
+
+All commands together, and how a line that begins with a slash is carried out.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands import agents, context, memory, program, sessions
+from holdfast.apps.chat.commands import recall as recalling
+from holdfast.apps.chat.commands.registry import SlashCommandRegistry
+from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable, TurnOutcome, unexpected_error_notice
+from holdfast.errors import HoldfastError
+
+SLASH_COMMANDS = SlashCommandRegistry(
+    context.CONTEXT_COMMANDS,
+    recalling.RECALL_COMMANDS,
+    sessions.SESSION_COMMANDS,
+    memory.MEMORY_COMMANDS,
+    agents.AGENT_COMMANDS,
+    program.PROGRAM_COMMANDS,
+)
+
+
+@SLASH_COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in SLASH_COMMANDS])
+async def help_(chat: Chat, name: str) -> None:
+    """List the commands, or say all about one."""
+    if name:
+        command = SLASH_COMMANDS.find(name.removeprefix("/"))
+        chat.screen.show(CommandReply(f"**/{command.name} {command.usage}**\n\n{command.help}"))
+        return
+    rows = [(f"/{command.name} {command.usage}".rstrip(), command.summary) for command in SLASH_COMMANDS]
+    chat.screen.show(CommandTable(("COMMAND", "WHAT IT DOES"), rows))
+
+
+async def run_slash_command(chat: Chat, line: str) -> bool:
+    """Carry out a line that begins with a slash, and say whether that was done; what is wrong with it is shown."""
+    name, _, arguments = line.strip().removeprefix("/").partition(" ")
+    try:
+        await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
+        await chat.refresh_token_count()
+    except HoldfastError as error:
+        chat.screen.show(ChatNotice(str(error), "error"))
+        return False
+    except Exception as error:  # noqa: BLE001 - a command that has a fault must not end the conversation
+        chat.screen.show(unexpected_error_notice(error))
+        return False
+    return True
+
+
+async def submit_line(chat: Chat, line: str) -> TurnOutcome:
+    """Take one line: a command if its first word is a slash and a name, else a prompt."""
+    if is_command(line):
+        return "done" if await run_slash_command(chat, line) else "failed"
+    return await chat.take_turn(line)
+
+
+def is_command(line: str) -> bool:
+    """Return whether a line is a command; one that begins with a path is none."""
+    first = line.split(maxsplit=1)[0] if line.strip() else ""
+    return first.startswith("/") and "/" not in first[1:]
+
+
+async def answer_stdin(chat: Chat, prompt: str | None = None) -> TurnOutcome:
+    """Take a prompt, if there is one, and standard input line by line; return how the last turn ended."""
+    outcome: TurnOutcome = await submit_line(chat, prompt) if prompt else "done"
+    async for line in _stdin_lines():
+        if line.strip():
+            outcome = await submit_line(chat, line)
+        if chat.is_over or outcome == "interrupted":
+            break
+    return outcome
+
+
+async def _stdin_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input; the thread that waits for them holds nobody up."""
+    loop = asyncio.get_running_loop()
+    coming: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def read() -> None:
+        line: str | None = ""
+        while line is not None:
+            line = sys.stdin.readline() or None
+            loop.call_soon_threadsafe(coming.put_nowait, line)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (line := await coming.get()) is not None:
+        yield line

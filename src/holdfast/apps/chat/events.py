@@ -1,0 +1,141 @@
+"""What happens in a conversation, as values: whoever shows it, a terminal, a pipe or a program, is told the same.
+
+What a summary does not show of what must not be forgotten, as a person reads it who may still refuse it.
+"""
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from holdfast.redaction import redact_text
+
+NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
+TurnOutcome: TypeAlias = Literal["done", "interrupted", "failed"]
+Consent: TypeAlias = Literal["yes", "always", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    """A piece of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The model uses a tool."""
+
+    id: str
+    tool: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFinished:
+    """A tool has answered."""
+
+    id: str
+    tool: str
+    result: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The turn is over; what it cost, as the provider told."""
+
+    outcome: TurnOutcome
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatNotice:
+    """Something the person should know."""
+
+    text: str
+    level: NoticeLevel = "info"
+
+
+def unexpected_error_notice(error: Exception) -> ChatNotice:
+    """Return what a person is told of an error that nobody has thought of."""
+    what = redact_text(" ".join(f"{type(error).__name__}: {error}".split()))
+    return ChatNotice(f"that failed ({what:.200}), which is a fault of the program; the conversation goes on", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReply:
+    """What a command answers, in Markdown."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTable:
+    """What a command answers, in columns."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    title: str = ""
+
+
+ChatEvent: TypeAlias = (
+    TextDelta
+    | ThinkingDelta
+    | ToolCallStarted
+    | ToolCallFinished
+    | TurnEnded
+    | ChatNotice
+    | CommandReply
+    | CommandTable
+)
+
+
+class Screen(Protocol):
+    """Where a conversation is shown, and where the person is asked."""
+
+    def show(self, event: ChatEvent) -> None:
+        """Show what happened."""
+        ...
+
+    def show_busy(self, what: str) -> None:
+        """Say what is being waited for; an empty text when that is over."""
+        ...
+
+    def ask_consent(self, question: str, *, has_always: bool = False) -> Awaitable[Consent]:
+        """Ask whether something may be done: once, from now on, or not."""
+        ...
+
+    def edit_text(self, question: str, text: str) -> Awaitable[str | None]:
+        """Return a text as the person left it; None if it is refused."""
+        ...
+
+
+MAX_LISTED_FACTS = 10
+"""How many facts of each sort a person is shown; a program has them all."""
+
+
+def describe_losses(put_back: Sequence[str], left_out: Sequence[str]) -> str:
+    """Return the facts that a summary had lost: those it was given back, and those that are one recall away."""
+    return "\n\n".join(
+        f"{heading}:\n{_fact_list(facts)}"
+        for heading, facts in (
+            ("The summary had lost, and was given back", put_back),
+            ("Not in view any more, but one /show away", left_out),
+        )
+        if facts
+    )
+
+
+def _fact_list(facts: Sequence[str]) -> str:
+    more = [f"- and {len(facts) - MAX_LISTED_FACTS:,} more"] if len(facts) > MAX_LISTED_FACTS else []
+    return "\n".join([*(f"- {fact}" for fact in facts[:MAX_LISTED_FACTS]), *more])

@@ -1,0 +1,127 @@
+"""The loop of a conversation in a terminal: what is typed, in order, until the person leaves.
+
+The line stays open while a turn runs: what is said meanwhile waits its turn.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.dispatch import submit_line
+from holdfast.apps.chat.events import ChatNotice, unexpected_error_notice
+from holdfast.apps.chat.terminal_screen import TerminalScreen
+from holdfast.errors import HoldfastError
+
+Greeting: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def run_chat_loop(chat: Chat, terminal: TerminalScreen, prompt: str | None, greeting: Greeting) -> None:
+    """Talk until the person leaves; `prompt` is what was said on the command line.
+
+    The line is there first; the greeting, and what takes long to load, come when it is.
+    """
+    talk = _ChatLoop(chat, terminal, greeting)
+    if prompt:
+        talk.enqueue(prompt)
+    with patch_stdout(raw=True):
+        warming = asyncio.create_task(_warm_up(chat, terminal))
+        try:
+            await talk.run()
+        finally:
+            warming.cancel()
+            with suppress(asyncio.CancelledError):
+                await warming
+
+
+async def _warm_up(chat: Chat, terminal: TerminalScreen) -> None:
+    """Load what an answer needs, once there is a line to type on."""
+    await terminal.input_line.is_drawn.wait()
+    await chat.warm_up()
+
+
+class _ChatLoop:
+    """What was typed and what is being done about it."""
+
+    def __init__(self, chat: Chat, terminal: TerminalScreen, greeting: Greeting) -> None:
+        self._chat = chat
+        self._greeting = greeting
+        self._terminal = terminal
+        self._queue: deque[str] = deque()
+        self._has_input = asyncio.Event()
+        self._is_busy = False
+        terminal.attach_chat(chat)
+        terminal.interrupt = self._interrupt
+
+    def enqueue(self, line: str) -> None:
+        """Take something that was typed."""
+        self._queue.append(line)
+        self._update_queue_length()
+        self._has_input.set()
+
+    async def run(self) -> None:
+        """Read and answer until the person leaves."""
+        worker = asyncio.create_task(self._run_queue())
+        try:
+            while not self._chat.is_over and (line := await self._terminal.input_line.read()) is not None:
+                self.enqueue(line)
+        finally:
+            self._chat.is_over = True
+            self._has_input.set()
+            # A turn ends by itself when it is stopped; anything else that is being done is given up.
+            if not self._chat.interrupt():
+                worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await worker
+            for line in self._queue:
+                self._terminal.show(
+                    ChatNotice(f"not sent, but in the history of what you typed: {line:.80}", "warning")
+                )
+
+    async def _run_queue(self) -> None:
+        """Greet, and take what was typed, one after the other."""
+        await self._terminal.input_line.is_drawn.wait()
+        await self._show_errors(self._greeting())
+        while not self._chat.is_over:
+            await self._has_input.wait()
+            while self._queue and not self._chat.is_over:
+                line = self._queue.popleft()
+                self._is_busy = True
+                self._update_queue_length()
+                self._terminal.show_prompt(line)
+                try:
+                    await self._show_errors(submit_line(self._chat, line))
+                finally:
+                    self._is_busy = False
+            self._has_input.clear()
+        self._terminal.input_line.close()
+
+    async def _show_errors(self, doing: Awaitable[object]) -> None:
+        """Wait for something, and tell what is wrong with it, whatever that is: what is typed next is answered."""
+        try:
+            await doing
+        except HoldfastError as error:
+            self._terminal.show(ChatNotice(str(error), "error"))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._terminal.show(unexpected_error_notice(error))
+
+    def _update_queue_length(self) -> None:
+        self._terminal.queued_lines = len(self._queue) if self._is_busy else max(0, len(self._queue) - 1)
+
+    def _interrupt(self) -> bool:
+        """Stop the turn, or the compaction; what waits behind it is said next."""
+        if self._chat.interrupt():
+            return True
+        if self._chat.status.is_compacting:
+            asyncio.get_running_loop().create_task(self._cancel_compaction())
+            return True
+        return False
+
+    async def _cancel_compaction(self) -> None:
+        is_asked_for = self._is_busy  # then the command says what became of it
+        if await self._chat.session.cancel_compaction() and not is_asked_for:
+            self._terminal.show(ChatNotice("compaction cancelled", "warning"))

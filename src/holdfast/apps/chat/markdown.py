@@ -1,0 +1,36 @@
+"""What is printed above the line, by rich: styled text, Markdown, tables. Loaded when there is something to print."""
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table as Columns
+from rich.text import Text
+
+from holdfast.apps.chat.events import CommandTable
+from holdfast.apps.chat.plain_screen import replace_control_characters
+
+
+class MarkdownPrinter:
+    """Prints where prompt_toolkit leaves room for it."""
+
+    def __init__(self, *, has_color: bool) -> None:
+        self._console = Console(no_color=not has_color, highlight=False)
+
+    def print_text(self, text: str, style: str) -> None:
+        """Print text in one style."""
+        self._console.print(Text(replace_control_characters(text), style=style))
+
+    def print_markdown(self, text: str) -> None:
+        """Print Markdown."""
+        self._console.print(Markdown(replace_control_characters(text)))
+
+    def print_table(self, table: CommandTable) -> None:
+        """Print a table."""
+        columns = Columns(*table.columns, title=table.title or None, box=None, header_style="bold")
+        for row in table.rows:
+            columns.add_row(*(Text(replace_control_characters(cell)) for cell in row))
+        self._console.print(columns)
+
+    def wrap(self, text: str, width: int) -> list[str]:
+        """Return text in lines of a width."""
+        whole = Text(replace_control_characters(text).strip("\n"))
+        return [line.plain.rstrip() for line in whole.wrap(self._console, width)] if whole.plain else []

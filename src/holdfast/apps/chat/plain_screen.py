@@ -1,0 +1,144 @@
+"""Screens without a person at a terminal: text for pipes and simple terminals, and JSON lines for programs.
+
+The answer, and what a command answers, go to standard output; everything else to standard error. Nobody is there to be
+asked, so nothing is allowed that was not allowed before.
+"""
+
+import json
+import re
+import sys
+from dataclasses import asdict
+
+from holdfast.apps.chat.events import (
+    ChatEvent,
+    ChatNotice,
+    CommandReply,
+    CommandTable,
+    Consent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEnded,
+)
+from holdfast.redaction import redact_text
+
+MAX_LINE_PREVIEW_CHARS = 160
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of what follows."""
+
+
+def replace_control_characters(text: str) -> str:
+    """Return a text that cannot steer a terminal: what a model or a tool said is shown, never obeyed."""
+    return _CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def preview_line(text: str, max_chars: int = MAX_LINE_PREVIEW_CHARS) -> str:
+    """Return the beginning of a text on one line, without keys: what a screen shows ends up in the logs of others."""
+    line = redact_text(" ".join(replace_control_characters(text).split())[: 8 * max_chars])
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
+def align_columns(table: CommandTable) -> str:
+    """Return a table as aligned text."""
+    rows = [table.columns, *table.rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return replace_control_characters("\n".join([*([table.title] if table.title else []), *lines]))
+
+
+class PlainScreen:
+    """Writes text."""
+
+    def __init__(self) -> None:
+        self._is_line_open = False
+        """Whether a line of the answer has not ended yet."""
+        self._busy = ""
+
+    def show(self, event: ChatEvent) -> None:
+        """Write what happened."""
+        match event:
+            case TextDelta(text):
+                self._write(replace_control_characters(text))
+            case CommandReply(text):
+                self._write(f"{replace_control_characters(text)}\n")
+            case CommandTable():
+                self._write(f"{align_columns(event)}\n")
+            case TurnEnded():
+                self._end_line()
+            case ToolCallStarted(tool=tool, arguments=arguments):
+                self._write_stderr(f"· {tool} {preview_line(arguments)}")
+            case ToolCallFinished(result=result, is_error=is_error):
+                self._write_stderr(f"  {'failed: ' if is_error else ''}{preview_line(result)}")
+            case ChatNotice(text, level):
+                self._write_stderr(
+                    replace_control_characters(text)
+                    if level == "info"
+                    else f"{level}: {replace_control_characters(text)}"
+                )
+            case ThinkingDelta():
+                return
+
+    def show_busy(self, what: str) -> None:
+        """Say once what is being waited for."""
+        beginning = what.partition(":")[0]
+        if beginning and beginning != self._busy:
+            self._write_stderr(f"{beginning} …")
+        self._busy = beginning
+
+    async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
+        """Refuse: nobody can be asked."""
+        del has_always
+        self._write_stderr(f"not allowed, because nobody can be asked: {preview_line(question)}")
+        return "no"
+
+    async def edit_text(self, question: str, text: str) -> str | None:
+        """Refuse: nobody can be asked."""
+        del text
+        self._write_stderr(f"refused, because nobody can be asked: {preview_line(question)}")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._is_line_open = not text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._is_line_open:
+            self._write("\n")
+
+    def _write_stderr(self, text: str) -> None:
+        self._end_line()
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+CHAT_EVENT_NAMES = {
+    TextDelta: "text",
+    ThinkingDelta: "thinking",
+    ToolCallStarted: "tool_call",
+    ToolCallFinished: "tool_result",
+    TurnEnded: "turn_end",
+    ChatNotice: "notice",
+    CommandReply: "answer",
+    CommandTable: "table",
+}
+
+
+class JsonScreen(PlainScreen):
+    """Writes one JSON object a line: `event` says what happened."""
+
+    def show(self, event: ChatEvent) -> None:
+        """Write what happened."""
+        self._write_json({"event": CHAT_EVENT_NAMES[type(event)], **asdict(event)})
+
+    def show_busy(self, what: str) -> None:
+        """Say what is being waited for."""
+        self._write_json({"event": "busy", "what": what})
+
+    def _write_stderr(self, text: str) -> None:
+        self._write_json({"event": "notice", "text": text, "level": "warning"})
+
+    @staticmethod
+    def _write_json(value: dict[str, object]) -> None:
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.flush()

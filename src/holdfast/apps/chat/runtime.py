@@ -1,0 +1,151 @@
+"""Who answers: the model of the settings with its tools, made when it is first needed and again when they change.
+
+The providers' libraries take a second or two to load and the embedded model a little longer to start. Both happen in
+threads and processes of their own, so that a person can type meanwhile.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.apps.chat.events import Consent, Screen
+from holdfast.apps.chat.file_tools import FileTools
+from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
+from holdfast.apps.settings.models import bare_model_name
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.tables import McpServer
+from holdfast.models.base import Summarizer
+from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.errors import as_model_error
+from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.session import Session
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent
+
+    from holdfast.adapters.pydantic_ai import Holdfast
+    from holdfast.models.embedded.server import EmbeddedServer
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An agent, and what governs its history."""
+
+    agent: "Agent[object, str]"
+    capability: "Holdfast"
+
+
+class RuntimeCache:
+    """Makes whoever answers, and holds what that needs."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._runtime: Runtime | None = None
+        self._server: EmbeddedServer | None = None
+        self._stale_servers: list[EmbeddedServer] = []
+        """Servers of other settings, to be stopped."""
+        self._lock = asyncio.Lock()
+
+    def invalidate(self) -> None:
+        """Let it be made anew: something has changed."""
+        self._runtime = None
+
+    async def get(self, settings: Settings, session: Session, folder: FileTools) -> Runtime:
+        """Return who answers."""
+        async with self._lock:
+            if self._runtime is None:
+                await self._stop_others(settings)
+                server = await self._running_server(settings) if settings.model == EMBEDDED else None
+                self._runtime = await asyncio.to_thread(self._build, settings, session, folder, server)
+            return self._runtime
+
+    @staticmethod
+    async def check_model(settings: Settings) -> None:
+        """Raise why a model cannot answer, as far as that can be known without asking it."""
+        if settings.model == EMBEDDED:
+            return
+
+        def made() -> None:
+            from holdfast.apps.chat import agent as brain  # noqa: PLC0415 - loads the model libraries
+
+            brain.build_model(settings.model)
+
+        try:
+            await asyncio.to_thread(made)
+        except Exception as error:
+            raise as_model_error(bare_model_name(settings.model), error) from error
+
+    def summarizer(self, settings: Settings) -> Summarizer | None:
+        """Return who writes summaries where that is the model which answers, on the same server."""
+        if EMBEDDED not in {settings.summarization_model} & {settings.model}:
+            return None
+        from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an extra
+
+        return EmbeddedSummarizer(self._embedded_server(settings))
+
+    async def close(self) -> None:
+        """Stop what was started."""
+        for server in (*self._stale_servers, self._server):
+            if server is not None:
+                await server.stop()
+
+    async def _stop_others(self, settings: Settings) -> None:
+        """Stop the servers that these settings do not want."""
+        if self._server is not None and (settings.model, settings.n_ctx) != (EMBEDDED, self._server.n_ctx):
+            self._stale_servers.append(self._server)
+        while self._stale_servers:
+            await self._stale_servers.pop().stop()
+
+    def _embedded_server(self, settings: Settings) -> "EmbeddedServer":
+        from holdfast.models.embedded.server import EmbeddedServer  # noqa: PLC0415 - as above
+
+        if self._server is None or self._server.n_ctx != settings.n_ctx:
+            if self._server is not None:
+                self._stale_servers.append(self._server)
+            self._server = EmbeddedServer(n_ctx=settings.n_ctx, progress=self._show_download)
+        return self._server
+
+    async def _running_server(self, settings: Settings) -> "EmbeddedServer":
+        server = self._embedded_server(settings)
+        if not server.is_running:
+            self._screen.show_busy("starting the embedded model")
+            try:
+                await server.start()
+            finally:
+                self._screen.show_busy("")
+        return server
+
+    def _show_download(self, what: str, done: int, total: int) -> None:
+        share = f"{done / total:.0%} of {total / 1e6:.0f} MB" if total else ""
+        self._screen.show_busy(f"{what} the embedded model, once: {share}")
+
+    def _build(
+        self, settings: Settings, session: Session, folder: FileTools, server: "EmbeddedServer | None"
+    ) -> Runtime:
+        from holdfast.adapters.pydantic_ai import Holdfast  # noqa: PLC0415 - a second to load
+        from holdfast.apps.chat import agent as brain  # noqa: PLC0415 - loads the model libraries
+
+        # The embedded model cannot use tools: they would only fill its window.
+        wanted = () if server is not None else settings.tools
+        servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
+        toolsets = brain.build_toolsets(wanted, folder, self._ask_consent, settings.allow, servers)
+        if settings.agents and server is None:
+            toolsets.append(
+                brain.build_delegation_toolset(
+                    settings.agents,
+                    settings.model,
+                    budget_from(settings),
+                    lambda tools: brain.build_toolsets(tools, folder, self._ask_consent, settings.allow, {}),
+                )
+            )
+        system = brain.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
+        if wanted and (daily := memory_from(settings)) is not None:
+            toolsets.append(brain.memory_toolset(MemorySearchTool(daily)))
+        budget, has_tools = budget_from(settings), bool(wanted or servers)
+        governed = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
+        model = brain.build_model(settings.model, server)
+        return Runtime(brain.build_agent(model, governed, toolsets, system, settings.max_steps), governed)
+
+    async def _ask_consent(self, command: str) -> Consent:
+        return await self._screen.ask_consent(f"Run: {command}", has_always=True)

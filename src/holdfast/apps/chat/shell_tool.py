@@ -1,0 +1,130 @@
+"""Running a command for a model: asked first, every time, unless the user has allowed it.
+
+What was allowed by the settings is the beginning of a plain command; one that could hide another (a pipe, a
+substitution, a second line) is always asked about. A command gets no keys: variables whose names look like secrets stay
+here. It ends with its turn, with all that it started.
+"""
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from holdfast.apps.chat.events import Consent
+
+AskConsent: TypeAlias = Callable[[str], Awaitable[Consent]]
+
+COMMAND_TIMEOUT_SECONDS = 120
+MAX_COMMAND_TIMEOUT_SECONDS = 900
+MAX_OUTPUT_BYTES = 400_000
+COMMAND_TERMINATE_SECONDS = 2.0
+_SHELL_SYNTAX = re.compile(r"[;&|<>`$(){}\n\r\\*?\[\]~!#=]")
+"""What a shell reads as more than words."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|_PAT$|DSN$", re.IGNORECASE)
+COMMAND_REFUSED = "the user did not allow this command; do without it, or ask what to do instead"
+
+
+class ShellTool:
+    """Runs commands in one folder."""
+
+    def __init__(self, folder: Path, ask: AskConsent, allowed: Sequence[str] = ()) -> None:
+        self._folder = folder
+        self._ask = ask
+        self._allowed = [shlex.split(beginning) for beginning in allowed if beginning.strip()]
+        self._always_allowed: set[str] = set()
+        self._question_lock = asyncio.Lock()
+
+    async def run_command(self, command: str, timeout_seconds: int = COMMAND_TIMEOUT_SECONDS) -> str:
+        """Run a shell command in the working folder; the user is asked first. Returns what it printed.
+
+        Args:
+            command: The command line.
+            timeout_seconds: When to stop it.
+        """
+        if not command.strip() or "\0" in command:
+            return "there is no command"
+        if not await self._may_run(command):
+            return COMMAND_REFUSED
+        return await self._run(command, max(1, min(timeout_seconds, MAX_COMMAND_TIMEOUT_SECONDS)))
+
+    async def _may_run(self, command: str) -> bool:
+        if command in self._always_allowed or is_allowed(command, self._allowed):
+            return True
+        async with self._question_lock:
+            consent = await self._ask(command)
+        if consent == "always":
+            self._always_allowed.add(command)
+        return consent != "no"
+
+    async def _run(self, command: str, timeout_seconds: int) -> str:
+        try:
+            process = await asyncio.create_subprocess_shell(
+                command,
+                cwd=self._folder,
+                env=_environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"the command could not be started: {error}"
+        output = bytearray()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await _collect_output(process, output)
+                code = await process.wait()
+        except TimeoutError:
+            return f"{_render_output(output)}\n[stopped after {timeout_seconds} s]"
+        finally:
+            await _terminate(process)
+        text = _render_output(output)
+        return text if code == 0 else f"{text}\n[exit code {code}]".lstrip("\n")
+
+
+def is_allowed(command: str, allowed: Sequence[Sequence[str]]) -> bool:
+    """Return whether a command is plain and begins with words that were allowed."""
+    if _SHELL_SYNTAX.search(command):
+        return False
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return False
+    return any(words[: len(beginning)] == list(beginning) for beginning in allowed if beginning)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+
+
+async def _collect_output(process: asyncio.subprocess.Process, output: bytearray) -> None:
+    """Take in what a process prints; what is too much is read and forgotten in the middle."""
+    assert process.stdout is not None  # noqa: S101 - we asked for a pipe
+    while chunk := await process.stdout.read(65_536):
+        output += chunk
+        if len(output) > 2 * MAX_OUTPUT_BYTES:
+            del output[MAX_OUTPUT_BYTES // 2 : len(output) - MAX_OUTPUT_BYTES // 2]
+
+
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """End a process and all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        if process.returncode is not None:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), COMMAND_TERMINATE_SECONDS)
+
+
+def _render_output(output: bytearray) -> str:
+    text = output.decode("utf-8", errors="replace").rstrip()
+    if len(output) > MAX_OUTPUT_BYTES:
+        half = MAX_OUTPUT_BYTES // 2
+        text = f"{text[:half]}\n[… cut out here: the output was too long …]\n{text[-half:]}"
+    return text or "[no output]"

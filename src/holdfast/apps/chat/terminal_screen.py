@@ -1,0 +1,226 @@
+"""The chat in a terminal: the answer grows above, the line below can be edited all the while.
+
+Finished blocks of Markdown are printed for good; the block that is still being written stands above the line until it
+is whole. What is typed while a turn runs is queued, and everything typed is in the history file: nothing is ever lost.
+
+Markdown that is still being written: which of it is whole already, and what may yet change.
+
+A block ends where an empty line follows it outside a fence of code; what stands before that will not be rendered
+differently by what comes later, except for lists, which go on over empty lines.
+
+The line that says how full the context is.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.apps.chat.chat import Chat, ChatStatus
+from holdfast.apps.chat.dispatch import SLASH_COMMANDS
+from holdfast.apps.chat.events import (
+    ChatEvent,
+    ChatNotice,
+    CommandReply,
+    CommandTable,
+    Consent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from holdfast.apps.chat.input_line import PROMPT_MARK, InputLine
+from holdfast.apps.chat.plain_screen import preview_line
+from holdfast.session.compaction.compactor import COMPACTING_TEXT
+
+if TYPE_CHECKING:
+    from holdfast.apps.chat.markdown import MarkdownPrinter
+
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+_LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
+"""A line of a list, or one that is indented and may belong to one."""
+
+
+def split_finished_blocks(text: str) -> tuple[str, str]:
+    """Return what can be rendered for good, and the rest."""
+    end, fence, is_list, offset = 0, "", False, 0
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        marked = _FENCE.match(line)
+        if fence:
+            fence = "" if marked and marked[1].startswith(fence) and not line.strip(" `~\n") else fence
+        elif marked:
+            fence = marked[1]
+        elif not line.strip():
+            coming = lines[number + 1] if number + 1 < len(lines) else ""
+            if coming.strip() and coming.endswith("\n") and not (is_list and _LIST_LINE.match(coming)):
+                end = offset + len(line)
+                is_list = False
+        elif _LIST_LINE.match(line):
+            is_list = True
+        offset += len(line)
+    return text[:end], text[end:]
+
+
+PROVENANCE_MARKS = {"reported": "", "counted": "", "calibrated": "≈", "estimated": "~"}
+"""How sure a number is: the provider's own or its vocabulary's, corrected by its reports, or a guess."""
+
+
+def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, width: int = 80) -> str:
+    """Return the status on one line, the most important first, as far as it fits."""
+    share = status.tokens / max(1, status.budget)
+    mark = PROVENANCE_MARKS.get(status.provenance, "~") if status.tokens else ""
+    held, full = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
+    ways = (f"{held} tokens ({full})", f"{held} ({full})", f"{full} full", full)
+    parts = [next((way for way in ways if len(way) <= width), full)]
+    if busy or status.is_compacting:
+        parts.insert(0, busy or COMPACTING_TEXT)
+    if queued:
+        parts.append(f"{queued} queued")
+    parts.append(status.model)
+    if status.compactions:
+        parts.append(f"{status.compactions} {'fold' if status.compactions == 1 else 'folds'}")
+    if status.provenance:
+        parts.append(status.provenance)
+    if status.cost is not None:
+        parts.append(f"${status.cost:.4f}")
+    line = ""
+    for part in parts:
+        longer = f"{line} · {part}" if line else part
+        if len(longer) > width:
+            break
+        line = longer
+    return line or parts[0][: max(0, width)]
+
+
+NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
+MAX_LIVE_LINES = 12
+"""How much of an unfinished block is shown, and of what was pasted."""
+CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
+THINKING_STATUS = "thinking …"
+
+
+class TerminalScreen:
+    """A screen with a line to type on."""
+
+    def __init__(self, history: Path, *, has_color: bool = True) -> None:
+        self.queued_lines = 0
+        self.interrupt: Callable[[], bool] = lambda: False
+        """Stops what runs, and says whether anything did."""
+        self._chat: Chat | None = None
+        self._unprinted_text = ""
+        """What of the answer is not printed yet."""
+        self._busy = ""
+        self._has_color = has_color
+        self.input_line = InputLine(
+            history=history,
+            completions=self._completions,
+            above=self._unfinished_lines,
+            below=self._status,
+            interrupt=self._interrupt,
+            has_color=has_color,
+        )
+
+    @cached_property
+    def _printer(self) -> "MarkdownPrinter":
+        from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - a person can type before that is loaded
+
+        return MarkdownPrinter(has_color=self._has_color)
+
+    def _interrupt(self) -> bool:
+        return self.interrupt()
+
+    def attach_chat(self, chat: Chat) -> None:
+        """Show the state of a chat."""
+        self._chat = chat
+
+    def show_prompt(self, text: str) -> None:
+        """Show what the person said, where it stays."""
+        lines = text.splitlines()
+        more = [f"… {len(lines) - MAX_LIVE_LINES:,} more lines"] if len(lines) > MAX_LIVE_LINES else []
+        self._printer.print_text(PROMPT_MARK + "\n  ".join([*lines[:MAX_LIVE_LINES], *more]), "bold")
+
+    def show(self, event: ChatEvent) -> None:
+        """Show what happened."""
+        if isinstance(event, TextDelta):
+            self._busy = ""
+            self._unprinted_text += event.text
+            whole, self._unprinted_text = split_finished_blocks(self._unprinted_text)
+            if whole.strip():
+                self._printer.print_markdown(whole)
+        elif isinstance(event, ThinkingDelta):
+            self._busy = THINKING_STATUS
+        else:
+            self._flush()
+            self._show(event)
+        self.input_line.refresh()
+
+    def show_busy(self, what: str) -> None:
+        """Show what is being waited for."""
+        self._busy = what
+        self.input_line.refresh()
+
+    async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
+        """Show all that is asked about, where it stays, and ask for a word."""
+        self._flush()
+        self._printer.print_text(question, "bold yellow")
+        answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
+        answer = await self.input_line.ask("", answers)
+        return CONSENT_ANSWERS.get(answer or "no", "no")
+
+    async def edit_text(self, question: str, text: str) -> str | None:
+        """Let the person edit a text on the line."""
+        self._printer.print_text(question, "bold yellow")
+        return await self.input_line.edit("", text)
+
+    def _show(self, event: ChatEvent) -> None:
+        match event:
+            case ToolCallStarted(tool=tool, arguments=arguments):
+                self._printer.print_text(f"⚙ {tool} {preview_line(arguments)}", "cyan")
+            case ToolCallFinished(result=result, is_error=is_error):
+                self._printer.print_text(
+                    f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim"
+                )
+            case ChatNotice(text, level):
+                self._printer.print_text(text, NOTICE_STYLES[level])
+            case CommandReply(text):
+                self._printer.print_markdown(text)
+            case CommandTable():
+                self._printer.print_table(event)
+            case _:
+                return
+
+    def _flush(self) -> None:
+        """Print what is left of the answer."""
+        rest, self._unprinted_text = self._unprinted_text, ""
+        if rest.strip():
+            self._printer.print_markdown(rest)
+
+    def _unfinished_lines(self) -> str:
+        """Return the end of the block that is being written, wrapped: what stands above the line is not."""
+        if not self._unprinted_text:
+            return ""
+        width = max(1, shutil.get_terminal_size().columns - 1)
+        return "\n".join(self._printer.wrap(self._unprinted_text[-MAX_LIVE_LINES * width :], width)[-MAX_LIVE_LINES:])
+
+    def _status(self) -> str:
+        if self._chat is None:
+            return self._busy
+        width = shutil.get_terminal_size().columns
+        return render_status_line(self._chat.status, busy=self._busy, queued=self.queued_lines, width=width)
+
+    def _completions(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield what may follow on a line that is a command."""
+        if not text.startswith("/") or self._chat is None:
+            return
+        name, space, argument = text[1:].partition(" ")
+        if not space:
+            yield from (
+                (f"/{command.name}", command.summary) for command in SLASH_COMMANDS if command.name.startswith(name)
+            )
+            return
+        command = next((command for command in SLASH_COMMANDS if command.name == name or name in command.aliases), None)
+        if command is not None and command.completes is not None:
+            yield from ((word, "") for word in command.completes(self._chat) if word.startswith(argument))

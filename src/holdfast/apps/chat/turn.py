@@ -1,0 +1,133 @@
+"""One turn of the agent, told as it happens.
+
+What of an answer a person is shown as it comes in pieces: what stands for a tool's output is left out.
+"""
+
+import json
+from collections.abc import AsyncGenerator
+
+from pydantic_ai import Agent, AgentRunResultEvent
+from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.messages import (
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+)
+from pydantic_ai.usage import RunUsage, UsageLimits
+
+from holdfast.apps.chat.events import (
+    ChatEvent,
+    ChatNotice,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEnded,
+)
+from holdfast.core.recall.artifacts import ARTIFACT_REFERENCE
+
+REFERENCE_START = "[artifact:"
+MAX_HELD_CHARS = 4_000
+"""What has not ended by then is no reference."""
+
+
+class ReferenceFilter:
+    """Holds back what may be the beginning of a reference until that is clear."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Return what can be shown by now."""
+        self._held += piece
+        shown = ""
+        while (start := _find_start(self._held)) is not None:
+            shown, self._held = shown + self._held[:start], self._held[start:]
+            if found := ARTIFACT_REFERENCE.match(self._held):
+                self._held = self._held[found.end() :]
+            elif "\n\n" in self._held or len(self._held) > MAX_HELD_CHARS:
+                shown, self._held = shown + self._held[: len(REFERENCE_START)], self._held[len(REFERENCE_START) :]
+            else:
+                return shown
+        start = len(self._held) - _partial_start_chars(self._held)
+        shown, self._held = shown + self._held[:start], self._held[start:]
+        return shown
+
+    def flush(self) -> str:
+        """Return what was held back and is shown all the same, now that nothing follows."""
+        held, self._held = self._held, ""
+        return ARTIFACT_REFERENCE.sub("", held)
+
+
+def _find_start(text: str) -> int | None:
+    """Return where what may be a reference begins."""
+    at = text.find("[")
+    while at >= 0 and text[at : at + len(REFERENCE_START)].lower() != REFERENCE_START:
+        at = text.find("[", at + 1)
+    return at if at >= 0 else None
+
+
+def _partial_start_chars(text: str) -> int:
+    """Return how much of the end of a text may be the beginning of a reference."""
+    end = text[1 - len(REFERENCE_START) :].lower()
+    return next((size for size in range(len(end), 0, -1) if end.endswith(REFERENCE_START[:size])), 0)
+
+
+SUCCESS = "success"
+
+
+async def turn_events(
+    agent: Agent[object, str], prompt: str | None, max_steps: int | None
+) -> AsyncGenerator[ChatEvent]:
+    """Yield what happens while the agent answers; ends with the turn."""
+    # One step to close with, and one for a model that calls a tool in it all the same.
+    limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
+    curtain = ReferenceFilter()
+    try:
+        async with agent.run_stream_events(prompt, usage_limits=limits) as events:
+            async for event in events:
+                happening = (
+                    _turn_ended(event.result.usage) if isinstance(event, AgentRunResultEvent) else _to_chat_event(event)
+                )
+                if isinstance(happening, TextDelta):
+                    happening = TextDelta(shown) if (shown := curtain.feed(happening.text)) else None
+                elif happening is not None and (rest := curtain.flush()):
+                    yield TextDelta(rest)
+                if happening is not None:
+                    yield happening
+    except UsageLimitExceeded:
+        yield ChatNotice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")
+        yield TurnEnded("failed")
+
+
+def _to_chat_event(event: object) -> ChatEvent | None:
+    """Return what an event of the run says to the person, if anything."""
+    match event:
+        case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return TextDelta(text) if text else None
+        case PartStartEvent(part=ThinkingPart(content=text)):
+            return ThinkingDelta(text) if text else None
+        case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str() as text)):
+            return ThinkingDelta(text) if text else None
+        case FunctionToolCallEvent(part=call):
+            return ToolCallStarted(call.tool_call_id, call.tool_name, _as_text(call.args))
+        case FunctionToolResultEvent(part=result):
+            is_error = result.outcome != SUCCESS
+            return ToolCallFinished(result.tool_call_id, result.tool_name, _as_text(result.content), is_error=is_error)
+        case _:
+            return None
+
+
+def _turn_ended(usage: RunUsage) -> TurnEnded:
+    return TurnEnded("done", usage.input_tokens, usage.cache_read_tokens, usage.output_tokens, usage.requests)
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

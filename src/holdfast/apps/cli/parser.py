@@ -1,0 +1,194 @@
+"""What can be said on the command line. A command is loaded when it is said, and all of them when help is asked for.
+
+Each command is a function; its docstring is its help, with an example in the last line.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from holdfast.apps.settings.paths import find_paths
+
+if TYPE_CHECKING:
+    from holdfast.apps.cli.sessions import CommandFunction
+
+PROGRAM_DESCRIPTION = """\
+Talk to a model for as long as you like; look at what was kept, prove what was sent, move and clean it.
+
+  holdfast chat                            a conversation that can go on for ever
+  holdfast doctor                          check model, store and settings
+  holdfast sessions                        what is kept
+  holdfast show report --json              one of them, by the beginning of its id
+  holdfast replay report --verify          prove that every request is what was sent
+  holdfast lab run report                  what other policies would have kept, lost and cost; lab tune varies one
+  holdfast COMMAND --help                  more, with an example
+
+Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
+
+
+class Subparsers(Protocol):
+    """What commands are added to."""
+
+    def add_parser(
+        self,
+        name: str,
+        *,
+        help: str,  # noqa: A002 - the word argparse knows
+        description: str,
+        formatter_class: type[argparse.HelpFormatter],
+    ) -> argparse.ArgumentParser:
+        """Add a command."""
+        ...
+
+
+AddCommands: TypeAlias = Callable[[Subparsers], None]
+
+
+def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Return what reads a command line; of one that begins with a command, that alone."""
+    whole = argparse.ArgumentParser(
+        prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    whole.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
+    whole.add_argument("--version", action=_VersionAction, nargs=0, help="say which version this is")
+    commands = whole.add_subparsers(metavar="COMMAND")
+    wanted = COMMAND_GROUPS.get(argv[0]) if argv else None
+    for add in [wanted] if wanted else dict.fromkeys(COMMAND_GROUPS.values()):
+        add(commands)
+    return whole
+
+
+class _VersionAction(argparse.Action):
+    """Says which version this is; looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - loaded when it is said
+
+        print(f"holdfast {version('holdfast')}")
+        parser.exit()
+
+
+def _add_chat(commands: Subparsers) -> None:
+    from holdfast.apps.cli.chat import add_chat_arguments, run_chat_command  # noqa: PLC0415 - loaded when it is said
+
+    chatting = _add_command(commands, "chat", run_chat_command)
+    chatting.set_defaults(needs_store=False)
+    add_chat_arguments(chatting)
+
+
+def _add_sessions(commands: Subparsers) -> None:
+    from holdfast.apps.cli import sessions as do  # noqa: PLC0415 - loaded when the command runs
+
+    sessions = _add_command(commands, "sessions", do.list_sessions)
+    sessions.add_argument("--prefix", default="", help="only ids that begin so")
+    sessions.add_argument("--limit", type=_positive_number, default=50, metavar="N", help="at most so many (50)")
+    inner = sessions.add_subparsers(metavar="[rm | prune]")
+    remove = _add_command(inner, "rm", do.delete_session, of_session=True)
+    prune = _add_command(inner, "prune", do.delete_old_sessions)
+    prune.add_argument("--days", type=_positive_number, required=True, metavar="N", help="how old")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    for asking in (remove, prune):
+        asking.add_argument("--yes", action="store_true", help="do not ask")
+    show = _add_command(commands, "show", do.show_session, of_session=True)
+    show.add_argument("--at", type=_positive_number, metavar="N", help="the N-th request, counted from 1")
+    replay = _add_command(commands, "replay", do.replay_session, of_session=True)
+    replay.add_argument("--verify", action="store_true", help="exit with 1 if a request is not what was sent")
+    removing = _add_command(commands, "scrub", do.scrub_session, of_session=True)
+    removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
+
+
+def _add_files(commands: Subparsers) -> None:
+    from holdfast.apps.cli import sessions as do  # noqa: PLC0415 - loaded when the command runs
+
+    export = _add_command(commands, "export", do.export_session, of_session=True)
+    export.set_defaults(is_data=True)
+    coming = _add_command(commands, "import", do.import_file)
+    coming.add_argument("--as", dest="session", metavar="ID", help="the id it gets")
+    recover = _add_command(commands, "recover", do.recover_file)
+    for reading in (coming, recover):
+        reading.set_defaults(makes_store=True)
+        reading.add_argument("file", type=Path, metavar="FILE")
+    for writing in (export, recover):
+        writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
+
+
+def _add_memory(commands: Subparsers) -> None:
+    from holdfast.apps.cli.memory import consolidate_sessions, show_memory  # noqa: PLC0415 - as above
+
+    consolidating = _add_command(commands, "consolidate", consolidate_sessions)
+    consolidating.add_argument("--apply", action="store_true", help="do it, without asking")
+    now = "read also what was changed less than ten minutes ago, and may go on"
+    consolidating.add_argument("--now", action="store_true", help=now)
+    memory = _add_command(commands, "memory", show_memory)
+    memory.set_defaults(needs_store=False)
+    memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
+
+
+def _add_settings(commands: Subparsers) -> None:
+    from holdfast.apps.cli.config import config_command, list_models  # noqa: PLC0415 - as above
+    from holdfast.apps.cli.doctor import run_doctor  # noqa: PLC0415 - as above
+
+    config = _add_command(commands, "config", config_command)
+    config.add_argument("key", nargs="?", metavar="KEY", help="the name of a setting")
+    config.add_argument("value", nargs="?", metavar="VALUE", help="what it is to be; +WORD adds to a list")
+    config.add_argument("--unset", action="store_true", help="forget it")
+    scope = config.add_mutually_exclusive_group()
+    scope.add_argument("--user", action="store_true", help="in your own settings, which is the default")
+    scope.add_argument("--project", action="store_true", help="in the settings of this project")
+    models = _add_command(commands, "models", list_models)
+    models.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only names that have this in them")
+    doctor = _add_command(commands, "doctor", run_doctor)
+    doctor.add_argument("--ask", action="store_true", help="ask the model for a word, too")
+    for about in (config, models, doctor):
+        about.set_defaults(needs_store=False)
+        about.add_argument("--preset", metavar="NAME", help="as if this were the preset")
+        about.add_argument("--model", metavar="NAME", help="as if this were the model")
+
+
+def _add_lab(commands: Subparsers) -> None:
+    from holdfast.apps.cli.lab import add_run_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
+
+    what = "Play recorded conversations again under any policy, or vary one; see lab run --help and lab tune --help."
+    lab = commands.add_parser("lab", help=what, description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    inner = lab.add_subparsers(metavar="run | tune", required=True)
+    add_run_arguments(_add_command(inner, "run", lab_run))
+    add_tuning_arguments(_add_command(inner, "tune", lab_tune))
+
+
+COMMAND_GROUPS: Mapping[str, AddCommands] = {
+    "chat": _add_chat,
+    **dict.fromkeys(("sessions", "show", "replay", "scrub"), _add_sessions),
+    **dict.fromkeys(("export", "import", "recover"), _add_files),
+    **dict.fromkeys(("consolidate", "memory"), _add_memory),
+    **dict.fromkeys(("config", "models", "doctor"), _add_settings),
+    "lab": _add_lab,
+}
+"""Who adds which commands."""
+
+
+def _add_command(
+    group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command whose help is the docstring of its function."""
+    first, _, example = cleandoc(command.__doc__ or "").partition("\n\n")
+    added = group.add_parser(
+        name,
+        help=first,
+        description=f"{first}\n\nexample:\n  {example.strip()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    added.set_defaults(command=command)
+    if of_session:
+        added.add_argument("id", metavar="ID", help="the id of a session, or how it begins if only one does")
+    store = f"where sessions are kept ($HOLDFAST_STORE, or {find_paths().store})"
+    added.add_argument("--store", default=argparse.SUPPRESS, metavar="URL", help=store)
+    added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
+    return added
+
+
+def _positive_number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+    return int(text)

@@ -1,0 +1,287 @@
+"""The commands: each is a function, and its docstring is its help, with an example in the last line."""
+
+import argparse
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import (
+    ProgressCounter,
+    confirm,
+    escape_control_characters,
+    print_json,
+    print_result,
+    print_table,
+    render_for_terminal,
+    render_positions,
+    session_age,
+    warn,
+)
+from holdfast.apps.settings.build import session_files
+from holdfast.errors import SettingsError, StoreUnavailableError
+from holdfast.session.maintenance.scrub import scrub, scrub_files
+from holdfast.session.maintenance.transfer import (
+    ImportResult,
+    export_records,
+    import_recovered,
+    import_session,
+    records_from_file,
+)
+from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
+from holdfast.session.request import encode_entry
+from holdfast.session.session import Session, now_ms
+from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
+from holdfast.stores.files import write_private_lines
+from holdfast.stores.jsonl import export_lines, load_file
+from holdfast.stores.sqlite.recover import recover_store
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.text import pluralize
+from holdfast.wire.formats import MessageFormat, format_named
+
+CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
+
+
+async def list_sessions(args: argparse.Namespace, store: Store) -> int:
+    """List sessions, the newest change first.
+
+    holdfast sessions --prefix report --limit 10
+    """
+    infos = await store.sessions(prefix=args.prefix, limit=args.limit)
+    if args.json:
+        print_json([asdict(info) for info in infos])
+    elif not infos:
+        warn("no sessions")
+    else:
+        print_table(
+            ("ID", "EVENTS", "AGE", "NAME"),
+            [(info.id, f"{info.length:,}", session_age(info), info.name) for info in infos],
+        )
+    return 0
+
+
+async def delete_session(args: argparse.Namespace, store: Store) -> int:
+    """Delete one session for good.
+
+    holdfast sessions rm report-2024 --yes
+    """
+    session = await resolve_session_id(store, args.id)
+    confirm(args, f"delete session {session!r} with {await store.length(session):,} events?")
+    await store.delete(session)
+    print_result(args, f"deleted {session}", {"deleted": [session]})
+    return 0
+
+
+async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
+    """Delete the sessions that nothing was added to for a number of days.
+
+    holdfast sessions prune --days 30 --dry-run
+    """
+    old = await expired_sessions(store, days=args.days, now_ms=now_ms())
+    if not args.dry_run and old:
+        confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
+        for info in old:
+            await store.delete(info.id)
+    did = "would delete" if args.dry_run else "deleted"
+    listed = "".join(f"\n  {escape_control_characters(info.id)}  {session_age(info)}" for info in old)
+    print_result(args, f"{did} {len(old):,} sessions{listed}", {did.replace(" ", "_"): [info.id for info in old]})
+    return 0
+
+
+async def show_session(args: argparse.Namespace, store: Store) -> int:
+    """Show a conversation as it stands, or the N-th request exactly as it was sent.
+
+    holdfast show report-2024 --at 3 --json
+    """
+    session = await _open_session(store, args.id)
+    wire = _format_of(session)
+    if args.at is None:
+        facts = session.history.session_state
+        entries = await session.visible_messages()
+        messages = [encode_entry(entry, wire) for entry in entries]
+        speakers = [entry.message.speaker for entry in entries]
+        system, tools = facts.system or None, list(facts.tools) or None
+    else:
+        request = await _rebuild_request(session, args.at)
+        messages, system, tools = request.messages, request.system, request.tools
+        speakers = [""] * len(messages)
+    if args.json:
+        whole = {"session": session.id, "format": wire.name, "system": system, "tools": tools, "messages": messages}
+        print_json(whole if args.at is None else {**whole, "request": args.at})
+        return 0
+    if isinstance(system, str):
+        print(f"--- system\n{escape_control_characters(system)}\n")
+    for number, (native, speaker) in enumerate(zip(messages, speakers, strict=True)):
+        print(f"--- {render_for_terminal(wire.decode(native, number), number, speaker)}\n")
+    return 0
+
+
+async def replay_session(args: argparse.Namespace, store: Store) -> int:
+    """Rebuild every request from the log; with --verify, prove that each is what was sent.
+
+    holdfast replay report-2024 --verify
+    """
+    session = await _open_session(store, args.id)
+    progress, requests = ProgressCounter("requests"), list[RebuiltRequest]()
+    for request in rebuilt_requests(await session.events()):
+        requests.append(request)
+        progress(len(requests))
+    progress.done()
+    rows = [
+        {"request": one.number + 1, "messages": len(one.messages), "state": _describe_state(one)} for one in requests
+    ]
+    first = next((row["request"] for row in rows if row["state"] == "different"), None)
+    if args.json:
+        print_json({"session": session.id, "requests": rows, "firstDifference": first, "damage": session.damage})
+    elif not args.verify:
+        print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
+    else:
+        states = [row["state"] for row in rows]
+        print(f"{len(rows):,} requests: {states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed, "
+              f"{states.count('different'):,} different")  # fmt: skip
+        if first is not None:
+            print(
+                f"request {first} is not what was sent; "
+                f"see: holdfast show {escape_control_characters(session.id)} --at {first}"
+            )
+    for problem in session.damage:
+        warn(f"not taken in: {problem}")
+    return int(args.verify and (first is not None or bool(session.damage)))
+
+
+async def export_session(args: argparse.Namespace, store: Store) -> int:
+    """Write a session's log as JSON lines, large messages inside.
+
+    holdfast export report-2024 -o report.jsonl
+    """
+    session = await resolve_session_id(store, args.id)
+    info = (await _session_infos(store, session))[0]
+    progress, records, gone = ProgressCounter("records"), list[StoredRecord](), list[int]()
+    async for stored in export_records(store, session, gone):
+        records.append(stored)
+        progress(len(records))
+    progress.done()
+    for position in gone:
+        warn(f"record {position}: the store has lost this message; a notice stands in its place")
+    lines = export_lines(session, info.name, records)
+    if args.output is None:
+        sys.stdout.writelines(lines)
+        return int(bool(gone))
+    write_private_lines(args.output, lines)
+    print_result(
+        args, f"wrote {len(records):,} records to {args.output}", {"records": len(records), "file": str(args.output)}
+    )
+    return int(bool(gone))
+
+
+async def import_file(args: argparse.Namespace, store: Store) -> int:
+    """Bring in an export, OpenAI chat messages (JSON or JSON lines) or a pydantic-ai history.
+
+    holdfast import report.jsonl --as report-2024
+    """
+    found = load_file(args.file)
+    name, many = args.session or found.session or args.file.stem, len(found.conversations) > 1
+    names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
+    for taken in [one for one in names if await store.length(one)]:
+        raise SettingsError("session", f"{taken!r} is already there; choose another name with --as")
+    progress, arrived = ProgressCounter("records"), list[ImportResult]()
+    for one, conversation in zip(names, found.conversations, strict=True):
+        records = records_from_file(conversation, now_ms())
+        arrived.append(await import_session(store, one, records, name=conversation.name, progress=progress))
+    progress.done()
+    refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
+    losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
+    newer = [f"{one.session}: a newer Holdfast wrote it; it can only be read" for one in arrived if one.is_read_only]
+    for problem in [*found.notes, *losses, *refused, *newer]:
+        warn(problem)
+    said = [
+        f"imported {escape_control_characters(one.session)}: {one.messages:,} messages, {one.records:,} records"
+        for one in arrived
+    ]
+    facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
+    print_result(args, "\n".join(said), {**facts, "notes": found.notes})
+    return int(bool(losses or refused))
+
+
+async def recover_file(args: argparse.Namespace, store: Store) -> int:
+    """Save what can be read of a damaged SQLite file into a new one; the damaged file is not touched.
+
+    holdfast recover chats.db -o saved.db
+    """
+    del store
+    output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
+    _check_new_file(output)
+    progress = ProgressCounter("rows")
+    salvage = recover_store(args.file, progress)
+    if not salvage.logs:
+        progress.done()
+        raise StoreUnavailableError(str(args.file), "nothing in it can be read; restore it from a copy")
+    new = SqliteStore(output)
+    try:
+        rescued = await import_recovered(salvage, new, progress)
+    finally:
+        await new.close()
+        progress.done()
+    lost = [
+        f"{one.result.session}: records {render_positions(one.lost)} could not be read" for one in rescued if one.lost
+    ]
+    lost += [f"{one.result.session}: record {at}: {why}" for one in rescued for at, why in one.result.refused]
+    for problem in lost:
+        warn(problem)
+    kept = sum(one.result.records for one in rescued)
+    facts = {"file": str(output), "sessions": [{**asdict(one.result), "lost": one.lost} for one in rescued]}
+    print_result(args, f"saved {len(rescued):,} sessions with {kept:,} records to {output}", facts)
+    return int(bool(lost))
+
+
+async def scrub_session(args: argparse.Namespace, store: Store) -> int:
+    """Take a leaked secret out of a session and the files beside it, for good; - reads it from standard input.
+
+    holdfast scrub report-2024 - < leaked.txt
+    """
+    session = await resolve_session_id(store, args.id)
+    secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
+    done = await scrub(store, session, secret, time_ms=now_ms())
+    files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
+    for other in done.elsewhere:
+        warn(f"it also stands in session {other}; scrub that one too")
+    told = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
+    print_result(
+        args,
+        "\n".join([told, *(f"replaced in {path}" for path in files)]),
+        {**asdict(done), "files": [*map(str, files)]},
+    )
+    return int(done.count == 0 and not files)
+
+
+def _check_new_file(path: Path) -> None:
+    if path.exists():
+        raise StoreUnavailableError(str(path), "it is already there; choose another file with -o")
+
+
+async def _session_infos(store: Store, session: str) -> list[SessionInfo]:
+    return [info async for info in iter_sessions(store, session) if info.id == session]
+
+
+async def _open_session(store: Store, prefix: str) -> Session:
+    return await Session.open(await resolve_session_id(store, prefix), store=store)
+
+
+def _format_of(session: Session) -> MessageFormat:
+    return format_named(session.history.message_format)
+
+
+async def _rebuild_request(session: Session, number: int) -> RebuiltRequest:
+    count = 0
+    for request in rebuilt_requests(await session.events()):
+        count += 1
+        if count == number:
+            return request
+    has = f"requests 1 to {count:,}, not {number:,}" if count else "no requests yet"
+    raise SettingsError("--at", f"session {session.id!r} has {has}")
+
+
+def _describe_state(request: RebuiltRequest) -> str:
+    return "same" if request.is_same else "scrubbed" if request.is_scrubbed else "different"

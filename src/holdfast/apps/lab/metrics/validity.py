@@ -1,0 +1,106 @@
+"""M8 validity, M9 budget, M14 determinism."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.apps.lab.mistral import RequestOracle
+from holdfast.apps.lab.replay import ObservedRequest
+from holdfast.apps.lab.simulation import SimulatedSession
+from holdfast.errors import HoldfastError
+from holdfast.wire.convert import convert
+from holdfast.wire.validate.provider import validate
+
+CONVERTED_PROVIDERS = ("anthropic-messages", "gemini", "mistral", "bedrock")
+SAMPLE_EVERY = 10
+"""Every how many requests other providers are asked; what was recorded for one is converted for each."""
+FORK_COUNT = 4
+"""How often a replay is opened again from its log."""
+PLACEHOLDER_TOOLS = [{"type": "function", "function": {"name": "tool"}}]
+
+
+@dataclass(slots=True)
+class RequestValidity:
+    """M8: how many requests break a rule of their provider.
+
+    `invalid` counts those that OpenAI's Chat Completions would refuse, of all. Of every tenth, converted for four
+    other providers, `elsewhere` counts what breaks a rule there, and `mistral` what mistral-common refuses, where it is
+    installed.
+    """
+
+    invalid: int = 0
+    elsewhere: int = 0
+    refused: int = 0
+    sampled: int = 0
+    oracle: RequestOracle | None = None
+    requests: int = 0
+
+    async def observe(self, observed: ObservedRequest) -> None:
+        """Take in one request."""
+        self.invalid += bool(validate(observed.messages, "openai-chat"))
+        if self.requests % SAMPLE_EVERY == 0:
+            self.sampled += 1
+            self._check_elsewhere(observed.messages)
+        self.requests += 1
+
+    def _check_elsewhere(self, messages: Sequence[Mapping[str, object]]) -> None:
+        for provider in CONVERTED_PROVIDERS:
+            try:
+                sent = convert(messages, source="openai-chat", target=provider)
+            except HoldfastError:
+                self.elsewhere += 1
+                continue
+            self.elsewhere += bool(validate(sent.messages, provider, system=sent.system, tools=PLACEHOLDER_TOOLS))
+            if provider == "mistral" and self.oracle is not None:
+                self.refused += not self.oracle(sent.messages)
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the counts."""
+        figures = {"M8.invalid": self.invalid, "M8.elsewhere": self.elsewhere, "M8.sampled": self.sampled}
+        return figures if self.oracle is None else {**figures, "M8.mistral": self.refused}
+
+
+@dataclass(slots=True)
+class BudgetAdherence:
+    """M9: how many requests are over budget, and by how much at most, as `name` counts tokens.
+
+    `over` counts as the engine does, with o200k. In a replay for a Claude model `over_claude` counts a fifth more for
+    each message, and in one for a model that nobody knows `over_tekken` counts with Mistral's vocabulary.
+    """
+
+    name: str = "over"
+    factor: float = 1.0
+    static: int = 0
+    """What is counted by the provider itself already."""
+    over: int = 0
+    max_ratio: float = 0.0
+
+    async def observe(self, observed: ObservedRequest) -> None:
+        """Take in one request."""
+        sent = self.static + (observed.turn.sent_tokens - self.static) * self.factor
+        self.over += sent > observed.request.budget
+        self.max_ratio = max(self.max_ratio, sent / observed.request.budget)
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the counts."""
+        return {f"M9.{self.name}": self.over, f"M9.{self.name}_most": self.max_ratio}
+
+
+@dataclass(slots=True)
+class Determinism:
+    """M14: how many requests come out otherwise when they are made again.
+
+    All are rebuilt from the log; four times the session is copied as it stands in its store, opened, and asked again.
+    """
+
+    simulated: SimulatedSession
+    differences: int = 0
+
+    async def observe(self, observed: ObservedRequest) -> None:
+        """Take in one request."""
+        points = observed.recording.turns
+        if observed.index in points[:: max(1, len(points) // FORK_COUNT)][1 : FORK_COUNT + 1]:
+            self.differences += not await self.simulated.is_reproducible(observed.request)
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the count."""
+        return {"M14.differences": self.differences + await self.simulated.count_differing_requests()}

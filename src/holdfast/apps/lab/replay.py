@@ -1,0 +1,157 @@
+"""Plays a recorded conversation again under a policy, and shows every request it would have made to the metrics.
+
+For each assistant turn the request is prepared from everything before it, held against the one before, and then
+the recorded turn is appended. No provider is asked: what a request would have cost is reckoned.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from holdfast.apps.lab.baselines import MessageSizes, ReplayPolicy, ReplayRequest, ReplayResult, SummaryCost
+from holdfast.apps.lab.recordings import Recording
+from holdfast.apps.lab.simulation import LAB_MODEL, full_message_text
+from holdfast.core.conversation.tokens import Counter, message_tokens
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.planning.situation import Prices, request_cost
+from holdfast.counters.vocabularies import counter_for
+from holdfast.wire.formats import format_named
+
+DEFAULT_STATIC_TOKENS = 3_000
+"""System text and tools that every request carries, where a recording does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTurn:
+    """One request that a policy would have made."""
+
+    sent_tokens: int
+    """Tokens, static part included."""
+    shared_tokens: int
+    """Tokens of the prefix it has in common with the request before."""
+    is_extension: bool
+    """Whether the request before is its prefix."""
+    output_tokens: int
+    gap_seconds: float
+    """Since the request before."""
+    summaries: Sequence[SummaryCost] = ()
+    waited_seconds: float = 0.0
+    is_compacted: bool = False
+
+    def cached_tokens(self, prices: Prices) -> int:
+        """Return the tokens a provider's cache would still hold."""
+        is_cold = prices.ttl_seconds is not None and self.gap_seconds > prices.ttl_seconds
+        return 0 if is_cold else self.shared_tokens
+
+    def cost(self, prices: Prices) -> float:
+        """Return what the request costs, in plain input tokens, with the summaries that were written for it."""
+        held = self.cached_tokens(prices)
+        own = request_cost(prices, cached=held, fresh=self.sent_tokens - held, output=self.output_tokens)
+        # What a summary is made of is read once: it is not worth being written to a cache.
+        return own + sum(
+            one.fresh_tokens + prices.read * one.cached_tokens + prices.output * one.output_tokens
+            for one in self.summaries
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRequest:
+    """One request, beside all that somebody may want to know of it."""
+
+    index: int
+    """Which message of the recording is the answer to it."""
+    recording: Recording
+    request: ReplayRequest
+    messages: Sequence[Mapping[str, object]]
+    turn: ReplayTurn
+    text: str
+    """All that the request says."""
+
+
+class Metric(Protocol):
+    """Watches a replay, and says what it was like."""
+
+    async def observe(self, observed: ObservedRequest) -> None:
+        """Take in one request."""
+        ...
+
+    async def figures(self) -> Mapping[str, float]:
+        """Return the figures, by name."""
+        ...
+
+
+@dataclass(slots=True)
+class Replayer:
+    """Plays one recording under one policy at one budget."""
+
+    recording: Recording
+    policy: ReplayPolicy
+    budget: int
+    static: int = DEFAULT_STATIC_TOKENS
+    counter: Counter = field(default_factory=lambda: counter_for(LAB_MODEL))
+    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
+    _counted: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
+    _kept: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
+
+    async def play(self, metrics: Sequence[Metric] = ()) -> dict[str, float]:
+        """Play to the end, and return what the metrics found."""
+        recording, messages = self.recording, self.recording.messages
+        sizes = self.message_sizes()
+        before: Sequence[Mapping[str, object]] = ()
+        asked_at = None
+        for index in recording.turns:
+            time = recording.times[index]
+            gap = 0.0 if asked_at is None or time is None else max(0.0, time - asked_at)
+            asked = ReplayRequest(messages[:index], sizes, self.budget, gap)
+            prepared = await self.policy.prepare(asked)
+            turn = self._measure_turn(prepared, before, gap, sizes.transcript.tokens(index))
+            self.turns.append(turn)
+            if metrics:
+                text = "\n".join(self._measure_message(message)[1] for message in prepared.messages)
+                seen = ObservedRequest(index, recording, asked, prepared.messages, turn, text)
+                for metric in metrics:
+                    await metric.observe(seen)
+            before, asked_at = prepared.messages, time
+        found: dict[str, float] = {"turns": len(self.turns)}
+        for metric in metrics:
+            found |= await metric.figures()
+        return found
+
+    def message_sizes(self) -> MessageSizes:
+        """Return what each message of the recording costs."""
+        transcript = Transcript(self.recording.messages, format_named("openai-chat"), self.counter)
+        return MessageSizes(transcript, self.static)
+
+    def _measure_turn(
+        self, prepared: ReplayResult, before: Sequence[Mapping[str, object]], gap: float, output: int
+    ) -> ReplayTurn:
+        tokens = [self._measure_message(message)[0] for message in prepared.messages]
+        common = _common_prefix_length(before, prepared.messages)
+        return ReplayTurn(
+            sent_tokens=self.static + sum(tokens),
+            shared_tokens=(self.static if before else 0) + sum(tokens[:common]),
+            is_extension=common == len(before),
+            output_tokens=output,
+            gap_seconds=gap,
+            summaries=tuple(prepared.summaries),
+            waited_seconds=prepared.waited_seconds,
+            is_compacted=prepared.is_compacted,
+        )
+
+    def _measure_message(self, message: Mapping[str, object]) -> tuple[int, str]:
+        """Return the tokens and the text of a message, reckoned once."""
+        known = self._counted.get(id(message))
+        if known is None:
+            decoded = format_named("openai-chat").decode(message, 0)
+            known = self._counted[id(message)] = sum(message_tokens(decoded, self.counter)), full_message_text(message)
+            self._kept.append(message)
+        return known
+
+
+def _common_prefix_length(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> int:
+    count = 0
+    for one, other in zip(before, after, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,232 @@
+"""Recordings from wherever they are: files of JSON lines, anything that can be imported, sessions of a store.
+
+A conversation is played as it was said, whatever it was kept in: what is broken in it stays broken, and no message is
+made up. What cannot be read is told, by file, line and session, and left out; the rest is used.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+
+from holdfast.apps.lab.recordings import Recording, read_recording
+from holdfast.apps.lab.simulation import LAB_FORMAT, LAB_MODEL
+from holdfast.core.conversation.json_values import dump_json
+from holdfast.core.conversation.messages import Message, Opaque
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import from_record
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
+from holdfast.session.session import now_ms
+from holdfast.stores.base import Store, resolve_session_id
+from holdfast.stores.jsonl import LoadedConversation, load_file
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import JsonMessage, system_message
+from holdfast.wire.convert import as_chat_messages, plain_system_text
+from holdfast.wire.formats import format_named
+
+ANTHROPIC_FORMAT, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
+SOURCE_MISSING = "there is no such file, and no such session"
+
+
+async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
+    """Return the recordings of files and sessions, each under a name of its own, and what could not be read."""
+    found: list[Recording] = []
+    problems: list[str] = []
+    for source in sources:
+        path = Path(source)
+        try:
+            if path.is_file():  # noqa: ASYNC240 - files are read one after the other, before anything is played
+                read, wrong = _read_lines(path) or await _import_file(path)
+                found += read
+                problems += wrong
+            else:
+                found.append(_check_playable(await _read_session(store, await resolve_session_id(store, source))))
+        except (OSError, HoldfastError) as error:
+            problems.append(_describe_error(source, error))
+    return _with_unique_names(found), problems
+
+
+def _describe_error(source: str, error: Exception) -> str:
+    """Return what is wrong with a source, which is named once."""
+    if isinstance(error, UnknownSessionError) and not error.candidates:
+        return f"{source}: {SOURCE_MISSING}"
+    return str(error) if source in str(error) else f"{source}: {error}"
+
+
+def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
+    """Return recordings of which no two have one name: rows of two would be taken for one."""
+    seen: dict[str, int] = {}
+    named: list[Recording] = []
+    for recording in recordings:
+        number = seen[recording.name] = seen.get(recording.name, 0) + 1
+        named.append(recording if number == 1 else replace(recording, name=f"{recording.name} ({number})"))
+    return named
+
+
+def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
+    """Return the conversations of a file that holds one a line, and what could not be read; None for another file."""
+    found: list[Recording] = []
+    problems: list[str] = []
+    is_one = False
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
+        if line.strip():
+            try:
+                record: object = json.loads(line)
+                is_one |= _is_conversation(record)
+                found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
+            except (ValueError, MalformedInputError) as error:
+                problems.append(f"{path}, line {number}: {error}")
+    return (found, problems) if is_one else None
+
+
+def _is_conversation(record: object) -> bool:
+    return isinstance(record, dict) and "messages" in record
+
+
+def _check_playable(recording: Recording) -> Recording:
+    """Return a recording that can be played, or raise what is wrong with it."""
+    try:
+        for index, native in enumerate(recording.messages):
+            format_named(LAB_FORMAT).decode(native, index)
+    except MalformedInputError as error:
+        raise MalformedInputError(f"session {recording.name!r}", str(error)) from error
+    if not recording.turns:
+        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to play")
+    return recording
+
+
+def _to_chat_format(recording: Recording) -> Recording:
+    """Return a recording in OpenAI's chat format: one that was written for Anthropic looks alike until it calls."""
+    try:
+        decoded = [format_named(LAB_FORMAT).decode(native, index) for index, native in enumerate(recording.messages)]
+    except MalformedInputError:
+        return recording
+    if not any(map(_is_anthropic, decoded)):
+        return recording
+    carried = as_chat_messages(recording.messages, source=ANTHROPIC_FORMAT)
+    index = {place: number for number, place in enumerate(carried.source_indices)}
+    return replace(
+        recording,
+        messages=[dict(native) for native in carried.messages],
+        times=[recording.times[place] for place in carried.source_indices],
+        usage=[recording.usage[place] for place in carried.source_indices],
+        probes=tuple(
+            replace(probe, evidence=tuple(index[at] for at in probe.evidence))
+            for probe in recording.probes
+            if all(at in index for at in probe.evidence)
+        ),
+        notes=carried.notes,
+    )
+
+
+def _is_anthropic(message: Message) -> bool:
+    return any(isinstance(part, Opaque) and part.kind in ANTHROPIC_BLOCKS for part in message.parts)
+
+
+async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
+    loaded = load_file(path)
+    problems = [f"{path}, line {loss.line}: {loss.reason}" for loss in loaded.losses]
+    found: list[Recording] = []
+    for number, conversation in enumerate(loaded.conversations, start=1):
+        name = conversation.name or (path.stem if len(loaded.conversations) == 1 else f"{path.stem}:{number}")
+        try:
+            found.append(await _import_conversation(name, conversation))
+        except MalformedInputError as error:
+            problems.append(f"{path}: {error}")
+    if not loaded.conversations:
+        problems.append(f'{path}: holds no conversation; a line for each: {{"messages": […]}}, or what import reads')
+    return found, problems
+
+
+async def _import_conversation(name: str, conversation: LoadedConversation) -> Recording:
+    """Return what an import makes of a conversation; one that it could only take in with gaps is refused."""
+    store = MemoryStore()
+    arrived = await import_session(store, name, records_from_file(conversation, now_ms()))
+    for line, reason in arrived.refused[:1]:
+        raise MalformedInputError(f"line {line}", f"session {name!r}: {reason}")
+    return _check_playable(_to_chat_format(await _read_session(store, name)))
+
+
+@dataclass(slots=True)
+class _SessionLog:
+    """What a log says that matters for playing it again."""
+
+    messages: list[tuple[float, log.MessageAppended]] = field(default_factory=list[tuple[float, log.MessageAppended]])
+    system: str = ""
+    tools: Sequence[Mapping[str, object]] = ()
+    has_request_extras: bool = False
+    """Whether it says what went beside the messages."""
+    counter: str = ""
+    """What tokens were counted with when it was recorded."""
+
+    def apply(self, time_ms: int, event: log.Event) -> None:
+        """Take in what happened to the main agent."""
+        match event:
+            case log.MessageAppended(scope=log.MAIN):
+                self.messages.append((time_ms / 1000, event))
+            case log.SystemChanged(scope=log.MAIN, text=text):
+                self.system, self.has_request_extras = text, True
+            case log.ToolsChanged(scope=log.MAIN, tools=tools):
+                self.tools, self.has_request_extras = tools, True
+            case log.RequestPrepared(scope=log.MAIN, situation=situation):
+                self.counter, self.has_request_extras = str(situation.get("counter")), True
+            case _:
+                pass
+
+
+async def _read_session(store: Store, session: str) -> Recording:
+    """Return everything that was said in a session, whatever became of it later, and what went beside it."""
+    kept = _SessionLog()
+    async for stored in export_records(store, session):
+        kept.apply(stored.time_ms, from_record(stored.record))
+    if not kept.messages:
+        raise MalformedInputError(f"session {session!r}", "nothing was said in it")
+    messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(kept.system)) else []
+    times: list[float | None] = [None] * len(messages)
+    usage: list[Mapping[str, int] | None] = [None] * len(messages)
+    notes: dict[str, None] = {}
+    for wire, run in groupby(kept.messages, key=lambda pair: pair[1].format):
+        events = list(run)
+        natives, places, lost = _convert_to_chat(wire, [event.native for _, event in events])
+        notes |= dict.fromkeys(lost)
+        messages += natives
+        times += [events[place][0] for place in places]
+        usage += [_billed_usage(events[place][1], native) for place, native in zip(places, natives, strict=True)]
+    own = read_recording({"id": session, "messages": messages})
+    beside = counter_for(LAB_MODEL).count(dump_json([*map(dict, kept.tools)])) if kept.tools else 0
+    return replace(
+        own,
+        times=[theirs if mine is None else mine for mine, theirs in zip(own.times, times, strict=True)],
+        usage=[theirs if mine is None else mine for mine, theirs in zip(own.usage, usage, strict=True)],
+        static=beside if kept.has_request_extras else None,
+        is_claude=not kept.has_request_extras or kept.counter == counter_for("claude").name,
+        notes=tuple(notes),
+    )
+
+
+def _plain_system(system: str) -> str:
+    """Return system text that was recorded as a provider writes it: as it is, or as blocks in JSON."""
+    try:
+        return plain_system_text(json.loads(system)) if system.startswith(("[", "{")) else system
+    except (ValueError, MalformedInputError):
+        return system
+
+
+def _convert_to_chat(
+    format_name: str, natives: Sequence[Mapping[str, object]]
+) -> tuple[list[JsonMessage], Sequence[int], Sequence[str]]:
+    """Return messages in OpenAI's chat format, where each stood, and what could not be carried over."""
+    if format_name == LAB_FORMAT:
+        return [dict(native) for native in natives], range(len(natives)), ()
+    carried = as_chat_messages(natives, source=format_name)
+    return [dict(native) for native in carried.messages], carried.source_indices, carried.notes
+
+
+def _billed_usage(event: log.MessageAppended, native: JsonMessage) -> dict[str, int] | None:
+    usage = event.usage
+    if usage is None or native["role"] != "assistant":
+        return None
+    return {"input": usage.input_tokens, "cacheRead": usage.cache_read_tokens, "cacheWrite": usage.cache_write_tokens}

@@ -1,0 +1,273 @@
+"""What a laboratory found, as a table for people, as rows for programs, and pooled over recordings."""
+
+import csv
+import io
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from holdfast.apps.lab.policies import SUMMARY_OPTION
+from holdfast.apps.lab.runner import JsonRow, PolicyResult
+
+TABLE_WIDTH = 110
+"""So many characters a line of the table has, where the figures let it."""
+MIN_LABEL_CHARS, MAX_LABEL_CHARS = 8, 24
+"""The characters that the name of a recording gets."""
+RATIO_SUFFIX, TOTAL_SUFFIX = ".vs_threshold", ".total"
+OURS_MARK, PARTIAL_MARK = "▸ ", " …"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureColumn:
+    """A figure of the table: what it is called there, how it is written, and what it is."""
+
+    title: str
+    number_format: str
+    legend: str
+    is_in_terminal: bool = True
+    """Whether it stands in the terminal's table too, and not in the report alone."""
+
+
+FIGURE_COLUMNS: Mapping[str, FigureColumn] = {
+    "M1.far": FigureColumn("far", ".3f", "identifiers needed again after 20 messages that are in view (M1)"),
+    "M1.far_recall": FigureColumn("+recall", ".3f", "behind far: in view, or in one recall of 1,000 tokens (M1)"),
+    "M2.questions": FigureColumn("asked", ".3f", "questions with all their evidence in view at the end (M2)"),
+    "M2.questions_recall": FigureColumn(
+        "+recall", ".3f", "behind asked: in view, or in one recall, inside the budget (M2)"
+    ),
+    "M5.hit_share": FigureColumn("hit", ".3f", "share of the tokens sent that the provider's cache already holds (M5)"),
+    "M5.breaks_per_100": FigureColumn(
+        "breaks", ".1f", "requests of 100 that do not extend the one before (M5)", is_in_terminal=False
+    ),
+    "M7.growth": FigureColumn("growth", ".2f", "cost of a request in the last quarter over one in the first (M7)"),
+    "M8.invalid": FigureColumn("invalid", ".0f", "requests that OpenAI would refuse (M8)"),
+    "M9.over": FigureColumn("over", ".0f", "requests over budget (M9)"),
+    "M10.stall_ms_max": FigureColumn(
+        "stall ms", ",.0f", "the longest that a request waits, with a summary that takes its time (M10)"
+    ),
+    "M11.coverage": FigureColumn(
+        "covered", ".3f", "share of what summaries are about that their writer was shown (M11)"
+    ),
+    "M13.system": FigureColumn(
+        "system", ".3f", "system text, first and newest prompt to the letter in the request (M13)"
+    ),
+    "M13.rules": FigureColumn(
+        "rules", ".3f", "sentences of the user's with always, never, don't or must, to the letter (M13)"
+    ),
+    "M14.differences": FigureColumn(
+        "differ", ".0f", "requests that come out otherwise again (M14)", is_in_terminal=False
+    ),
+}
+COST_RATIO_LEGEND = "cost as a multiple of threshold compaction's in the same run, at the prices of {} (M6)"
+COST_LEGEND = "cost in plain input tokens, at the prices of {} (M6)"
+INTERVAL_FIGURES = (
+    "M1.far",
+    "M1.far_recall",
+    "M2.questions",
+    "M2.questions_recall",
+    "M5.hit_share",
+    "M13.system",
+    "M13.rules",
+)
+BOOTSTRAP_DRAWS, CONFIDENCE = 1_000, 0.95
+
+
+def result_rows(results: Sequence[PolicyResult]) -> list[JsonRow]:
+    """Return an object for each recording, policy and budget: each figure by its full name, and grouped by metric."""
+    rows: list[JsonRow] = []
+    for entry in results:
+        row: JsonRow = {"session": entry.session, "policy": entry.policy, "budget": entry.budget, **entry.figures}
+        for name, value in entry.figures.items():
+            _set_nested_figure(row, name.split("."), value)
+        row |= {"problems": entry.problems} if entry.problems else {}
+        rows.append(row | ({"is_partial": True} if entry.missing_replays else {}))
+    return rows
+
+
+def _set_nested_figure(row: JsonRow, path: Sequence[str], value: float) -> None:
+    """Put a figure where its name leads."""
+    place: dict[str, object] = row
+    for step in path[:-1]:
+        inner = place.setdefault(step, {})
+        if not isinstance(inner, dict):
+            return
+        place = inner  # pyright: ignore[reportUnknownVariableType]
+    if len(path) > 1:
+        place[path[-1]] = value
+
+
+def render_csv(results: Sequence[PolicyResult]) -> str:
+    """Return the figures as comma-separated values, a row each."""
+    names = sorted({name for entry in results for name in entry.figures})
+    partial = ["is_partial"] if any(entry.missing_replays for entry in results) else []
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["session", "policy", "budget", *partial, *names])
+    for entry in results:
+        found = [entry.figures.get(name, "") for name in names]
+        writer.writerow(
+            [entry.session, entry.policy, entry.budget, *(bool(entry.missing_replays) for _ in partial), *found]
+        )
+    return out.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """What people read: everything together first, then each recording."""
+
+    heading: list[str]
+    rows: list[list[str]]
+    legend: list[str]
+    ours_flags: list[bool]
+    """Which lines are of policies of ours."""
+    text_columns: Collection[int] = (0, 2)
+    """Which columns are words, and stand to the left."""
+
+    def render(self) -> list[str]:
+        """Return the table as lines of text, names to the left and figures to the right."""
+        cells = [self.heading, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return [
+            " ".join(
+                cell.ljust(width) if place in self.text_columns else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in cells
+        ]
+
+
+def build_table(results: Sequence[PolicyResult], *, is_complete: bool = False) -> ReportTable:
+    """Return the table; all columns of it where it is to be whole, and else those that fit a terminal."""
+    rows = [*pool_results(results), *results]
+    shown = [
+        name
+        for name, column in FIGURE_COLUMNS.items()
+        if (is_complete or column.is_in_terminal) and any(_cell(entry, name) for entry in rows)
+    ]
+    costs = _cost_columns(results)
+    heading = ["BUDGET", "POLICY", *(cost.title for cost in costs.values())]
+    heading += [FIGURE_COLUMNS[name].title.upper() for name in shown]
+    lines = [
+        [
+            f"{entry.budget:,}",
+            f"{OURS_MARK if entry.is_ours else '  '}{entry.policy}{PARTIAL_MARK if entry.missing_replays else ''}",
+        ]
+        + [_format_figure(entry.figures.get(name), cost.number_format) for name, cost in costs.items()]
+        + [_cell(entry, name) for name in shown]
+        for entry in rows
+    ]
+    taken = sum(max(map(len, column)) + 1 for column in zip(heading, *lines, strict=True))
+    room = MAX_LABEL_CHARS if is_complete else max(MIN_LABEL_CHARS, min(MAX_LABEL_CHARS, TABLE_WIDTH - taken))
+    names = shorten_names([entry.session for entry in rows], room)
+    return ReportTable(
+        ["SESSION", *heading],
+        [[names[entry.session], *line] for entry, line in zip(rows, lines, strict=True)],
+        _legend([*costs.values(), *(FIGURE_COLUMNS[name] for name in shown)], results),
+        [entry.is_ours for entry in rows],
+    )
+
+
+def _legend(columns: Sequence[FigureColumn], results: Sequence[PolicyResult]) -> list[str]:
+    """Return what the columns that are there mean, a line each."""
+    said = [(column.title.upper() if column.title.islower() else column.title, column.legend) for column in columns]
+    said.append((OURS_MARK.strip(), "a policy of Holdfast's; the others are baselines"))
+    if len({entry.session for entry in results}) > 1:
+        said.append(
+            ("all", "all recordings: the sum of requests that went wrong, the longest wait, the mean of the rest")
+        )
+    if any(entry.missing_replays for entry in results):
+        said.append((PARTIAL_MARK.strip(), "not all of its replays were played"))
+    width = max(len(title) for title, _ in said) + 2
+    return [f"{title.ljust(width)}{text}" for title, text in said]
+
+
+def _cell(result: PolicyResult, name: str) -> str:
+    """Return a figure as it is written; of summaries only where somebody asked for them."""
+    if name.startswith("M11.") and not result.policy.endswith(f"+{SUMMARY_OPTION}"):
+        return ""
+    return _format_figure(result.figures.get(name), FIGURE_COLUMNS[name].number_format)
+
+
+def shorten_names(names: Sequence[str], max_chars: int) -> dict[str, str]:
+    """Return names of so many characters at most, by the whole ones; all are cut alike, and no two become one."""
+    whole, half = list(dict.fromkeys(names)), max_chars // 2
+    numbers = {name: f"…{number}" for number, name in enumerate(whole, start=1)}
+    cuts: tuple[Callable[[str], str], ...] = (
+        lambda name: f"{name[: max_chars - 1]}…",
+        lambda name: f"{name[: max_chars - half - 1]}…{name[-half:]}",
+        lambda name: f"{name[: max_chars - len(numbers[name])]}{numbers[name]}",
+    )
+    tried = ({name: name if len(name) <= max_chars else cut(name) for name in whole} for cut in cuts)
+    return next(found for found in tried if len({*found.values()}) == len(whole))
+
+
+def _cost_columns(results: Sequence[PolicyResult]) -> dict[str, FigureColumn]:
+    """Return the columns of costs: beside threshold compaction's, or in tokens where that was not played."""
+    found = dict.fromkeys(name for entry in results for name in entry.figures if name.startswith("M6."))
+    ratios = [name.removeprefix("M6.").removesuffix(RATIO_SUFFIX) for name in found if name.endswith(RATIO_SUFFIX)]
+    if ratios:
+        titles = ["×THRESHOLD"] if len(ratios) == 1 else [f"×THR {name}" for name in ratios]
+        return {
+            f"M6.{name}{RATIO_SUFFIX}": FigureColumn(title, ".2f", COST_RATIO_LEGEND.format(name))
+            for name, title in zip(ratios, titles, strict=True)
+        }
+    totals = [name.removeprefix("M6.").removesuffix(TOTAL_SUFFIX) for name in found if name.endswith(TOTAL_SUFFIX)]
+    return {
+        f"M6.{name}{TOTAL_SUFFIX}": FigureColumn(f"COST {name}", ",.0f", COST_LEGEND.format(name)) for name in totals
+    }
+
+
+def _format_figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def pool_results(results: Sequence[PolicyResult]) -> Iterator[PolicyResult]:
+    """Yield a row for each policy and budget over all recordings, where there are several: means, sums of counts."""
+    groups: dict[tuple[str, int], list[PolicyResult]] = {}
+    for entry in results:
+        groups.setdefault((entry.policy, entry.budget), []).append(entry)
+    for (policy, budget), group in groups.items():
+        if len(group) > 1 and any(entry.figures for entry in group):
+            names = dict.fromkeys(name for entry in group for name in entry.figures)
+            figures = {name: _pool_figure(name, group) for name in names}
+            yield PolicyResult(
+                "all", policy, budget, figures, missing_replays=sum(entry.missing_replays for entry in group)
+            )
+
+
+def _pool_figure(name: str, group: Sequence[PolicyResult]) -> float:
+    found = [entry.figures[name] for entry in group if name in entry.figures]
+    if name in {"M8.invalid", "M9.over", "M14.differences", "M4.lost"}:
+        return sum(found)
+    return max(found) if name.endswith("_max") else mean(found)
+
+
+def confidence_intervals(results: Sequence[PolicyResult]) -> Iterator[str]:
+    """Yield how sure the pooled shares are, where there are several recordings: 95 % by drawing recordings again."""
+    groups: dict[tuple[str, int], list[PolicyResult]] = {}
+    for entry in results:
+        groups.setdefault((entry.policy, entry.budget), []).append(entry)
+    for (policy, budget), group in groups.items():
+        for name in INTERVAL_FIGURES:
+            found = [entry.figures[name] for entry in group if name in entry.figures]
+            if len(found) > 1:
+                low, high = _bootstrap_interval(found)
+                yield f"{policy} at {budget:,}, {name}: {mean(found):.3f} (95 %: {low:.3f}–{high:.3f})"
+
+
+def _bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+    chance = random.Random(1)  # noqa: S311 - the same draw every time is the point
+    means = sorted(mean(chance.choices(values, k=len(values))) for _ in range(BOOTSTRAP_DRAWS))
+    edge = int(BOOTSTRAP_DRAWS * (1 - CONFIDENCE) / 2)
+    return means[edge], means[-edge - 1]
+
+
+def compare_bills(results: Sequence[PolicyResult]) -> Iterator[str]:
+    """Yield how far the simulator is from what was billed, where a recording says that."""
+    said = {entry.session: entry for entry in results if "bills.prompt_tokens" in entry.figures}
+    for entry in said.values():
+        yield (
+            f"simulator against the bills of {entry.session}, all sent whatever the budget: prompt tokens × "
+            f"{entry.figures['bills.prompt_tokens']:.3f}, hit share {entry.figures['bills.hit_share']:+.3f}"
+        )

@@ -1,0 +1,241 @@
+"""What a policy's few numbers do: many versions of it on the same recordings, and what each costs and keeps.
+
+Every version is played where `running` plays everything else. Of two versions one is better if it costs less and keeps
+more; those that none is better than are what there is to choose from.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from statistics import mean
+from typing import cast
+
+from holdfast.apps.lab.recordings import Recording
+from holdfast.apps.lab.runner import JsonRow, PolicyResult, ReplayJob
+from holdfast.apps.lab.tables import RATIO_SUFFIX, ReportTable, pool_results
+from holdfast.core.planning.policy import Policy, with_policy_changes
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.situation import Prices
+from holdfast.errors import SettingsError
+
+COST_BASELINE = "threshold"
+"""The baseline that costs are held against."""
+MAX_VERSIONS = 64
+VARIATION_FACTORS = (0.5, 1.0, 2.0)
+"""What a number is tried at, where nobody says: of a share above a half, the rest to the whole is."""
+DEFAULT_VARIED_SETTINGS, SUMMARY_SETTING, NO_SUMMARY_SETTING = (
+    ("tail_share", "summary_share"),
+    "soft_share",
+    "min_reuse",
+)
+"""What of the default's rule is varied where nobody says: what stays, and when it folds, with a summariser or not."""
+MAX_VARIED_SETTINGS = 3
+"""Of any other rule the first so many numbers are."""
+KEPT_FIGURES = ("M1.far", "M2.questions")
+"""What is kept is the mean of those of these that were measured; where none was, the share of the user's messages."""
+SHOWN_FIGURES = {"M1.far": "FAR", "M1.far_recall": "+RECALL", "M2.questions": "ASKED", "M5.hit_share": "HIT"}
+TUNING_LEGEND = (
+    "*           no other version here costs less and keeps as much, or keeps more and costs no more",
+    "▸           the policy as it is",
+    "×THRESHOLD  cost as a multiple of threshold compaction's on the same recordings, at the prices of {} (M6)",
+    "KEPT        in view: identifiers needed again (M1), evidence of questions (M2); else the user's messages (M13)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """A policy with other numbers."""
+
+    settings: Mapping[str, object]
+    policy: Policy
+    is_current: bool = False
+
+    @property
+    def name(self) -> str:
+        """What its row is known by."""
+        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+
+
+@dataclass(slots=True)
+class Tradeoff:
+    """What a version costs and keeps."""
+
+    version: PolicyVersion
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Over all recordings."""
+    cost: float | None = None
+    kept: float | None = None
+    is_partial: bool = False
+    is_pareto: bool = False
+    """Whether none is better."""
+
+
+def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False) -> dict[str, list[object]]:
+    """Return the values to try settings at, from such as `fold.tail_share=0.05,0.1`; ours where none is said."""
+    wanted: dict[str, list[object]] = {}
+    for one in text:
+        name, _, values = one.partition("=")
+        try:
+            listed = cast("list[object]", tomllib.loads(f"values = [{values}]")["values"])
+        except ValueError:
+            listed = []
+        if not listed:
+            raise SettingsError("--vary", f"{one!r} says no values; write such as fold.tail_share=0.05,0.1")
+        wanted[name.strip()] = listed
+    return wanted or _default_variations(policy, SUMMARY_SETTING if has_summary else NO_SUMMARY_SETTING)
+
+
+def _default_variations(policy: Policy, setting: str) -> dict[str, list[object]]:
+    """Return values around what the numbers of a fold's rule are."""
+    rule = policy.fold
+    numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
+    if rule is None or not numbers:
+        raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
+    names = (
+        (*DEFAULT_VARIED_SETTINGS, setting) if isinstance(rule, DefaultCompaction) else numbers[:MAX_VARIED_SETTINGS]
+    )
+    return {f"fold.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _scaled(value: float, factor: float) -> float:
+    if isinstance(value, int):
+        return max(1, round(value * factor))
+    is_near_whole = 0.5 < value < 1  # noqa: PLR2004 - a half
+    return round(1 - (1 - value) / factor if is_near_whole else value * factor, 6)
+
+
+def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tuple[list[PolicyVersion], str]:
+    """Return a policy as it is and with every combination of values, and why some cannot work; raises if none can."""
+    today = {name: _current_value(policy, name) for name in varied}
+    total = 1
+    for values in varied.values():
+        total *= len(values)
+    if total > MAX_VERSIONS:
+        raise SettingsError(
+            "--vary", f"{total:,} combinations are more than {MAX_VERSIONS}; vary fewer settings or values"
+        )
+    found, refused = [PolicyVersion(today, policy, is_current=True)], list[str]()
+    for values in product(*varied.values()):
+        settings = dict(zip(varied, values, strict=True))
+        try:
+            changed = with_policy_changes(policy, _nested_table(settings))
+        except SettingsError as error:
+            refused.append(str(error))
+            continue
+        if settings != today:
+            found.append(PolicyVersion(settings, changed))
+    if len(refused) == total:
+        raise SettingsError("--vary", refused[0])
+    left_out = f"{len(refused)} of {total} combinations cannot work and were left out: {refused[0]}" if refused else ""
+    return found, left_out
+
+
+def _current_value(policy: Policy, name: str) -> object:
+    """Return what a setting is, None for one of a rule that is not there; raises `SettingsError` for an unknown one."""
+    place: object = policy
+    for step in name.split("."):
+        if place is not None and not hasattr(place, step):
+            try:
+                with_policy_changes(policy, _nested_table({name: 0}))
+            except SettingsError as error:
+                raise SettingsError("--vary", str(error)) from error
+        place = getattr(place, step, None)
+    return place
+
+
+def _nested_table(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings by their dotted names as the table that a policy file would have."""
+    table: dict[str, object] = {}
+    for name, value in settings.items():
+        place, (*steps, last) = table, name.split(".")
+        for step in steps:
+            place = cast("dict[str, object]", place.setdefault(step, {}))
+        place[last] = value
+    return table
+
+
+def make_tuning_jobs(
+    recordings: Sequence[Recording],
+    versions: Sequence[PolicyVersion],
+    budget: int,
+    prices: Prices,
+    *,
+    has_summary: bool,
+    static: int,
+    seconds: float,
+) -> list[ReplayJob]:
+    """Return all that is to be played: threshold compaction once, and each version."""
+    jobs: list[ReplayJob] = []
+    for recording in recordings:
+        beside = static if recording.static is None else recording.static
+        first = ReplayJob(
+            recording=recording, policy=COST_BASELINE, budget=budget, static=beside, prices=(prices,), seconds=seconds
+        )
+        jobs.append(first)
+        for one in versions:
+            job = replace(first, policy=one.name, rules=(one.policy, has_summary), aspect="trade")
+            jobs += [job, *([replace(job, aspect="evidence")] if recording.probes else [])]
+    return jobs
+
+
+def measure_tradeoffs(
+    versions: Sequence[PolicyVersion], results: Sequence[PolicyResult], prices: Prices
+) -> list[Tradeoff]:
+    """Return what each version costs and keeps over all recordings, the cheapest first."""
+    together = {entry.policy: entry for entry in results} | {entry.policy: entry for entry in pool_results(results)}
+    trades = [_measure_tradeoff(version, together[version.name], prices) for version in versions]
+    whole = [(one, one.cost, one.kept) for one in trades if one.cost is not None and one.kept is not None]
+    for one, cost, kept in whole:
+        one.is_pareto = not any(
+            other_cost <= cost and other_kept >= kept and (other_cost, other_kept) != (cost, kept)
+            for _, other_cost, other_kept in whole
+        )
+    return sorted(
+        trades, key=lambda one: (one.cost is None, one.cost or 0.0, -(one.kept or 0.0), not one.version.is_current)
+    )
+
+
+def _measure_tradeoff(version: PolicyVersion, result: PolicyResult, prices: Prices) -> Tradeoff:
+    if result.missing_replays or not result.figures:
+        return Tradeoff(version, result.figures, is_partial=True)
+    shares = [result.figures[name] for name in KEPT_FIGURES if name in result.figures]
+    kept = mean(shares) if shares else result.figures.get("M13.users")
+    return Tradeoff(version, result.figures, result.figures.get(f"M6.{prices.name}{RATIO_SUFFIX}"), kept)
+
+
+def tradeoff_rows(tradeoffs: Sequence[Tradeoff], budget: int) -> list[JsonRow]:
+    """Return an object for each version."""
+    return [
+        {
+            "settings": dict(one.version.settings),
+            "budget": budget,
+            "cost": one.cost,
+            "kept": one.kept,
+            "is_pareto": one.is_pareto,
+            "is_today": one.version.is_current,
+            **one.figures,
+            **({"is_partial": True} if one.is_partial else {}),
+        }
+        for one in tradeoffs
+    ]
+
+
+def tradeoff_table(tradeoffs: Sequence[Tradeoff], prices: Prices) -> ReportTable:
+    """Return the table that people read, the cheapest first."""
+    names = list(tradeoffs[0].version.settings) if tradeoffs else []
+    shown = [name for name in SHOWN_FIGURES if any(name in one.figures for one in tradeoffs)]
+    lines = [
+        [f"{'*' if one.is_pareto else ' '}{'▸' if one.version.is_current else ' '}{'…' if one.is_partial else ''}"]
+        + [str(one.version.settings[name]) for name in names]
+        + ["" if one.cost is None else f"{one.cost:.3f}", "" if one.kept is None else f"{one.kept:.3f}"]
+        + [f"{one.figures[name]:.3f}" if name in one.figures else "" for name in shown]
+        for one in tradeoffs
+    ]
+    heading = ["", *names, "×THRESHOLD", "KEPT", *(SHOWN_FIGURES[name] for name in shown)]
+    legend = [line.format(prices.name) for line in TUNING_LEGEND]
+    return ReportTable(heading, lines, legend, [one.version.is_current for one in tradeoffs], text_columns=(0,))

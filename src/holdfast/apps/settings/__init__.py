@@ -1,0 +1,1 @@
+"""Settings of the programs, where each value came from, and what is built from them."""

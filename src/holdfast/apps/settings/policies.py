@@ -1,0 +1,137 @@
+"""What the settings change in a policy.
+
+A setting belongs to different rules in different presets, or to none; where there is none it has no effect, and that
+is said.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from holdfast.apps.settings.paths import display_path
+from holdfast.apps.settings.toml_lines import key_lines, parse_toml
+from holdfast.core.planning.policy import Policy, read_policy, with_policy_changes
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
+from holdfast.core.planning.rules.copilot import CopilotCompaction
+from holdfast.core.planning.rules.cowagent import CowAgentCompaction
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
+from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, Offload
+from holdfast.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLink:
+    """Where a setting stands in a policy that has a rule."""
+
+    rule_type: type | None
+    """None for what belongs to the policy itself."""
+    path: tuple[str, ...]
+    is_off_at_zero: bool = False
+    """Whether 0 switches the rule off; others know what 0 means."""
+    unlimited: int | None = None
+    """What stands there when there is to be no limit."""
+
+
+POLICY_LINKS: Mapping[str, tuple[PolicyLink, ...]] = {
+    "max_context_tokens": (PolicyLink(CowAgentCompaction, ("fold", "max_tokens"), unlimited=10**12),),
+    "max_context_turns": (PolicyLink(CowAgentCompaction, ("fold", "max_turns"), unlimited=10**9),),
+    "max_history_messages": (PolicyLink(CoCliCompaction, ("fold", "max_messages")),),
+    "tool_output_trim_chars": (
+        PolicyLink(KeepHeads, ("outputs", "max_chars")),
+        PolicyLink(KeepEnds, ("outputs", "max_chars"), is_off_at_zero=True),
+        PolicyLink(Offload, ("offload", "max_chars"), is_off_at_zero=True),
+    ),
+    "background_compaction_threshold": (
+        PolicyLink(CopilotCompaction, ("fold", "lines", "background")),
+        PolicyLink(DefaultCompaction, ("fold", "soft_share")),
+    ),
+    "buffer_exhaustion_threshold": (
+        PolicyLink(CopilotCompaction, ("fold", "lines", "exhausted")),
+        PolicyLink(DefaultCompaction, ("fold", "hard_share")),
+    ),
+    "min_compaction_messages": (
+        PolicyLink(CopilotCompaction, ("fold", "lines", "min_messages")),
+        PolicyLink(DefaultCompaction, ("fold", "min_messages")),
+    ),
+    "compression_threshold": (PolicyLink(InkeepCompaction, ("fold", "fraction")),),
+    "retrieved_messages": (PolicyLink(FixedLimits, ("limits", "max_retrieved")),),
+    "fallback_messages": (PolicyLink(FixedLimits, ("limits", "max_messages")),),
+    "fallback_tokens": (PolicyLink(FixedLimits, ("limits", "max_tokens")),),
+    "max_steps": (PolicyLink(None, ("max_steps",)),),
+    "retention_days": (PolicyLink(None, ("retention_days",)),),
+}
+REQUEST_LIMITS = frozenset({"max_context_tokens", "max_context_turns", "max_history_messages"})
+"""Settings that limit every request where no rule of the preset knows them."""
+
+
+def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
+    """Return where a setting stands in a policy, or None where no rule of it knows the setting."""
+    return next(
+        (
+            link
+            for link in POLICY_LINKS[name]
+            if link.rule_type is None or type(getattr(policy, link.path[0])) is link.rule_type
+        ),
+        None,
+    )
+
+
+def linked_value(policy: Policy, link: PolicyLink) -> object:
+    """Return the value that stands there."""
+    value: object = policy
+    for name in link.path:
+        value = getattr(value, name)
+    return value
+
+
+def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy:
+    """Return a policy with settings in their places, all at once: some are held against each other."""
+    table: dict[str, object] = {}
+    names: dict[str, str] = {}
+    for name, value in values.items():
+        link = find_policy_link(policy, name)
+        if link is None:
+            continue
+        names[".".join(("policy", *link.path))] = name
+        if value == 0 and link.is_off_at_zero:
+            table[link.path[0]] = False
+        else:
+            _set_nested(table, link.path, link.unlimited if value is None else value)
+    try:
+        return with_policy_changes(policy, table)
+    except SettingsError as error:
+        raise SettingsError(_setting_at(error.setting, names), error.problem) from error
+
+
+def _setting_at(place: str, names: Mapping[str, str]) -> str:
+    """Return the setting that stands at a place, or that its neighbours there are held against."""
+    rule = place.split(".")[:2]
+    beside = [name for other, name in names.items() if other.split(".")[:2] == rule]
+    return names.get(place) or (beside or list(names.values()))[-1]
+
+
+def _set_nested(table: dict[str, object], path: tuple[str, ...], value: object) -> None:
+    if len(path) == 1:
+        table[path[0]] = value
+        return
+    inner = table.setdefault(path[0], {})
+    if isinstance(inner, dict):  # else the rule is switched off
+        _set_nested(cast("dict[str, object]", inner), path[1:], value)
+
+
+def load_policy_file(path: Path, base: str) -> Policy:
+    """Return the policy of a file; what is wrong with it is named by line."""
+    file = display_path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError("policy", f"cannot be read: {error}; check the file", where=file) from error
+    parse_toml(text, file)
+    try:
+        return read_policy(text, base=base)
+    except SettingsError as error:
+        line = key_lines(text).get(tuple(error.setting.split(".")[1:]))
+        where = f"{file}:{line}" if line else file
+        raise SettingsError(error.setting, error.problem, where=where) from error

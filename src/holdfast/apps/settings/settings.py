@@ -1,0 +1,293 @@
+"""The settings of a program: a value that never changes, and for each setting where it came from.
+
+What was said about settings is kept in the order in which it counts, so that a change at run time is one more word,
+and everything is settled anew from all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast
+
+from holdfast.apps.settings.paths import ProgramPaths, display_path
+from holdfast.apps.settings.policies import (
+    POLICY_LINKS,
+    REQUEST_LIMITS,
+    find_policy_link,
+    linked_value,
+    load_policy_file,
+    policy_with_settings,
+)
+from holdfast.apps.settings.schema import (
+    SETTING_DECLARATIONS,
+    DeclaredSettings,
+    setting_choices,
+    setting_name,
+    setting_names,
+)
+from holdfast.apps.settings.trust import is_trusted, refusal, trust_command
+from holdfast.apps.settings.values import InvalidValueError
+from holdfast.core.planning.policy import Policy, policy_named
+from holdfast.errors import SettingsError
+
+__all__ = [
+    "SettingRow",
+    "SettingSource",
+    "SettingValue",
+    "Settings",
+    "check_value",
+    "parse_change",
+    "resolve_settings",
+    "setting_choices",
+    "setting_name",
+    "setting_names",
+]
+
+SourceKind: TypeAlias = Literal[
+    "default", "preset", "policy", "user", "project", "environment", "command line", "session"
+]
+"""Who gave a value; `user` and `project` have a `holdfast.toml` and a `config.json` each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSource:
+    """Where a value came from."""
+
+    kind: SourceKind
+    name: str = ""
+    """The file, the variable, the flag or the preset."""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """The place, as one would look it up."""
+        if self.kind in {"preset", "policy"}:
+            return f"{self.kind} {self.name}"
+        if self.kind == "session":
+            return "changed in this session"
+        return f"{self.name}:{self.line}" if self.line else self.name or self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class SettingValue:
+    """One setting as somebody gave it, checked."""
+
+    name: str
+    value: object
+    source: SettingSource
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting, to be shown."""
+
+    name: str
+    value: object
+    text: str
+    source: SettingSource
+    help: str
+    note: str
+    """Why it has no effect; empty where it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(DeclaredSettings):
+    """What a program is set up with."""
+
+    paths: ProgramPaths
+    effective_policy: Policy
+    """The policy that preset, file and settings make together."""
+    explicit_values: tuple[SettingValue, ...] = ()
+    """All that was said, the later counts."""
+    sources: Mapping[str, SettingSource] = field(default_factory=dict[str, SettingSource])
+    notes: tuple[str, ...] = ()
+    """What the user should know, a line each."""
+    problems: tuple[SettingsError, ...] = ()
+    """What was left out because it is wrong."""
+
+    def value(self, key: str) -> object:
+        """Return the value of a setting by any of its names."""
+        return getattr(self, setting_name(key))
+
+    def source(self, key: str) -> SettingSource:
+        """Return where a setting came from; `mcp.NAME` is where that table stands."""
+        if key in self.sources:
+            return self.sources[key]
+        return self.sources.get(setting_name(key), SettingSource("default"))
+
+    def render_value(self, key: str) -> str:
+        """Return the value of a setting as people read it."""
+        name = setting_name(key)
+        return SETTING_DECLARATIONS[name].value_type.render(getattr(self, name))
+
+    def rows(self) -> list[SettingRow]:
+        """Return every setting, in the order of the documentation."""
+        return [
+            SettingRow(
+                name,
+                getattr(self, name),
+                self.render_value(name),
+                self.source(name),
+                one.help,
+                self._without_effect(name),
+            )
+            for name, one in SETTING_DECLARATIONS.items()
+        ]
+
+    def with_change(self, key: str, text: str) -> "Settings":
+        """Return the settings with another value for one of them, from now on until the program ends."""
+        name = setting_name(key)
+        new = SettingValue(name, parse_change(key, text, self.value(name), self.paths.cwd), SettingSource("session"))
+        kept = [one for one in self.explicit_values if one.name != new.name or one.source.kind != "session"]
+        after = resolve_settings([*kept, new], self.paths, self.problems)
+        if len(after.problems) > len(self.problems):
+            raise after.problems[-1]
+        return after
+
+    def _without_effect(self, name: str) -> str:
+        if (
+            name not in POLICY_LINKS
+            or name in REQUEST_LIMITS
+            or find_policy_link(self.effective_policy, name) is not None
+        ):
+            return ""
+        if name == "tool_output_trim_chars" and self.tool_output_trim_chars == 0:
+            return ""
+        return f"no effect with {_describe_policy(self.preset, self.policy)}"
+
+
+def check_value(
+    key: str, raw: object, source: SettingSource, folder: Path, lines: Mapping[tuple[str, ...], int] | None = None
+) -> object:
+    """Return the value that was given to a setting, as its kind wants it; a text is read first.
+
+    `lines` are those of a file: inside of a table, what is wrong is told by its own.
+    """
+    kind = SETTING_DECLARATIONS[setting_name(key)].value_type
+    try:
+        return kind.check(kind.parse(raw) if isinstance(raw, str) else raw, folder)
+    except InvalidValueError as error:
+        path = (key, *error.path)
+        place = replace(source, line=(lines or {}).get(path, source.line))
+        raise _setting_error(".".join(path), error.problem, place) from error
+
+
+def _setting_error(key: str, problem: str, source: SettingSource) -> SettingsError:
+    """Return the error for a setting, named so that one finds it."""
+    if source.kind in {"command line", "environment"}:
+        return SettingsError(source.name, problem)
+    return SettingsError(key, problem, where="" if source.kind == "session" else str(source))
+
+
+def parse_change(key: str, text: str, current: object, folder: Path) -> object:
+    """Return the value that somebody types for a setting; of a list, `+word` makes one more."""
+    is_more = SETTING_DECLARATIONS[setting_name(key)].value_type.is_list and text.lstrip().startswith("+")
+    value = check_value(key, text.lstrip().removeprefix("+") if is_more else text, SettingSource("session"), folder)
+    if not is_more:
+        return value
+    there = cast("tuple[object, ...]", current)
+    return tuple(dict.fromkeys([*there, *cast("tuple[object, ...]", value)]))
+
+
+def resolve_settings(
+    explicit: Sequence[SettingValue],
+    paths: ProgramPaths,
+    problems: Sequence[SettingsError] = (),
+    notes: Sequence[str] = (),
+) -> Settings:
+    """Return the settings that all of what was given makes; what cannot be is left out and told in `problems`."""
+    told, wrong = list(notes), list(problems)
+    values: dict[str, object] = {
+        "store": paths.store,
+        "checkpoints": paths.checkpoints,
+        "memory": paths.memory,
+        "boards": paths.boards,
+    }
+    sources: dict[str, SettingSource] = {}
+    for one in explicit if _is_trusted(explicit, paths) else _permitted(explicit, paths, told):
+        _apply_value(one, values, sources)
+    preset, file = cast("str", values.get("preset", "default")), cast("Path | None", values.get("policy"))
+    base, origin = _base_policy(preset, file, sources, wrong)
+    linked = {name: values[name] for name in POLICY_LINKS if name in values}
+    rules = _apply_to_policy(base, linked, sources, wrong)
+    for name in POLICY_LINKS:
+        link = find_policy_link(base, name)
+        if name not in linked and link is not None:
+            values[name], sources[name] = linked_value(base, link), origin
+        values.setdefault(name, None)
+    bare = Settings(
+        paths=paths,
+        effective_policy=rules,
+        explicit_values=tuple(explicit),
+        sources=MappingProxyType(sources),
+        problems=tuple(wrong),
+    )
+    settings = replace(bare, **values)
+    told += [f"{row.source}: {row.name} has {row.note}" for row in settings.rows() if row.note and row.name in linked]
+    return replace(settings, notes=tuple(dict.fromkeys(told)))
+
+
+def _is_trusted(given: Sequence[SettingValue], paths: ProgramPaths) -> bool:
+    trusted = [
+        path
+        for one in given
+        if one.name == "trust" and one.source.kind != "project"
+        for path in cast("tuple[Path, ...]", one.value)
+    ]
+    return is_trusted(paths.project_folder, trusted)
+
+
+def _permitted(given: Sequence[SettingValue], where: ProgramPaths, notes: list[str]) -> Sequence[SettingValue]:
+    """Return what counts where the project is not trusted; a note tells of each setting that is left out."""
+    own = [one for one in given if one.source.kind != "project"]
+    if len(own) == len(given):
+        return given
+    present = resolve_settings(own, where)
+    permitted: list[SettingValue] = []
+    for one in given:
+        is_own, rule = one.source.kind != "project", SETTING_DECLARATIONS[one.name].untrusted
+        if is_own or (reason := refusal(rule, one.value, present.value(one.name))) is None:
+            permitted.append(one)
+        else:
+            remedy = f"to trust this project: {trust_command(where.project_folder)}"
+            notes.append(f"{one.source}: {one.name} is left out, because {reason}; {remedy}")
+    return permitted
+
+
+def _apply_value(one: SettingValue, values: dict[str, object], sources: dict[str, SettingSource]) -> None:
+    """Let a setting count; tables are added to those that are there, by their names."""
+    sources[one.name] = one.source
+    if isinstance(one.value, Mapping):
+        tables = cast("Mapping[str, object]", one.value)
+        values[one.name] = MappingProxyType({**cast("dict[str, object]", values.get(one.name, {})), **tables})
+        sources.update({f"{one.name}.{name}": one.source for name in tables})
+    else:
+        values[one.name] = one.value
+
+
+def _base_policy(
+    preset: str, file: Path | None, sources: Mapping[str, SettingSource], problems: list[SettingsError]
+) -> tuple[Policy, SettingSource]:
+    if file is not None:
+        try:
+            return load_policy_file(file, preset), SettingSource("policy", display_path(file))
+        except SettingsError as error:
+            problems.append(_setting_error("policy", str(error), sources["policy"]))
+    return policy_named(preset), SettingSource("preset", preset)
+
+
+def _apply_to_policy(
+    base: Policy, linked: dict[str, object], sources: dict[str, SettingSource], problems: list[SettingsError]
+) -> Policy:
+    """Return the policy with the settings in it; those that cannot stand there are taken out of `linked`."""
+    while linked:
+        try:
+            return policy_with_settings(base, linked)
+        except SettingsError as error:
+            problems.append(_setting_error(error.setting, error.problem, sources[error.setting]))
+            del linked[error.setting], sources[error.setting]
+    return base
+
+
+def _describe_policy(preset: str, file: Path | None) -> str:
+    return f"the rules in {display_path(file)}" if file else f"preset {preset}"

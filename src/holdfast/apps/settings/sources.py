@@ -1,0 +1,237 @@
+"""Where settings are read from: two files of the user, two of the project, the environment and the command line.
+
+The later in this order counts. Whatever is wrong is told with its place; nothing is guessed.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from holdfast.apps.settings.paths import HOME_VARIABLE, JSON_SETTINGS_FILE, ProgramPaths, display_path, find_paths
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS, VARIABLE_PREFIX, setting_name
+from holdfast.apps.settings.settings import (
+    Settings,
+    SettingSource,
+    SettingValue,
+    SourceKind,
+    check_value,
+    resolve_settings,
+)
+from holdfast.apps.settings.tables import NamedTables
+from holdfast.apps.settings.toml_lines import TomlKey, key_lines, parse_toml
+from holdfast.errors import SettingsError, redact_text
+
+JSON_KEY_PREFIX = "agent_"
+"""How the keys of a `config.json` begin that are ours to read; all others in it belong to other programs."""
+NOT_SETTINGS = frozenset({HOME_VARIABLE, "HOLDFAST_KILLS", "HOLDFAST_MODEL_TURNS"})
+VARIABLE_SIMILARITY = 0.8
+NO_COLOR = "NO_COLOR"
+
+SourceItem: TypeAlias = SettingValue | SettingsError | str
+"""A setting, something wrong, or a note."""
+
+
+def load_settings(
+    *,
+    flags: Mapping[str, object] | None = None,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    is_tolerant: bool = False,
+) -> Settings:
+    """Return the settings for a working folder, an environment, and flags by the names of settings.
+
+    The first thing that is wrong is raised; if one is tolerant, it is left out instead and told in `problems`.
+    """
+    known = os.environ if environ is None else environ
+    where = find_paths(known, cwd)
+    found = [
+        *_read_toml(where.user_file, "user"),
+        *_read_json_files(where),
+        *(_read_toml(where.project_file, "project") if where.project_file else ()),
+        *_read_environment(known, where.cwd),
+        *_read_flags(flags or {}, where.cwd),
+    ]
+    wrong = [one for one in found if isinstance(one, SettingsError)]
+    given = [one for one in found if isinstance(one, SettingValue)]
+    settings = resolve_settings(given, where, wrong, [one for one in found if isinstance(one, str)])
+    if settings.problems and not is_tolerant:
+        raise settings.problems[0]
+    return settings
+
+
+def _read_toml(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
+    file = display_path(path)
+    try:
+        text = _read_file(path)
+        table = parse_toml(text, file)
+    except FileNotFoundError:
+        return
+    except SettingsError as error:
+        yield error
+        return
+    lines = key_lines(text)
+    first: dict[str, str] = {}
+    for key, value in table.items():
+        source = SettingSource(kind, file, lines.get((key,)))
+        try:
+            name = setting_name(key, where=str(source))
+            _check_not_repeated(key, first.setdefault(name, key), source)
+        except SettingsError as error:
+            yield error
+        else:
+            for piece in _split_tables(name, value):
+                try:
+                    given = SettingValue(name, check_value(key, piece, source, path.parent, lines), source)
+                    yield from _value_per_table(given, key, lines)
+                except SettingsError as error:
+                    yield error
+        yield from _secret_notes(key, value, source)
+
+
+def _check_not_repeated(key: str, first: str, source: SettingSource) -> None:
+    if key != first:
+        raise SettingsError(key, f"is another name of {first}; keep one of them", where=str(source))
+
+
+def _split_tables(name: str, value: object) -> list[object]:
+    """Return named tables one by one, so that what is wrong with one leaves the others; anything else as it is."""
+    if (
+        not isinstance(SETTING_DECLARATIONS[name].value_type, NamedTables)
+        or not isinstance(value, Mapping)
+        or not value
+    ):
+        return [value]
+    return [{inner: table} for inner, table in cast("Mapping[str, object]", value).items()]
+
+
+def _value_per_table(given: SettingValue, key: str, lines: Mapping[TomlKey, int]) -> Iterator[SettingValue]:
+    """Yield a setting that is made of named tables as one for each, so that each has its line."""
+    if not isinstance(given.value, Mapping):
+        yield given
+        return
+    for name, table in cast("Mapping[str, object]", given.value).items():
+        yield SettingValue(
+            given.name, {name: table}, replace(given.source, line=lines.get((key, name), given.source.line))
+        )
+
+
+def _read_file(path: Path) -> str:
+    """Return what a file of settings says, or what is wrong with the file."""
+    file = display_path(path)
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise SettingsError("the file", "is not UTF-8; save it as such", where=f"{file}:{line}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(file) from error
+    except OSError as error:
+        remedy = "let this user read it, or move it away"
+        raise SettingsError("the file", f"cannot be read: {error.strerror}; {remedy}", where=file) from error
+
+
+def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[str]:
+    """Yield a note for each text that looks like a key: files get shared."""
+    if isinstance(value, str) and redact_text(value) != value:
+        remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
+        yield f"{source}: {key} looks like it holds a key or a password; {remedy}"
+    elif isinstance(value, dict):
+        for name, inner in cast("dict[str, object]", value).items():
+            yield from _secret_notes(f"{key}.{name}", inner, source)
+    elif isinstance(value, list):
+        for inner in cast("list[object]", value):
+            yield from _secret_notes(key, inner, source)
+
+
+def _read_json_files(paths: ProgramPaths) -> Iterator[SourceItem]:
+    """Yield the `agent_*` keys of a `config.json`: the user's, then the project's nearest that has any."""
+    yield from _read_json(paths.user_folder / JSON_SETTINGS_FILE, "user")
+    for path in [path for path in paths.project_files(JSON_SETTINGS_FILE) if JSON_KEY_PREFIX in _read_or_empty(path)][
+        :1
+    ]:
+        yield from _read_json(path, "project")
+
+
+def _read_or_empty(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_json(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
+    text, file = _read_or_empty(path), display_path(path)
+    if JSON_KEY_PREFIX not in text:
+        return
+    try:
+        table: object = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        yield SettingsError("the file", f"is not JSON that can be read: {error}", where=f"{file}:{line}")
+        return
+    for key, value in cast("dict[str, object]", table).items() if isinstance(table, dict) else ():
+        if not key.startswith(JSON_KEY_PREFIX):
+            continue
+        source = SettingSource(kind, file, _line_of(key, text))
+        try:
+            name = setting_name(key, where=str(source))
+        except SettingsError as error:
+            yield f"left out: {error}"
+            continue
+        try:
+            yield SettingValue(name, check_value(key, value, source, path.parent), source)
+        except SettingsError as error:
+            yield error
+
+
+def _line_of(key: str, text: str) -> int:
+    found = re.search(rf'"{re.escape(key)}"\s*:', text)
+    return text.count("\n", 0, found.start()) + 1 if found else 1
+
+
+def _read_environment(environ: Mapping[str, str], folder: Path) -> Iterator[SourceItem]:
+    for name, one in SETTING_DECLARATIONS.items():
+        variable = next((variable for variable in one.variables if _is_set(variable, name, environ)), None)
+        if variable is None:
+            if name == "colour" and environ.get(NO_COLOR):
+                yield SettingValue(name, "never", SettingSource("environment", f"${NO_COLOR}"))
+            continue
+        source = SettingSource("environment", f"${variable}")
+        try:
+            yield SettingValue(name, check_value(name, environ[variable], source, folder), source)
+        except SettingsError as error:
+            yield error
+    own = [variable for one in SETTING_DECLARATIONS.values() for variable in one.variables]
+    for variable in sorted(name for name in environ if name.startswith(VARIABLE_PREFIX)):
+        near = (
+            []
+            if variable in {*own, *NOT_SETTINGS}
+            else get_close_matches(variable, own, n=1, cutoff=VARIABLE_SIMILARITY)
+        )
+        if near:
+            yield f"${variable} is not a setting; did you mean ${near[0]}?"
+
+
+def _is_set(variable: str, name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a variable says something: an empty one does where the setting itself may be empty."""
+    return bool(environ.get(variable)) or (variable in environ and SETTING_DECLARATIONS[name].default == "")
+
+
+def _read_flags(flags: Mapping[str, object], folder: Path) -> Iterator[SourceItem]:
+    for key, value in flags.items():
+        if value is None:
+            continue
+        name = setting_name(key)
+        source = SettingSource("command line", f"--{key.replace('_', '-')}")
+        try:
+            yield SettingValue(
+                name, check_value(key, str(value) if isinstance(value, Path) else value, source, folder), source
+            )
+        except SettingsError as error:
+            yield error

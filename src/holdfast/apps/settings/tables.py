@@ -1,0 +1,347 @@
+"""Settings that are tables: servers for tools, facts about models, and programs that are told of compactions.
+
+Agents that the main one may ask, by name: `[agents.NAME]` in the settings.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, cast
+
+from holdfast.apps.settings.values import InvalidValueError, SettingType, as_texts, invalid_value_error, suggest_name
+from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
+from holdfast.errors import SettingsError, redact_text
+from holdfast.session.compaction.hooks import HookCommand, Hooks
+
+MAX_WINDOW_TOKENS, MAX_PRICE = 10**12, 10**6
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """A server that offers tools: a program that is started, or an address."""
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Added to the environment of the program."""
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def with_environment(self, environ: Mapping[str, str]) -> "McpServer":
+        """Return the server with the values of variables in the place of `${NAME}`, so that no file holds a key."""
+
+        def fill(text: str) -> str:
+            return _VARIABLE.sub(lambda match: self._variable(match[1], environ), text)
+
+        return replace(
+            self,
+            args=tuple(map(fill, self.args)),
+            env={name: fill(value) for name, value in self.env.items()},
+            url=fill(self.url) if self.url else None,
+            headers={name: fill(value) for name, value in self.headers.items()},
+        )
+
+    def _variable(self, name: str, environ: Mapping[str, str]) -> str:
+        if name not in environ:
+            raise SettingsError(f"mcp.{self.name}", f"needs ${name}, which is not set; set it, or take the server out")
+        return environ[name]
+
+    def __str__(self) -> str:
+        """What it is, without what may be secret."""
+        return redact_text(self.url or shlex.join((self.command or "", *self.args)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOverrides:
+    """What the user knows of a model better than the table; prices are dollars for a million tokens."""
+
+    window: int | None = None
+    output: int | None = None
+    input_price: float | None = None
+    output_price: float | None = None
+    cache_read_price: float | None = None
+    cache_write_price: float | None = None
+
+    def __str__(self) -> str:
+        """What is known, in one line."""
+        return ", ".join(
+            f"{item.name}={value:,}" for item in fields(self) if (value := getattr(self, item.name)) is not None
+        )
+
+
+class NamedTables(SettingType):
+    """A table of tables, each with a name of its own."""
+
+    expects = "tables"
+
+    def parse(self, text: str) -> object:
+        """Refuse: nobody types a table."""
+        raise InvalidValueError(f"is a table; write {self.expects} into holdfast.toml, not {text!r:.20}")
+
+    def check(self, value: object, folder: Path) -> object:
+        """Return what each table says, by its name."""
+        del folder
+        return MappingProxyType(
+            {name: self.parse_table(name, _check_table(inner, (name,))) for name, inner in _check_table(value).items()}
+        )
+
+    def parse_table(self, name: str, table: Mapping[str, object]) -> object:
+        """Return what one table says."""
+        raise NotImplementedError
+
+    def render(self, value: object) -> str:
+        """Return the names, or none."""
+        return ", ".join(cast("Mapping[str, object]", value)) or "none"
+
+
+class McpServerTables(NamedTables):
+    """Servers for tools."""
+
+    expects = "[mcp.NAME] with command = … or url = …"
+
+    def parse_table(self, name: str, table: Mapping[str, object]) -> McpServer:
+        """Return a server: a program or an address, and not both."""
+        _check_known_keys(table, ("command", "args", "env", "url", "headers"), name)
+        command, url = table.get("command"), table.get("url")
+        if (command is None) == (url is None):
+            raise InvalidValueError('needs either command = "…" or url = "…"', (name,))
+        for key, value in (("command", command), ("url", url)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise _table_error(name, key, "a text", value)
+        if isinstance(url, str) and not url.startswith(("http://", "https://")):
+            raise _table_error(name, "url", "an http:// or https:// address", url)
+        args = as_texts(table.get("args", []))
+        if args is None:
+            raise _table_error(name, "args", 'a list of texts such as ["--quiet"]', table["args"])
+        return McpServer(
+            name=name,
+            command=cast("str | None", command),
+            args=args,
+            env=_check_texts(table, "env", name),
+            url=cast("str | None", url),
+            headers=_check_texts(table, "headers", name),
+        )
+
+
+class ModelOverrideTables(NamedTables):
+    """Facts about models."""
+
+    expects = '[models."NAME"] with window = …, output = …, input_price = …'
+
+    def parse_table(self, name: str, table: Mapping[str, object]) -> ModelOverrides:
+        """Return the facts."""
+        known = [item.name for item in fields(ModelOverrides)]
+        _check_known_keys(table, known, name)
+        for key, value in table.items():
+            is_price = key.endswith("_price")
+            is_number = isinstance(value, int | float if is_price else int) and not isinstance(value, bool)
+            most = MAX_PRICE if is_price else MAX_WINDOW_TOKENS
+            if not is_number or not (0 if is_price else 1) <= cast("float", value) <= most:
+                asks = "dollars for a million tokens" if is_price else "a whole number of tokens"
+                raise _table_error(name, key, asks, value)
+        return ModelOverrides(**cast("dict[str, int]", dict(table)))
+
+
+class HookTable(SettingType):
+    """Programs that are told of compactions."""
+
+    expects = '[hooks] with pre_compact = [["program", "argument"]]'
+    parse = NamedTables.parse
+
+    def check(self, value: object, folder: Path) -> object:
+        """Return whom to tell."""
+        del folder
+        table = _check_table(value)
+        _check_known_keys(table, ("pre_compact", "post_compact", "timeout_seconds"))
+        try:
+            return Hooks(
+                pre_compact=_parse_commands(table, "pre_compact"),
+                post_compact=_parse_commands(table, "post_compact"),
+                timeout_seconds=cast("float", table.get("timeout_seconds", 30.0)),
+            )
+        except SettingsError as error:
+            raise InvalidValueError(error.problem, (error.setting,)) from error
+
+    def render(self, value: object) -> str:
+        """Return the programs."""
+        hooks = cast("Hooks", value)
+        named = [
+            f"{when} {redact_text(shlex.join(hook.argv))}"
+            for when, told in (("before:", hooks.pre_compact), ("after:", hooks.post_compact))
+            for hook in told
+            if isinstance(hook, HookCommand)
+        ]
+        return "; ".join(named) or "none"
+
+
+def _parse_commands(table: Mapping[str, object], key: str) -> tuple[HookCommand, ...]:
+    value = table.get(key, [])
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        raise InvalidValueError(
+            f'must be a list of commands such as [["notify", "--quiet"]], not {value!r:.60}', (key,)
+        )
+    commands: list[HookCommand] = []
+    for one in cast("list[object]", value):
+        argv = _split_command(one, key) if isinstance(one, str) else as_texts(one)
+        if not argv or not argv[0] or any("\0" in word for word in argv):
+            raise InvalidValueError(f'{one!r:.60} is not a command; write it as ["notify", "--quiet"]', (key,))
+        commands.append(HookCommand(argv))
+    return tuple(commands)
+
+
+def _split_command(command: str, key: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise InvalidValueError(f"{command!r:.60} is not a command: {error}", (key,)) from error
+
+
+def _check_table(value: object, within: tuple[str, ...] = ()) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidValueError(f"must be a table, not {value!r:.60}", within)
+    return cast("dict[str, object]", value)
+
+
+def _check_texts(table: Mapping[str, object], key: str, name: str) -> Mapping[str, str]:
+    found = _check_table(table.get(key, {}), (name, key))
+    for inner, value in found.items():
+        if not isinstance(value, str):
+            raise InvalidValueError(invalid_value_error("a text", value).problem, (name, key, inner))
+    return MappingProxyType(cast("dict[str, str]", found))
+
+
+def _table_error(name: str, key: str, asks: str, value: object) -> InvalidValueError:
+    return InvalidValueError(invalid_value_error(asks, value).problem, (name, key))
+
+
+def _check_known_keys(table: Mapping[str, object], known: "tuple[str, ...] | list[str]", *within: str) -> None:
+    for key in table:
+        if key not in known:
+            raise InvalidValueError(f"is not a setting; {suggest_name(key, known)}", (*within, key))
+
+
+AgentTool = Literal["read", "run"]
+AGENT_TOOLS: tuple[AgentTool, ...] = ("read", "run")
+AGENT_VISIBILITY_CHOICES = ("everything", "nothing", "pins", "ledger", "files")
+MAIN_VISIBILITY_CHOICES = ("everything", "answers", "nothing")
+AGENT_TEXT_KEYS = ("description", "instructions", "model", "main_sees")
+AGENT_NUMBER_KEYS = ("turns", "max_tokens", "max_steps", "timeout_seconds")
+AGENT_KEYS = (*AGENT_TEXT_KEYS, "tools", "sees", *AGENT_NUMBER_KEYS)
+MAX_AGENT_NUMBER = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """An agent that can be asked."""
+
+    name: str
+    description: str = ""
+    """What it is for, as the model is told that may ask it."""
+    instructions: str = ""
+    model: str | None = None
+    """None for the one that answers the user."""
+    tools: tuple[str, ...] = ("read",)
+    sees: Visibility = SEES_EVERYTHING
+    main_sees: Literal["everything", "answers", "nothing"] = "nothing"
+    max_steps: int | None = None
+    timeout_seconds: int | None = None
+
+    def __str__(self) -> str:
+        """What it is, in one line, as far as something was said of it."""
+        parts = [
+            self.description,
+            f"model {self.model}" if self.model else "",
+            f"tools {', '.join(self.tools) or 'none'}",
+            f"sees {_describe_visibility(self.sees)}",
+            f"the main agent sees {self.main_sees} of it",
+            f"at most {self.max_steps:,} steps" if self.max_steps else "",
+            f"at most {self.timeout_seconds:,} seconds" if self.timeout_seconds else "",
+        ]
+        return "; ".join(part for part in parts if part)
+
+
+class AgentTables(NamedTables):
+    """Agents by their names."""
+
+    expects = '[agents.NAME] with description = "…", instructions = "…"'
+
+    def parse_table(self, name: str, table: Mapping[str, object]) -> AgentSettings:
+        """Return one agent."""
+        for key in table:
+            if key not in AGENT_KEYS:
+                raise InvalidValueError(f"is not a setting; {suggest_name(key, AGENT_KEYS)}", (name, key))
+        texts = {key: _check_text(name, key, table[key]) for key in AGENT_TEXT_KEYS if key in table}
+        numbers = {key: _check_number(name, key, table[key]) for key in AGENT_NUMBER_KEYS if key in table}
+        main_sees = _check_choice(name, "main_sees", texts.get("main_sees", "nothing"), MAIN_VISIBILITY_CHOICES)
+        return AgentSettings(
+            name=name,
+            description=texts.get("description", ""),
+            instructions=texts.get("instructions", ""),
+            model=texts.get("model"),
+            tools=tuple(
+                _check_choice(name, "tools", tool, AGENT_TOOLS) for tool in _check_words(name, "tools", table, ["read"])
+            ),
+            sees=_parse_visibility(name, table, numbers),
+            main_sees=cast("Literal['everything', 'answers', 'nothing']", main_sees),
+            max_steps=numbers.get("max_steps"),
+            timeout_seconds=numbers.get("timeout_seconds"),
+        )
+
+
+def _describe_visibility(sees: Visibility) -> str:
+    """Return what an agent is shown, in words."""
+    chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
+    chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
+    most = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"
+    return (", ".join(chosen) or "nothing") + most
+
+
+def _parse_visibility(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) -> Visibility:
+    """Return what an agent is shown: everything, unless something is chosen."""
+    default = [] if "turns" in numbers else ["everything"]
+    chosen = [
+        _check_choice(name, "sees", word, AGENT_VISIBILITY_CHOICES)
+        for word in _check_words(name, "sees", table, default)
+    ]
+    return Visibility(
+        everything="everything" in chosen,
+        pins="pins" in chosen,
+        ledger="ledger" in chosen,
+        files="files" in chosen,
+        turns=numbers.get("turns", 0),
+        max_tokens=numbers.get("max_tokens"),
+    )
+
+
+def _check_words(name: str, key: str, table: Mapping[str, object], default: list[str]) -> tuple[str, ...]:
+    value = table.get(key, default)
+    words = (value,) if isinstance(value, str) else as_texts(value)
+    if words is None:
+        raise InvalidValueError(invalid_value_error("a list of words", value).problem, (name, key))
+    return words
+
+
+def _check_choice(name: str, key: str, word: str, known: tuple[str, ...]) -> str:
+    if word not in known:
+        raise InvalidValueError(f"{word!r:.60} is not known; {suggest_name(word, known)}", (name, key))
+    return word
+
+
+def _check_text(name: str, key: str, value: object) -> str:
+    if not isinstance(value, str) or (key == "model" and not value):
+        raise InvalidValueError(invalid_value_error("a text", value).problem, (name, key))
+    return value
+
+
+def _check_number(name: str, key: str, value: object) -> int:
+    least = 0 if key in {"turns", "max_tokens"} else 1
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_AGENT_NUMBER:
+        raise InvalidValueError(invalid_value_error(f"a whole number from {least} on", value).problem, (name, key))
+    return value

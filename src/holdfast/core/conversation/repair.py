@@ -1,0 +1,215 @@
+"""Makes a broken history valid for every provider.
+
+Recorded histories hold unanswered calls, orphaned, late and duplicate results, repeated call ids,
+empty turns, and begin or end with the wrong role. Each costs a refused request. Mending gives the
+strictest common form, touches nothing that was fine, is idempotent, and derives what it makes up
+from positions alone, so that the same history is always mended the same way and a cached prefix
+stays valid.
+
+A call without a result is left alone while it may still be running: only a later message that is no
+result, or the caller's word that the turn was interrupted, proves that no result will come.
+
+Whether a history is already as mending would leave it.
+
+Nearly every history is, so this is asked for every view and answered in one pass over outlines.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
+from holdfast.core.conversation.messages import Entry, Message, Text, ToolResult, user
+from holdfast.core.conversation.pairing import CallPairing, Repair
+
+
+def is_valid_history(entries: Sequence[Entry], batching: Batching = ONE_RESULT_PER_MESSAGE) -> bool:
+    """Return whether nothing is empty and every call is answered, once, directly after its batch."""
+    if batching.is_itemized:
+        return _are_items_valid(entries, batching)
+    if batching.calls_follow_user and any(is_split_turn(*pair) for pair in pairwise(entries)):
+        return False
+    return _are_messages_valid(entries, batching)
+
+
+def is_split_turn(before: Entry, after: Entry) -> bool:
+    """Return whether calls stand directly behind another message of the model's."""
+    return bool(after.message.outline.call_ids) and before.message.role == after.message.role
+
+
+def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
+    """Return whether each message with calls is followed by its results, as the format carries them."""
+    open_calls: dict[str, None] = {}
+    seen: set[str] = set()
+    for entry in entries:
+        call_ids, result_ids, is_filled, has_results_first, _ = entry.message.outline
+        if not is_filled:
+            return False
+        if result_ids:
+            for call_id in result_ids:
+                if call_id not in open_calls:
+                    return False
+                del open_calls[call_id]
+            # A user message that carries results carries all of the batch, before anything else.
+            if entry.message.role == "user" and (open_calls or not has_results_first):
+                return False
+        elif open_calls:
+            return False
+        if call_ids and not _register_calls(call_ids, open_calls, set() if batching.pairs_by_name else seen, batching):
+            return False
+    return not open_calls
+
+
+def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
+    """Return whether each run of the model's items is followed by its results, and reasoning by an item."""
+    open_calls: dict[str, None] = {}
+    seen: set[str] = set()
+    is_answering = is_leading = False
+    for entry in entries:
+        call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline
+        is_models = entry.message.role == "assistant"
+        if not (is_filled or is_reasoning) or (is_leading and not is_models):
+            return False
+        is_leading = is_reasoning
+        if result_ids:
+            if any(open_calls.pop(call_id, call_id) is not None for call_id in result_ids):
+                return False
+            is_answering = bool(open_calls)
+        elif open_calls and (is_answering or not is_models):
+            return False
+        if call_ids and not _register_calls(call_ids, open_calls, seen, batching):
+            return False
+    return not open_calls and not is_leading
+
+
+def _register_calls(call_ids: Iterable[str], open_calls: dict[str, None], seen: set[str], batching: Batching) -> bool:
+    """Return whether calls have ids that can be sent and are new, and remember them."""
+    takes_id = batching.accepts_id
+    for call_id in call_ids:
+        if not call_id or call_id in seen or (takes_id and not takes_id(call_id)):
+            return False
+        seen.add(call_id)
+        open_calls[call_id] = None
+    return True
+
+
+MISSING_START_NOTICE = "[The conversation before this point is not available.]"
+NO_NEW_MESSAGE_NOTICE = "[No new message from the user.]"
+
+
+class RepairedEntries(NamedTuple):
+    """A valid view, and what it took."""
+
+    entries: list[Entry]
+    repairs: list[Repair]
+    pending: tuple[str, ...] = ()
+    """Calls at the very end that may still be running."""
+
+
+def repair_entries(
+    entries: Sequence[Entry], *, is_interrupted: bool = False, batching: Batching = ONE_RESULT_PER_MESSAGE
+) -> RepairedEntries:
+    """Return the entries in a form that every provider accepts, with batches as the format carries them."""
+    repairs: list[Repair] = []
+    pending: list[str] = []
+    mended = list(entries)
+    if not is_valid_history(entries, batching):
+        mended = list(_without_blanks(entries, batching, repairs))
+        if batching.is_itemized:
+            mended = _without_orphaned_reasoning(mended, repairs)
+        pairing = CallPairing(mended, is_interrupted=is_interrupted, batching=batching)
+        mended = pairing.pair()
+        repairs += pairing.repairs
+        pending = pairing.pending
+        if batching.calls_follow_user:
+            mended = _with_calls_after_users(mended, repairs)
+    return RepairedEntries(_with_valid_ends(mended, repairs, pending), repairs, tuple(pending))
+
+
+def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
+    """Return entries in which a message with calls stands behind one of the user's.
+
+    Two neighbours are one turn that was torn; where something stood between them, its place is marked.
+    """
+    whole: list[Entry] = []
+    for entry in entries:
+        turn = entry
+        while whole and is_split_turn(whole[-1], turn) and _are_adjacent(whole[-1], turn):
+            repairs.append(Repair(turn.position, "joined a turn with calls to the turn of the model before it"))
+            before = whole.pop()
+            turn = before.with_message(_joined_messages(before.message, turn.message))
+        if whole and is_split_turn(whole[-1], turn):
+            repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
+            whole.append(Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system")))
+        whole.append(turn)
+    return whole
+
+
+def _are_adjacent(before: Entry, after: Entry) -> bool:
+    return before.position is not None and before.position + 1 == after.position
+
+
+def _joined_messages(before: Message, after: Message) -> Message:
+    return replace(
+        before,
+        parts=(*before.parts, *after.parts),
+        repair_notes=(*before.repair_notes, *after.repair_notes),
+        extra_fields_json=before.extra_fields_json + after.extra_fields_json,
+    )
+
+
+def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
+    """Return entries without reasoning that is not followed by anything of the model's."""
+    kept: list[Entry] = []
+    for entry in reversed(entries):
+        if entry.message.outline.is_reasoning_only and (not kept or kept[-1].message.role != "assistant"):
+            repairs.append(Repair(entry.position, "removed reasoning that led to nothing"))
+        else:
+            kept.append(entry)
+    return kept[::-1]
+
+
+def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[Repair]) -> Iterator[Entry]:
+    for entry in entries:
+        message = entry.message
+        if message.outline.has_no_empty_text or (batching.is_itemized and message.outline.is_reasoning_only):
+            yield entry
+            continue
+        slimmer = message.with_parts(
+            tuple(
+                _without_blank_blocks(part) if isinstance(part, ToolResult) else part
+                for part in message.parts
+                if not (isinstance(part, Text) and part.is_blank)
+            )
+        )
+        if slimmer.outline.has_no_empty_text:
+            repairs.append(Repair(entry.position, "removed an empty text"))
+            yield entry.with_message(slimmer)
+        elif slimmer.parts:
+            repairs.append(Repair(entry.position, "removed a turn of reasoning that led to nothing"))
+        else:
+            what = "; ".join(message.repair_notes) or f"removed an empty {message.role} turn"
+            repairs.append(Repair(entry.position, what))
+
+
+def _without_blank_blocks(result: ToolResult) -> ToolResult:
+    content = tuple(
+        part for part in result.content if not (isinstance(part, Text) and part.native is not None and part.is_blank)
+    )
+    return result if len(content) == len(result.content) else result.with_content(content)
+
+
+def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Sequence[str]) -> list[Entry]:
+    """Let the conversation begin and end with somebody the model can answer."""
+    first = next((index for index, entry in enumerate(entries) if entry.message.role != "system"), None)
+    if first is None:
+        return entries
+    last = next(entry.message.role for entry in reversed(entries) if entry.message.role != "system")
+    if not pending and last == "assistant":
+        repairs.append(Repair(None, "put a user message after the last assistant turn"))
+        entries = [*entries, Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system"))]
+    if entries[first].message.role != "user":
+        repairs.append(Repair(None, "put a user message before the first assistant turn"))
+        entries = [*entries[:first], Entry(user(MISSING_START_NOTICE, trust="system")), *entries[first:]]
+    return entries

@@ -1,0 +1,210 @@
+"""Shortens tool output to its beginning and end.
+
+Where the model has a way to ask for the rest, the notice carries a handle; of a bare list it has none, and the notice
+is plain. Clipping what is already clipped changes nothing.
+
+Replaces images, sounds and documents of old turns by a word.
+
+A turn as words alone: what was asked, and what was answered in the end.
+
+How a model is told that there is more: the name of the tool that has it, and a short handle.
+
+A handle is `#` and a position, with the number of a part where a message has several. Where the model has no such
+tool, nothing here is said: a handle that leads nowhere is worse than none.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.conversation.cuts import turn_ranges
+from holdfast.core.conversation.json_values import Json, dump_json, parse_json, replace_surrogates
+from holdfast.core.conversation.messages import Content, Entry, Media, Message, Part, Text, ToolCall, ToolResult
+
+
+def turn_as_text(turn: Sequence[Entry]) -> list[Entry]:
+    """Return a turn's first user text and the assistant's last reply; what was done in between is left out."""
+    replies = [entry for entry in turn if entry.message.role == "assistant" and entry.message.text.strip()]
+    return [_text_parts_only(entry) for entry in (turn[0], *replies[-1:])]
+
+
+def turns_as_text(entries: Sequence[Entry], *, keep_last: int) -> list[Entry]:
+    """Return the entries with each turn reduced to words, the newest ones and what precedes the first excepted."""
+    spans = turn_ranges(entries)
+    if not spans:
+        return list(entries)
+    kept = list(entries[: spans[0].start])
+    whole = len(spans) - keep_last
+    for number, span in enumerate(spans):
+        turn = [entries[index] for index in span]
+        kept += turn_as_text(turn) if number < whole else turn
+    return kept
+
+
+def _text_parts_only(entry: Entry) -> Entry:
+    parts: tuple[Part, ...] = tuple(part for part in entry.message.parts if isinstance(part, Text))
+    return entry if parts == entry.message.parts else entry.with_message(entry.message.with_parts(parts))
+
+
+RECALL_TOOL = "recall"
+"""The name of the tool. What it gives back is not shortened, offloaded or found by it again."""
+
+
+def message_handle(position: int, part: int | None = None) -> str:
+    """Return how a message, or one part of it, is asked for; parts are counted from 1."""
+    return f"#{position}" if part is None else f"#{position}.{part}"
+
+
+def recall_range_hint(start: int, stop: int) -> str:
+    """Return the line below what stands for messages that says how to see them."""
+    return f"[All of it can be looked up: {RECALL_TOOL} with ref #{start}-#{stop - 1}, or with a query.]"
+
+
+def recall_hint(what: str) -> str:
+    """Return the words that tell a model how to get something."""
+    return f"{RECALL_TOOL} {what}"
+
+
+CLIP_HEAD_SHARE = 2 / 3
+"""Outputs say what they are at the beginning and how it ended at the end."""
+NOTICE_ROOM = 48
+
+
+def clip_text(text: str, max_chars: int, handle: str = "") -> str:
+    """Return the text, or its head and tail with a notice between, in at most `max_chars` characters.
+
+    `place` is the handle by which a model asks for all of it.
+    """
+    if len(text) <= max_chars:
+        return text
+    how = f": {recall_hint(handle)}" if handle else ""
+    keep = max(0, max_chars - NOTICE_ROOM - len(how))
+    head = int(keep * CLIP_HEAD_SHARE)
+    tail = keep - head
+    notice = f"\n[… {len(text) - keep:,} characters cut{how} …]\n"
+    return text[:head] + notice + (text[len(text) - tail :] if tail else "")
+
+
+def clip_outputs(
+    message: Message, max_chars: int, position: int | None = None, *, keep_recall_answers: bool = False
+) -> Message:
+    """Return the message with its tool output clipped; itself if there was nothing to clip.
+
+    `position` is where it stands, for a model that can ask for the rest. `keep_recall_answers` leaves recall's answers.
+    """
+    long = [
+        isinstance(part, ToolResult)
+        and _has_long_text(part, max_chars)
+        and not (keep_recall_answers and part.is_recall_answer)
+        for part in message.parts
+    ]
+    if not any(long):
+        return message
+    places = part_handles(message, position)
+    return message.with_parts(
+        tuple(
+            _clip_part(part, max_chars, place) if is_long else part
+            for part, place, is_long in zip(message.parts, places, long, strict=True)
+        )
+    )
+
+
+def part_handles(message: Message, position: int | None) -> list[str]:
+    """Return the handle of each part of a message; empty where nobody can ask for it."""
+    count = len(message.parts)
+    if position is None:
+        return [""] * count
+    return [message_handle(position, number if count > 1 else None) for number in range(1, count + 1)]
+
+
+def _has_long_text(result: ToolResult, max_chars: int) -> bool:
+    return any(isinstance(part, Text) and len(part.text) > max_chars for part in result.content)
+
+
+def _clip_part(part: Part, max_chars: int, handle: str) -> Part:
+    if not isinstance(part, ToolResult):
+        return part
+    return part.with_content(tuple(_clip_content(content, max_chars, handle) for content in part.content))
+
+
+def _clip_content(content: Content, max_chars: int, handle: str) -> Content:
+    if isinstance(content, Text) and len(content.text) > max_chars:
+        return content.with_text(clip_text(content.text, max_chars, handle))
+    return content
+
+
+def clip_arguments(message: Message, max_chars: int) -> Message:
+    """Return the message with long strings in its calls' arguments clipped; the arguments stay JSON."""
+    if not any(len(call.arguments) > max_chars for call in message.calls):
+        return message
+    return message.with_parts(
+        tuple(
+            part.with_arguments(_clip_arguments_json(part.arguments, max_chars))
+            if isinstance(part, ToolCall) and len(part.arguments) > max_chars
+            else part
+            for part in message.parts
+        )
+    )
+
+
+def _clip_arguments_json(arguments: str, max_chars: int) -> str:
+    try:
+        shorter = dump_json(_clip_strings(parse_json(arguments), max_chars))
+    except (ValueError, RecursionError):
+        # Broken JSON is sent to nobody's parser but the model's: quote what can be kept of it.
+        shorter = dump_json({"clipped": clip_text(replace_surrogates(arguments), max_chars)})
+    return shorter if len(shorter) < len(arguments) else arguments
+
+
+def _clip_strings(value: Json, max_chars: int) -> Json:
+    if isinstance(value, str):
+        return clip_text(value, max_chars)
+    if isinstance(value, dict):
+        return {key: _clip_strings(item, max_chars) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clip_strings(item, max_chars) for item in value]
+    return value
+
+
+def drop_media(message: Message, *, results_only: bool = False, position: int | None = None) -> Message:
+    """Return the message with its media replaced by a notice; itself if it has none.
+
+    `position` is where it stands, for a model that can ask what they were.
+    """
+    if not count_media(message):
+        return message
+    places = part_handles(message, position)
+    return message.with_parts(
+        tuple(
+            part if results_only and isinstance(part, Media) else _drop_part_media(part, place)
+            for part, place in zip(message.parts, places, strict=True)
+        )
+    )
+
+
+def count_media(message: Message) -> int:
+    """Return how many media a message holds, inside tool results too."""
+    return sum(
+        isinstance(part, Media)
+        + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
+        for part in message.parts
+    )
+
+
+def count_all_media(entries: Iterable[Entry]) -> int:
+    """Return how many media a view holds."""
+    return sum(count_media(entry.message) for entry in entries)
+
+
+def _drop_part_media(part: Part, handle: str) -> Part:
+    if isinstance(part, Media):
+        return _media_notice(part, handle)
+    if isinstance(part, ToolResult) and any(isinstance(inner, Media) for inner in part.content):
+        content: tuple[Content, ...] = tuple(
+            _media_notice(inner, handle) if isinstance(inner, Media) else inner for inner in part.content
+        )
+        return part.with_content(content)
+    return part
+
+
+def _media_notice(media: Media, handle: str) -> Text:
+    how = f": {recall_hint(handle)}" if handle else ""
+    return Text(f"[{media.kind} elided{how}]", media.trust, is_edited=True)

@@ -1,0 +1,91 @@
+"""What is known of what a fold stands for: which files were read there, and which wishes contradict each other.
+
+Whoever reads a file again that has not changed since is told so, with the place where it was read first: an agent
+that lost sight of its own work would otherwise do it again and again. Nothing is kept back.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
+from holdfast.core.ledger.actions import call_outcome
+from holdfast.core.ledger.constraints import conflicting_constraints
+from holdfast.core.ledger.files import FileAccess, FileRecord, FileRecords
+from holdfast.core.ledger.identifiers import argument_value
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.tool_calls import describe_call
+
+ReadNotes = tuple[tuple[str, str], ...]
+"""By the ids of calls, what is said beside their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedReads:
+    """What the ledger says of the messages before a position."""
+
+    stop: int = 0
+    reads: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
+    conflicts: tuple[str, ...] = ()
+
+    @classmethod
+    def from_ledger(cls, ledger: Ledger, stop: int) -> "CompactedReads":
+        """Return what a ledger of everything before a position knows."""
+        reads = {file.path: file for file in ledger.files if file.last_read is not None and file.last_read.content_hash}
+        return cls(stop, reads, tuple(conflicting_constraints(ledger.constraints)))
+
+    def notes_for(self, messages: Sequence[Message], earlier: Iterable[ToolCall]) -> list[ReadNotes]:
+        """Return for each new message what is to be said beside its results; `earlier` are the calls before them."""
+        calls = {call.id: call for call in earlier}
+        told: list[ReadNotes] = []
+        for message in messages:
+            calls.update({call.id: call for call in message.calls})
+            found = [(result.call_id, self._note_for(calls.get(result.call_id), result)) for result in message.results]
+            told.append(tuple((call_id, note) for call_id, note in found if note))
+        return told
+
+    def _note_for(self, call: ToolCall | None, result: ToolResult) -> str:
+        touch = _successful_read(call, result) if call else None
+        if call is None or touch is None:
+            return ""
+        known = self.reads.get(_read_path(call))
+        before = known.last_read if known else None
+        if before is None or (before.content_hash, before.lines) != (touch.content_hash, touch.lines):
+            return ""
+        span = f", lines {before.lines[0]}-{before.lines[1]}" if before.lines else ""
+        return (
+            f"[Unchanged{span} since you read it at #{before.position}: what you found there still holds, and it need"
+            " not be read again.]"
+        )
+
+
+def add_read_notes(message: Message, notes: ReadNotes) -> Message:
+    """Return a message with words beside its results."""
+    if not notes:
+        return message
+    told = dict(notes)
+    return message.with_parts(tuple(_part_with_note(part, told) for part in message.parts))
+
+
+def _part_with_note(part: Part, notes: Mapping[str, str]) -> Part:
+    if not isinstance(part, ToolResult) or part.call_id not in notes:
+        return part
+    content: list[Content] = list(part.content)
+    for number, text in reversed([*enumerate(content)]):
+        if isinstance(text, Text):
+            content[number] = text.with_text(f"{text.text}\n{notes[part.call_id]}")
+            return part.with_content(tuple(content))
+    return part
+
+
+def _successful_read(call: ToolCall, result: ToolResult) -> FileAccess | None:
+    """Return what a result read of a file; None where it is no reading that went well."""
+    made = describe_call(call, argument_value(call.arguments), 0)
+    if made.kind != "file" or made.is_write or not call_outcome(made, result).is_ok:
+        return None
+    files = FileRecords()
+    files.observe_result(made, result.text, 0)
+    return next(iter(files)).last_read
+
+
+def _read_path(call: ToolCall) -> str:
+    return describe_call(call, argument_value(call.arguments), 0).subject

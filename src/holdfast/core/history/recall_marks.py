@@ -1,0 +1,104 @@
+"""What of the messages is recall's own: the calls that asked for something, and the answers.
+
+An answer repeats what was said before. So it is left as it is where outputs are shortened, and nobody finds it again
+in the place of what it repeats. It may stand in one message with what other tools gave back: those are like any others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from holdfast.core.conversation.messages import Message, ToolResult
+from holdfast.core.conversation.shorten import RECALL_TOOL
+
+MAX_OPEN = 64
+"""How many calls without an answer are remembered."""
+
+
+class RecallMarksSnapshot(NamedTuple):
+    """What is known when a history is left."""
+
+    answer_parts: tuple[tuple[int, tuple[int, ...]], ...]
+    recall_only: tuple[int, ...]
+    open_calls: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class RecallMarks:
+    """Grows by one message at a time."""
+
+    answer_parts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """By the position of a message, which of its parts are answers, counted from 0."""
+    recall_only: set[int] = field(default_factory=set[int])
+    """Positions of messages that hold calls of recall or its answers and nothing else."""
+    open_calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Scopes and ids of calls that have no answer yet: two agents may give their calls the same ids."""
+
+    @classmethod
+    def from_snapshot(cls, snapshot: RecallMarksSnapshot) -> "RecallMarks":
+        """Return what was known when a history was left."""
+        return cls(dict(snapshot.answer_parts), set(snapshot.recall_only), list(snapshot.open_calls))
+
+    def snapshot(self) -> RecallMarksSnapshot:
+        """Return what is to be known by who goes on."""
+        return RecallMarksSnapshot(
+            tuple(sorted(self.answer_parts.items())), tuple(sorted(self.recall_only)), tuple(self.open_calls)
+        )
+
+    def for_unrecorded(self) -> "RecallMarks":
+        """Return what observes messages that are not part of the history yet."""
+        return RecallMarks(open_calls=list(self.open_calls))
+
+    def observe(self, message: Message, position: int, scope: str) -> Message:
+        """Take in what was said, and return it with the answers marked."""
+        if self.open_calls and message.outline.result_ids:
+            self._observe_answers(message, position, scope)
+        if message.outline.call_ids:
+            self._observe_calls(message, position, scope)
+        return self.mark(message, position)
+
+    def mark(self, message: Message, position: int) -> Message:
+        """Return a message with the parts marked that are answers."""
+        if position not in self.answer_parts:
+            return message
+        answers = self.answer_parts[position]
+        parts = tuple(
+            replace(part, is_recall_answer=True) if number in answers and isinstance(part, ToolResult) else part
+            for number, part in enumerate(message.parts)
+        )
+        return replace(message, parts=parts, decoded=parts if message.is_unedited else message.decoded)
+
+    def is_recall_only(self, position: int) -> bool:
+        """Return whether a message is nothing but calls of recall, or its answers."""
+        return position in self.recall_only
+
+    def _observe_answers(self, message: Message, position: int, scope: str) -> None:
+        wanted = {call_id for asker, call_id in self.open_calls if asker == scope}
+        found = _answer_parts(message, wanted)
+        if found:
+            self.answer_parts[position] = tuple(found)
+            if len(found) == len(message.parts):
+                self.recall_only.add(position)
+            self._close(scope, {*found.values()})
+
+    def _observe_calls(self, message: Message, position: int, scope: str) -> None:
+        calls = message.calls
+        others = {call.id for call in calls if call.name != RECALL_TOOL}
+        made = [call.id for call in calls if call.name == RECALL_TOOL and call.id not in others]
+        # A call whose id was used before begins anew: the one before it was never answered.
+        self._close(scope, {call.id for call in calls})
+        self.open_calls = [*self.open_calls, *((scope, call_id) for call_id in made)][-MAX_OPEN:]
+        if len(made) == len(calls) and not message.text.strip():
+            self.recall_only.add(position)
+
+    def _close(self, scope: str, call_ids: set[str]) -> None:
+        self.open_calls = [one for one in self.open_calls if one[0] != scope or one[1] not in call_ids]
+
+
+def _answer_parts(message: Message, call_ids: set[str]) -> Mapping[int, str]:
+    """Return which parts of a message answer one of some calls, with its id."""
+    return {
+        number: part.call_id
+        for number, part in enumerate(message.parts)
+        if isinstance(part, ToolResult) and part.call_id in call_ids
+    }

@@ -1,0 +1,204 @@
+"""A history without what was said: all that is needed to go on from where another has stopped.
+
+Small beside the log, whatever its length, and only a shortcut: reading the log from its beginning gives the same.
+
+Values as JSON and back, by their types: for what is kept beside the log and can be thrown away at any time.
+
+Not for the log itself: there every field has a name (`records`), here only a place. Whoever reads it must be of
+the same make as the one who wrote it.
+"""
+
+import json
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from itertools import accumulate
+from operator import sub
+from types import UnionType
+from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from holdfast.core.history.compaction_events import PositionSpans
+from holdfast.core.history.context import ContextVersion
+from holdfast.core.history.recall_marks import RecallMarksSnapshot
+from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.history.session_state import SessionState
+from holdfast.core.ledger.ledger import Ledger
+
+SnapshotT = TypeVar("SnapshotT")
+ValueReader = Callable[[object], object]
+
+
+def to_snapshot_json(value: object) -> str:
+    """Return a value as JSON: records as lists of their fields."""
+    return json.dumps(value, default=_encode_value, separators=(",", ":"))
+
+
+def _encode_value(value: object) -> object:
+    """Return what JSON has no word for as something it has."""
+    if isinstance(value, range):
+        return [value.start, value.stop]
+    if isinstance(value, AbstractSet):
+        return sorted(cast("AbstractSet[int]", value))
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    if is_dataclass(value):
+        return [getattr(value, item.name) for item in fields(value)]
+    raise TypeError(f"{type(value).__name__} has no place here")
+
+
+def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
+    """Return the value of a type that `as_json` wrote; whatever is wrong with it is a ValueError."""
+    try:
+        return cast("SnapshotT", _reader_for(kind)(json.loads(text)))
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"this is no {kind}") from error
+
+
+def pack_positions(positions: Sequence[int]) -> str:
+    """Return many positions as one text, the steps between them: JSON makes a small text of each number of a list."""
+    return " ".join(map(str, map(sub, positions, [0, *positions])))
+
+
+def unpack_positions(text: str) -> "array[int]":
+    """Return the positions that `packed` wrote; a ValueError where they are none."""
+    return array("q", accumulate(map(int, text.split())))
+
+
+@cache
+def _reader_for(hint: object) -> ValueReader:
+    """Return what reads values of a type."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if isinstance(hint, UnionType) or kind is Union:
+        return _optional_reader(inner)
+    if kind is range:
+        return _read_range
+    if kind is tuple:
+        return _tuple_reader(inner)
+    if kind is frozenset:
+        return lambda value: frozenset(cast("list[int]", value))
+    if not isinstance(kind, type):
+        return _read_as_is
+    known = cast("type[object]", kind)
+    if issubclass(known, Mapping):
+        reads = _reader_for(inner[1])
+        return lambda value: {key: reads(item) for key, item in cast("dict[str, object]", value).items()}
+    return _record_reader(known) if is_dataclass(known) or hasattr(known, "_fields") else _read_as_is
+
+
+def _read_as_is(value: object) -> object:
+    return value
+
+
+def _read_range(value: object) -> object:
+    return range(*cast("list[int]", value))
+
+
+def _optional_reader(options: tuple[object, ...]) -> ValueReader:
+    """Return what reads a value that may be missing: only one of the options is a record."""
+    inner = [_reader_for(option) for option in options if option is not type(None)]
+    reads = next((reader for reader in inner if reader is not _read_as_is), _read_as_is)
+    return lambda value: None if value is None else reads(value)
+
+
+def _tuple_reader(inner: tuple[object, ...]) -> ValueReader:
+    if len(inner) == 2 and inner[1] is ...:  # noqa: PLR2004 - tuple[X, ...]
+        reads = _reader_for(inner[0])
+        if reads is _read_as_is:
+            return lambda value: tuple(cast("list[object]", value))
+        return lambda value: tuple(map(reads, cast("list[object]", value)))
+    readers = [_reader_for(option) for option in inner]
+    return lambda value: tuple(reads(item) for reads, item in zip(readers, cast("list[object]", value), strict=True))
+
+
+def _record_reader(kind: type[object]) -> ValueReader:
+    hints = get_type_hints(kind)
+    names = [item.name for item in fields(kind)] if is_dataclass(kind) else list(hints)
+    make = cast("Callable[..., object]", kind)
+    readers = [_reader_for(hints[name]) for name in names]
+    if hasattr(kind, "_fields") and all(reads is _read_as_is for reads in readers):
+        return lambda value: make(*cast("list[object]", value))
+
+    def read(value: object) -> object:
+        given = zip(names, readers, cast("list[object]", value), strict=True)
+        return make(**{name: reads(item) for name, reads, item in given})
+
+    return read
+
+
+KEPT_VERSIONS = 8
+"""How many changes of context can be taken back without reading the log from its beginning."""
+
+
+class LedgerLineage(NamedTuple):
+    """Which past a ledger is of."""
+
+    hidden: tuple[range, ...]
+    cleared_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLedger:
+    """A ledger as text, because most who go on will not ask for it soon."""
+
+    lineage: LedgerLineage
+    stop: int
+    text: str
+
+    @classmethod
+    def pack(cls, lineage: LedgerLineage, stop: int, ledger: Ledger) -> "PackedLedger":
+        """Return a ledger as it is kept."""
+        return cls(lineage, stop, to_snapshot_json(ledger))
+
+    def unpack(self) -> Ledger:
+        """Return the ledger."""
+        return from_snapshot_json(Ledger, self.text)
+
+
+@dataclass(slots=True)
+class OpenLedger:
+    """A ledger that goes on: what it has taken in, and of which past."""
+
+    lineage: LedgerLineage
+    stop: int
+    ledger: Ledger | PackedLedger
+
+    def unpacked(self) -> Ledger:
+        """Return the ledger, to be read and gone on with."""
+        if isinstance(self.ledger, PackedLedger):
+            self.ledger = self.ledger.unpack()
+        return self.ledger
+
+    def pack(self) -> PackedLedger:
+        """Return the ledger as it is kept."""
+        known = self.ledger
+        return known if isinstance(known, PackedLedger) else PackedLedger.pack(self.lineage, self.stop, known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySnapshot:
+    """What `History.snapshot` gives and `History.from_snapshot` takes."""
+
+    length: int
+    format: str | None
+    scope_runs: tuple[tuple[str, int], ...]
+    """Scopes in the order of the messages, each with how many messages in a row are of it."""
+    system_positions: tuple[int, ...]
+    packed_prompts: str
+    """Positions, packed."""
+    recall_marks: RecallMarksSnapshot
+    """What is recall's own."""
+    versions: tuple[ContextVersion, ...]
+    """The last few, with those that were taken back."""
+    current: int
+    """Which of them holds."""
+    change_count: int
+    has_forgotten_versions: bool
+    session_state: SessionState
+    parents: Mapping[str, str]
+    main_sees: MainVisibility
+    main_limits: Mapping[str, MainVisibility]
+    visible_spans: Mapping[str, PositionSpans]
+    attributed_scopes: tuple[str, ...]
+    ledgers: Mapping[str, PackedLedger]

@@ -1,0 +1,185 @@
+"""What a delegate is shown of the conversation above it: chosen by class, within an allowance, once, when it begins.
+
+Messages are shown as they were said, whole; the ledger and the files are told in words. The order in which room is
+given away is that of the classes: pins, then what is told, then turns, the newest first. Nothing comes from outside the
+line that the delegate could see anyway.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.messages import EntryMessages
+from holdfast.core.conversation.tokens import Counter, message_tokens
+from holdfast.core.history.compaction_events import PositionSpans
+from holdfast.core.history.context import Context
+from holdfast.core.history.history import History
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.render import LEDGER_FRAME, render_ledger
+from holdfast.errors import SettingsError
+
+ALL_TURNS = 10**6
+MAX_BRIEFING_TOKENS = 2_000
+"""What is told takes no more than this, and no more than half of the allowance."""
+FILES_HEADING = "[Files that were read or written so far; #n is where.]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visibility:
+    """What a delegate is shown of what came before it; `Visibility()` is nothing at all."""
+
+    everything: bool = False
+    """All of the line it was delegated from; what is said there later as well, unless `max_tokens` limits it."""
+    pins: bool = False
+    """The messages that are pinned, each with its exchange."""
+    ledger: bool = False
+    """What must not be forgotten, told by rule: constraints, decisions, files, commands, errors, names."""
+    files: bool = False
+    """Which files were read and written."""
+    turns: int = 0
+    """So many of the newest turns."""
+    max_tokens: int | None = None
+    """The most that all of it may cost; None for no limit."""
+
+    def __post_init__(self) -> None:
+        for name in ("everything", "pins", "ledger", "files"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingsError(f"sees.{name}", "must be true or false")
+        for name in ("turns", "max_tokens"):
+            value = getattr(self, name)
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            if not is_count and not (name == "max_tokens" and value is None):
+                raise SettingsError(f"sees.{name}", f"must be a whole number from 0 on, not {value!r:.60}")
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing is left out."""
+        return self.everything and self.max_tokens is None
+
+    def to_json(self) -> Mapping[str, object]:
+        """Return the choice as a record holds it; `everything` there means without any limit."""
+        return {**asdict(self), "everything": self.is_unlimited}
+
+
+SEES_EVERYTHING = Visibility(everything=True)
+SEES_NOTHING = Visibility()
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleParts:
+    """What was chosen."""
+
+    spans: PositionSpans = ()
+    briefing: str = ""
+    tokens: int = 0
+
+
+def choose_visible(history: History, parent: str, visibility: Visibility, counter: Counter) -> VisibleParts:
+    """Return what a delegate of an agent is shown now."""
+    if visibility.is_unlimited:
+        line, start = history.delegable_context(parent), history.version.state_of(parent).cleared_at
+        return VisibleParts(
+            position_spans(position for position in range(start, len(history)) if line.is_visible(position))
+        )
+    choice = _VisibleSelection(history, parent, counter, visibility.max_tokens)
+    if visibility.pins:
+        choice.add_pins()
+    briefing = choice.briefing(visibility) if visibility.ledger or visibility.files else ""
+    choice.add_turns(ALL_TURNS if visibility.everything else visibility.turns)
+    return VisibleParts(position_spans(choice.positions), briefing, choice.spent)
+
+
+class _VisibleSelection:
+    """What was chosen so far, and what it costs."""
+
+    def __init__(self, history: History, parent: str, counter: Counter, max_tokens: int | None) -> None:
+        self._history = history
+        self._counter = counter
+        self._context: Context = history.delegable_context(parent)
+        self._start = history.version.state_of(parent).cleared_at
+        self._max_tokens = max_tokens
+        self.positions: set[int] = set()
+        self.spent = 0
+
+    def add_pins(self) -> None:
+        """Take what is pinned, the newest first."""
+        for pin in sorted(self._history.session_state.pins, reverse=True):
+            if pin >= self._start:
+                self._add(range(*uncuttable_span(EntryMessages(self._history.entries), pin)))
+
+    def briefing(self, visibility: Visibility) -> str:
+        """Return what is told in words."""
+        half = self._remaining_tokens // 2 if self._max_tokens is not None else MAX_BRIEFING_TOKENS
+        ledger = self._history.ledger(self._context.scope, len(self._history))
+        allowance = min(half, MAX_BRIEFING_TOKENS)
+        text = (
+            render_ledger(ledger, allowance, self._counter)
+            if visibility.ledger
+            else _file_lines(ledger, allowance, self._counter)
+        )
+        if text == LEDGER_FRAME:
+            return ""
+        self.spent += self._counter.count(text) if text else 0
+        return text
+
+    def add_turns(self, count: int) -> None:
+        """Take the newest turns as far as they fit; where not even the newest does, what was asked in it."""
+        stop = len(self._history)
+        for number, start in enumerate(self._prompts()):
+            if number == count:
+                return
+            if not self._add(range(start, stop)):
+                if not number:
+                    self._add(range(start, start + 1))
+                return
+            stop = start
+        if count == ALL_TURNS:
+            self._add(range(self._start, stop))
+
+    def _prompts(self) -> Iterator[int]:
+        """Yield where turns begin, the newest first."""
+        line = self._context
+        own = line.scopes.lineage(line.scope)
+        for position in reversed(self._history.prompt_positions):
+            if position < self._start:
+                return
+            if line.is_visible(position) and line.message_scopes[position] in own:
+                yield position
+
+    @property
+    def _remaining_tokens(self) -> int:
+        return 10**12 if self._max_tokens is None else self._max_tokens - self.spent
+
+    def _add(self, span: range) -> bool:
+        """Take the messages of a span that may be seen, if they fit, and say whether they do."""
+        new = [position for position in span if position not in self.positions and self._context.is_visible(position)]
+        self._history.entries.require(new)
+        cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in new)
+        if cost > self._remaining_tokens:
+            return False
+        self.positions.update(new)
+        self.spent += cost
+        return True
+
+
+def position_spans(positions: Iterable[int]) -> PositionSpans:
+    """Return positions as spans."""
+    spans: list[tuple[int, int]] = []
+    for position in sorted(positions):
+        if spans and spans[-1][1] == position:
+            spans[-1] = spans[-1][0], position + 1
+        else:
+            spans.append((position, position + 1))
+    return tuple(spans)
+
+
+def _file_lines(ledger: Ledger, allowance_tokens: int, counter: Counter) -> str:
+    """Return the files of a ledger, the latest first, as many as fit."""
+    lines, left = [FILES_HEADING], allowance_tokens - counter.count(FILES_HEADING)
+    for file in reversed(list(ledger.files)):
+        cost = counter.count(f"\n{file}")
+        if cost > left:
+            break
+        lines.append(str(file))
+        left -= cost
+    return "\n".join(lines) if len(lines) > 1 else ""

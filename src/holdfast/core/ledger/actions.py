@@ -1,0 +1,208 @@
+"""What was done and how it ended: commands, searches, and what went wrong.
+
+A tool says that it failed by a flag, by an exit code, or in words at the beginning of a line near either end
+of its output; a file that is merely about errors is not an error. The same attempt going well later resolves
+the error it made before.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
+
+from holdfast.core.conversation.messages import ToolResult
+from holdfast.core.ledger.tool_calls import CallKind, ObservedCall, clip_to_line
+
+MAX_ACTION_RECORDS = 500
+"""Of each kind; the oldest go first."""
+MAX_ACTION_SOURCES = 4
+SCANNED_END_CHARS = 500
+"""How much of each end of an output is searched for failure: tools say it first or last."""
+ACTION_CLIP_CHARS = 80
+"""How much of a command or an error is shown."""
+_CHANGE_OF_DIRECTORY = r"^cd \S+ (?:&&|;) "
+_EXIT_CODE = r"(?i)\b(?:exit(?:ed)?(?: with)?(?: (?:code|status))?|return ?code)[:= ]{1,3}(-?\d{1,5})\b"
+_FAILURE_WORDS = (
+    "error", "exception", "traceback", "fail", "fatal", "panic", "abort", "denied", "not found", "no such", "err!",
+    "e  ", "cannot ", "could not ", "unknown option", "fehler", "erreur", "错误", "エラー",
+)  # fmt: skip
+"""One of them stands in every failure told in words; looked for first, because that is cheap."""
+_FAILURE = (
+    r"(?im)^\W{0,6}(?:error|fatal|exception|traceback|failed|failure|panic|aborted|permission denied|access denied"
+    r"|npm err!|e {2,}\w|fehler|erreur|错误|エラー|no such file|file not found|not found|cannot |could not "
+    r"|unknown option)|^.{0,200}?(?:\b\w*(?:Error|Exception)\b ?:|: (?:command )?not found\s*$"
+    r"|no such file or directory|permission denied|\b[1-9]\d* (?:failed|failures?|errors?)\b)"
+)
+_FAILURE_OF_A_READ = (
+    r"(?i)\W{0,6}(?:error|fatal|enoent|eacces|traceback|fehler|erreur|错误|no such file|file not found|not found"
+    r"|cannot |could not |failed to |permission denied|access denied"
+    r"|.{0,200}?no such file or directory|.{0,200}?does not exist)"
+)
+# Their exit code 1 is an answer: nothing found, or not the same.
+_COMPARISON_COMMANDS = r"\b(?:[ef]?grep|rg|ag|diff|cmp|pgrep|test)\b"
+_NOTHING_FOUND = (
+    r"(?i)\W{0,3}(?:no (?:match|result|file|hit)|nothing found|0 (?:match|result|hit)|keine |没有|aucun|ning[uú]n)"
+)
+
+ActionT = TypeVar("ActionT")
+
+
+class CallOutcome(NamedTuple):
+    """How a call ended."""
+
+    is_ok: bool
+    exit_code: int | None = None
+    error_text: str = ""
+    """What went wrong: the output from its first line about it."""
+
+    def __str__(self) -> str:
+        if self.is_ok:
+            return "ok"
+        return "failed" if self.exit_code is None else f"exit {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """A command that was run, and how it ended the last time."""
+
+    text: str
+    outcome: CallOutcome
+    sources: tuple[int, ...]
+    """The positions of its first and its latest results."""
+    runs: int = 1
+
+    def __str__(self) -> str:
+        times = f", {self.runs} runs" if self.runs > 1 else ""
+        return f"{_short_command(self.text)}: {self.outcome}{times} #{self.sources[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRecord:
+    """What was looked for, where, and how many lines came back."""
+
+    pattern: str
+    path: str
+    hits: int
+    sources: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = f" in {self.path}" if self.path else ""
+        return f"{self.pattern}{place}: {self.hits:,} hits #{self.sources[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """What went wrong, and whether the same attempt went well later."""
+
+    call: str
+    tool: str
+    text: str
+    sources: tuple[int, ...]
+    is_resolved: bool = False
+
+    def __str__(self) -> str:
+        end = " (resolved)" if self.is_resolved else ""
+        command, said = _short_command(self.call, ACTION_CLIP_CHARS // 2), clip_to_line(self.text, ACTION_CLIP_CHARS)
+        return f"{command}: {said}{end} #{self.sources[-1]}"
+
+
+@dataclass(slots=True)
+class Actions:
+    """Commands, searches and errors, each kind the latest last; grows by one result at a time."""
+
+    _commands: dict[str, CommandRecord] = field(default_factory=dict[str, CommandRecord])
+    _searches: dict[str, SearchRecord] = field(default_factory=dict[str, SearchRecord])
+    _errors: dict[str, ErrorRecord] = field(default_factory=dict[str, ErrorRecord])
+
+    @property
+    def commands(self) -> Iterator[CommandRecord]:
+        """The commands that were run."""
+        return iter(self._commands.values())
+
+    @property
+    def searches(self) -> Iterator[SearchRecord]:
+        """The searches that were made."""
+        return iter(self._searches.values())
+
+    @property
+    def errors(self) -> Iterator[ErrorRecord]:
+        """What went wrong."""
+        return iter(self._errors.values())
+
+    def observe_result(self, call: ObservedCall, outcome: CallOutcome, output: str, position: int) -> None:
+        """Take in how a call ended."""
+        if call.kind == "command":
+            ran = self._commands.get(call.key)
+            sources = add_source(ran.sources if ran else (), position)
+            _keep_latest(
+                self._commands, call.key, CommandRecord(call.subject, outcome, sources, ran.runs + 1 if ran else 1)
+            )
+        elif call.kind == "search" and outcome.is_ok:
+            made = self._searches.get(call.key)
+            sources = add_source(made.sources if made else (), position)
+            _keep_latest(
+                self._searches, call.key, SearchRecord(call.subject, call.search_path, _hit_count(output), sources)
+            )
+        failed = self._errors.get(call.key)
+        if not outcome.is_ok:
+            sources = add_source(failed.sources if failed else (), position)
+            name = call.subject if call.kind == "command" else call.label
+            _keep_latest(self._errors, call.key, ErrorRecord(name, call.tool, outcome.error_text, sources))
+        elif failed:
+            self._errors[call.key] = replace(failed, is_resolved=True)
+
+
+def call_outcome(call: ObservedCall | None, result: ToolResult) -> CallOutcome:
+    """Return how a call ended, from what its tool gave back."""
+    text, kind = result.text, call.kind if call else "command"
+    tail = max(0, len(text) - SCANNED_END_CHARS)
+    ends = ((0, text[:SCANNED_END_CHARS]), (tail, text[tail:] if tail else ""))
+    code = None if kind == "file" else _exit_code(ends)
+    trouble = _failure_offset(ends, kind)
+    if code == 1 and trouble is None and call and re.search(_COMPARISON_COMMANDS, call.subject):
+        return CallOutcome(is_ok=True, exit_code=code)
+    if result.is_error or code or (code is None and trouble is not None):
+        start = text.rfind("\n", 0, trouble or 0) + 1
+        return CallOutcome(is_ok=False, exit_code=code or None, error_text=clip_to_line(text[start : start + 320]))
+    return CallOutcome(is_ok=True, exit_code=code)
+
+
+def add_source(sources: tuple[int, ...], position: int) -> tuple[int, ...]:
+    """Return positions and one more; of many the first and the latest."""
+    return (*sources, position) if len(sources) < MAX_ACTION_SOURCES else (sources[0], *sources[2:], position)
+
+
+def _short_command(command: str, max_chars: int = ACTION_CLIP_CHARS) -> str:
+    """Return a command without the way to its directory, shortened."""
+    return clip_to_line(re.sub(_CHANGE_OF_DIRECTORY, "", command), max_chars)
+
+
+def _exit_code(ends: tuple[tuple[int, str], ...]) -> int | None:
+    for _, end in reversed(ends):
+        if ("exit" in end or "code" in end) and (found := re.findall(_EXIT_CODE, end)):
+            return int(found[-1])
+    return None
+
+
+def _failure_offset(ends: tuple[tuple[int, str], ...], kind: CallKind) -> int | None:
+    """Return where an output speaks of failure."""
+    if kind != "command":
+        return 0 if re.match(_FAILURE_OF_A_READ, ends[0][1]) else None
+    for start, end in ends:
+        lower = end.lower()
+        if any(word in lower for word in _FAILURE_WORDS) and (found := re.search(_FAILURE, end)):
+            return start + found.start()
+    return None
+
+
+def _hit_count(output: str) -> int:
+    if re.match(_NOTHING_FOUND, output):
+        return 0
+    return sum(not line.isspace() for line in output.splitlines() if line)
+
+
+def _keep_latest(records: dict[str, ActionT], key: str, record: ActionT) -> None:
+    records.pop(key, None)
+    records[key] = record
+    if len(records) > MAX_ACTION_RECORDS:
+        del records[next(iter(records))]

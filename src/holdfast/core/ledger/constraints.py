@@ -1,0 +1,383 @@
+"""What the user wants kept to, and what the two have settled; and whether it still holds.
+
+Read off sentences by their cues. Only a person's own words make a constraint, and only what a person or the
+model said makes a decision: the text of a tool never does, whatever it says. A later statement on the same
+subject supersedes an earlier one; a person's word that something is done closes it. What is not clear stays
+active.
+
+The words by which people lay down, decide, replace and finish, in five languages.
+
+English, German, Spanish, French and Chinese, one line or more each, matched against sentences in lower case.
+A cue is a hint and no grammar: each list leaves out what is more often said for other reasons ("I don't
+know", "immer noch", "toujours pas", "ça ne marche pas"). "Always" and "never" are said of the world more often than to
+anybody: they lay something down where they open an order ("never touch"), stand behind a verb that does, or behind
+"must" and its like; not behind "I", "it" or "they", and not before a past.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.core.ledger.actions import add_source
+from holdfast.core.ledger.tool_calls import clip_to_line
+
+
+def _any_pattern(*patterns: str) -> str:
+    return "|".join(patterns)
+
+
+def matches_cue(cue: str, sentence: str) -> bool:
+    """Return whether a sentence, in lower case, holds a cue."""
+    return re.search(cue, sentence) is not None
+
+
+_START = r"(?:^|[,;:(–—-]\s*|\b(?:please|and|but|so|also|you|just|then|or)\s+)"
+_OTHERWISE = r"(?!know|think|see|understand|remember|worry|care|get\b|mean\b|recall|believe|you\b)"
+_ORDERS = """
+accept add allow answer apply ask assume call cast change check choose clear close commit compare compile contain copy
+create cut delete deploy disable do document drop edit emit enable escape exceed expose fetch fix follow force format
+forget generate guess handle hardcode hide ignore import include install invent invoke keep leave limit link list load
+lock log make mention merge mix mock modify move name omit open overwrite pass pin print push put quote raise read
+rebase rely remove rename render repeat replace reply report reset respond restart retry return reuse reveal review
+rewrite round run sanitize save send set share show sign skip sort specify split squash start stop store strip suggest
+switch test throw touch translate trust type update upgrade use validate verify wait wrap write
+"""
+"""Verbs by which an agent is told what to do, as they are said to it."""
+_OF_OTHERS = (
+    "".join(rf"(?<!\b{word} )" for word in ("i", "it", "he", "she", "they", "that", "this", "who", "which"))
+    + r"(?<!['’]ll )(?<!n['’]t )"
+)
+_EVER = r"(?:always|never(?:\s+ever)?)"
+_ORDER = rf"{_OF_OTHERS}\b{_EVER}\s+(?:{'|'.join(_ORDERS.split())})\b"
+# What follows is a past, a third person, or no verb at all: "never saw", "always fails", "always great".
+_NO_ORDER = (
+    r"(?!(?:saw|seen|had|was|were|been|knew|heard|got|did|mind|say|again|really|quite|very|just|good|great|nice|fun|full"
+    r"|up|down|here|there|the|an?|so|too|easy|cool|special|give up)\b|(?!bring|ping|string)\w+ing\b"
+    r"|(?!need|feed|speed|seed|embed|exceed|proceed|succeed)\w+ed\b|(?!focus|bias|alias)\w+[^s\W]s\b)"
+)
+_OPENING = rf"(?:^|[,;:(–—]\s*|\b(?:please|and|but|so|then|or)\s+){_EVER}\s+{_NO_ORDER}\w+(?:\s+\w|[.!]?$)"
+_DUTIES = r"must|should|shall|have to|has to|needs? to|ought to|may(?= never)|(?:are|is|supposed) to"
+_DUTY = rf"(?<!\bi )\b(?:{_DUTIES})\s+{_EVER}\b"
+_GERMAN = (
+    r"^(?:bitte,? |dann |und )?(?:verwende|benutze|nutze|nimm|schreib|mach|prüf|teste|führ|lass|halt|gib|setz|lösch"
+    r"|ändere?|füge?|frag|antworte|starte|behalte?|speichere?)\w*\b"
+)
+_SPANISH = (
+    r"^(?:por favor,? )?(?:usa|utiliza|haz|pon|escribe|ejecuta|mantén|deja|comprueba|prueba|guarda|borra|añade"
+    r"|responde|pregunta|no \w+)\b"
+)
+_FRENCH = (
+    r"^(?:ne |n['’])?(?:utilise|garde|fais|mets|écris|lance|exécute|vérifie|teste|ajoute|supprime|modifie|touche"
+    r"|réponds|demande|laisse|change|crée)\w*\b"
+)
+_IMMER, _NIE = r"immer\b(?! noch| wieder| mehr)", r"nie(?:mals)?\b"
+
+CONSTRAINT_CUE = _any_pattern(
+    _ORDER,
+    _OPENING,
+    _DUTY,
+    _START + r"(?:do not|don['’]?t)\s+" + _OTHERWISE,
+    rf"\bi {_EVER} (?:want|need|expect) (?:you|the|your|every|each|all)\b|\bplease,?\s+keep\b",
+    r"(?<!\bi )\b(?:must|mustn['’]?t|shall|should(?:n['’]?t)?\s+not)\b(?! have\b| be (?:an?|the|some)\b)",
+    r"\b(?:make sure|be sure to|ensure|avoid|refrain from|stick (?:to|with)|from now on|under no circumstances)\b",
+    r"\b(?:i(?:['’]d)? (?:strongly )?prefer|prefer (?:to|using)|only (?:ever )?use|use only|no longer use)\b",
+    r"^(?:please,? |and |also |then )?use\b|\bkeep in mind\b",
+    _START + r"(?:use|prefer|keep|leave) (?=.*\b(?:not|instead of|rather than|unchanged|as is|alone)\b)",
+    rf"{_GERMAN}.*\b(?:{_IMMER}|{_NIE})|^(?:bitte )?(?:{_IMMER}|{_NIE})",
+    rf"\b(?:soll(?:st|en|ten?)?|muss|musst|müssen|darf(?:st)?|dürfen|bitte)\b.*\b(?:{_IMMER}|{_NIE})",
+    r"\b(?:auf keinen fall|keinesfalls|ab jetzt|ab sofort)\b",
+    r"\b(?:darf(?:st)?|sollst|dürfen|bitte)\b.*\b(?:nicht|keine?n?)\b|\b(?:achte darauf|stelle? sicher)\b",
+    r"\bnicht (?:verwenden|benutzen|ändern|anfassen|löschen)\b",
+    r"\b(?:musst?|müssen|vermeide|bevorzuge|verwende|benutze|nutze|nimm)\b",
+    rf"{_SPANISH}.*\b(?:siempre|nunca|jamás)\b|^(?:por favor,? )?(?:siempre|nunca|jamás)\b",
+    r"\b(?:asegúrate|evita|prefiero|de ahora en adelante|a partir de ahora)\b",
+    r"\b(?:debe[sn]?|tienes? que|hay que)\b|(?:^|[,;:]\s*|por favor,?\s+)(?:usa|utiliza|mantén)\b",
+    r"\bno (?:uses|hagas|toques|cambies|modifiques|borres|crees|olvides|añadas|agregues|pongas|elimines|instales)\b",
+    rf"{_FRENCH}.*\b(?:toujours\b(?! pas)|jamais\b)|^(?:toujours|jamais)\b(?! pas)",
+    r"\b(?:veuillez|merci de|s['’]il (?:te|vous) plaît|dois|devez)\b.*\b(?:toujours|jamais)\b",
+    r"\b(?:assure-toi|assurez-vous|évite[rz]?|je préfère|préfère|désormais)\b",
+    r"\b(?:il faut|tu dois|vous devez|doit|doivent)\b|(?:^|[,;:]\s*)(?:utilise[rz]?|garde[rz]?)\b",
+    r"\bn(?:e |['’])(?:touche|modifie|change|utilise|supprime|fai[st]|crée|ajoute|met|renomme|oublie)\w*\b.*\bpas\b",
+    r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不|不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
+)
+"""Something to keep to from here on."""
+
+DECISION_CUE = _any_pattern(
+    r"\blet['’]?s (?:use|go with|stick with|keep|switch|drop|stay with|adopt)\b|\bdecision:",
+    r"\b(?:we|i)(?:['’]ve| have)? (?:decided|agreed|settled|chose|chosen|opted)\b|\bdecided (?:to|on|against)\b",
+    r"\b(?:going|we['’]ll go|i['’]ll go) with\b",
+    r"\b(?:entschieden|beschlossen)\b|\b(?:nehmen|verwenden|benutzen) wir\b|\bwir (?:nehmen|verwenden|bleiben)\b",
+    r"\b(?:usemos|vamos a usar|vamos con|decid(?:imos|ido|í)|optamos|elegimos|hemos elegido)\b",
+    r"\b(?:utilisons|on va utiliser|partons sur|on part sur|décidé|optons|avons choisi)\b",
+    r"决定|我们用|就用|采用|选用|改用|我们选|就选",
+)
+"""Something settled, whoever of the two says so."""
+
+CHOICE_CUE = _any_pattern(
+    r"\b(?:we|i)(?:['’]ll|['’]m| will| are| am)? (?:use|using|go(?:ing)? with|switch(?:ing)? to|stick(?:ing)? with)\b",
+    r"\bgo (?:with|for) (?:the|option|plan|approach|\w+ instead)\b",
+)
+"""Something a person settles; a model says the same of every step it takes."""
+
+REPLACEMENT_CUE = _any_pattern(
+    r"\b(?:actually|instead|rather|scratch that|on second thought|change of plan|no longer|any ?more)\b",
+    r"\bswitch(?:ed|ing)? (?:from|to)\b|\b(?:forget|drop) (?:that|it|about|the)\b|\bchanged my mind\b",
+    r"\b(?:stattdessen|doch lieber|doch nicht|anstatt|statt|nicht mehr)\b",
+    r"\b(?:en su lugar|en lugar|en vez|mejor|ya no|pensándolo bien)\b",
+    r"\b(?:plutôt|finalement|à la place|au lieu|ne plus|en fait)\b",
+    r"改用|换成|而不是|还是用|不再|改为",
+)
+"""A word that what was said before no longer holds."""
+
+ADOPTION_CUE = _any_pattern(
+    r"\b(?:use|using|go with|switch to|verwende[nt]?|benutze[nt]?|nutze[nt]?|nimm|nehmen)\b",
+    r"\b(?:usa|usar|usemos|utiliza|utilise[rzs]?|utilisons)\b|用",
+)
+"""Something is taken up: what "use that instead" and what it replaces have in common."""
+
+REJECTION_CUE = (
+    r"(?:\binstead of|\brather than|\bno longer(?: use)?|\bswitch(?:ing|ed)? from|\b(?:and |, ?)not|\banstatt|\bstatt"
+    r"|\ben lugar de|\ben vez de|\bau lieu (?:de |d['’])|\bplutôt qu(?:e |['’])|而不是|不再用)\s*"
+    r"(?:(?:the|an?|der|die|das|den|el|la|le) |l['’])?([^\s,.;:，。；]+)"
+)
+"""What is given up, where a sentence says so."""
+
+NEGATION_CUE = _any_pattern(
+    r"\b(?:never|not|don['’]?t|avoid|without|no longer|stop|nicht|nie(?:mals)?|keine?n?|vermeide)\b|n['’]t\b",
+    r"\b(?:no|nunca|jamás|evita|sin|jamais|pas|évite[rz]?|sans)\b|不|禁止|勿|避免|别",
+)
+
+COMPLETION_CUE = _any_pattern(
+    r"\b(?:is|are|that['’]?s|all) (?:now )?(?:done|finished|completed)\b|^done\b|\bno longer needed\b",
+    r"\b(?:ist|sind) (?:jetzt )?(?:erledigt|fertig)\b|\bnicht mehr nötig\b",
+    r"\b(?:ya está|está hecho|está terminado|ya no hace falta)\b|\b(?:c['’]est fait|est terminé|plus besoin)\b",
+    r"\bno need (?:to|for)\b|完成了|已完成|已经完成|不用再|搞定了",
+)
+"""A person's word that something is over with."""
+
+_FILLERS = """
+a an and any are as at be but by can do does done dont for from go going have i i'll i'm if in into is it it's its
+just keep let let's lets like make me more my never no not now of off ok on only or our out please prefer should so
+sure than that the their them then there these they this to up use used using via was we we'll what when which
+will with you your always actually instead rather must avoid ensure also here about after before decided switch
+stick all longer anymore agreed chose settled new old one first other still don't finished completed need needed
+der die das den dem des ein eine einen einem und oder mit für von zu im auf ist sind bitte immer nie nicht kein
+keine keinen statt stattdessen doch lieber wir ihr du sie es man verwende verwenden benutze benutzen nutze nehmen
+el la los las un una unos unas y o de del en con por para que son siempre nunca usa usar usemos utiliza mejor
+lugar vez ya lo le se favor les une des du et ou dans avec pour par qui sont toujours jamais utilise utiliser
+utilisons plutôt lieu pas ne tu vous nous il faut finalement
+"""
+FILLER_WORDS = frozenset(_FILLERS.split())
+"""Words that do not tell what a sentence is about."""
+HAN_FILLERS = (
+    r"改用|换成|而不是|还是用|不再用?|改为|使用|我们|决定|采用|就用|总是|始终|永远|不要|必须|禁止|务必|避免|用|请|吧"
+)
+
+
+ConstraintStatus: TypeAlias = Literal["active", "superseded", "done"]
+ConstraintKind: TypeAlias = Literal["constraint", "decision"]
+ConstraintSpeaker: TypeAlias = Literal["user", "assistant"]
+
+MAX_CONSTRAINTS = 400
+MAX_CONSTRAINTS_PER_MESSAGE = 40
+MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 4, 300
+"""A longer sentence is a specification or a paste, and stays where it stands."""
+MAX_CODE_SHARE = 0.05
+"""The share of brackets and the like above which a line is code, a log or a table."""
+SCANNED_CHARS = 20_000
+SAME_SUBJECT = 0.5
+"""The share of its words by which a statement is about the same thing as another."""
+REPLACEMENT_REACH_MESSAGES = 20
+"""How many messages back "use that instead" reaches when it does not name what it replaces."""
+_CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
+_SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
+_CODE_MARK = r"[][{}<>\\=|;$`]"
+_LIST_MARK = r"^(?:[-*•]|\d{1,2}[.)])\s+"
+_WORD = r"[^\W\d_][\w.+#'’/-]*[\w+#]|[^\W\d_]|\d{2,}"
+_HAN = r"[\u4e00-\u9fff]+"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A constraint or a decision, in the words it was given."""
+
+    text: str
+    kind: ConstraintKind
+    speaker: ConstraintSpeaker
+    sources: tuple[int, ...]
+    """The positions at which it was said: the first and the latest."""
+    status: ConstraintStatus = "active"
+    settled_by: int | None = None
+    """The position of what superseded it or closed it."""
+
+    def __str__(self) -> str:
+        # What a person lays down stands to the letter; only what could break a line is taken out of it.
+        text = self.text if self.speaker == "user" and self.text.isprintable() else clip_to_line(self.text)
+        said = f"“{text}” #{self.sources[-1]}"
+        return said if self.status == "active" else f"{said} ({self.status} by #{self.settled_by})"
+
+
+@dataclass(slots=True)
+class Constraints:
+    """Constraints and decisions, the latest last; grows by one text at a time."""
+
+    _constraints: dict[str, Constraint] = field(default_factory=dict[str, Constraint])
+
+    def __iter__(self) -> Iterator[Constraint]:
+        return iter(self._constraints.values())
+
+    def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
+        """Take in what a person or the model said."""
+        count = 0
+        for sentence in _sentences(text):
+            lower = sentence.lower()
+            if speaker == "user" and matches_cue(COMPLETION_CUE, lower) and self._close(lower, position):
+                continue
+            if kind := _kind(lower, speaker):
+                self._supersede(lower, speaker, position)
+                self._add(Constraint(sentence, kind, speaker, (position,)))
+                count += 1
+            if count == MAX_CONSTRAINTS_PER_MESSAGE:
+                break
+
+    def _add(self, constraint: Constraint) -> None:
+        key = " ".join(constraint.text.lower().split())
+        if known := self._constraints.pop(key, None):
+            constraint = replace(constraint, sources=add_source(known.sources, constraint.sources[-1]))
+        self._constraints[key] = constraint
+        if len(self._constraints) > MAX_CONSTRAINTS:
+            settled = (key for key, wish in self._constraints.items() if wish.status != "active")
+            del self._constraints[next(settled, next(iter(self._constraints)))]
+
+    def _supersede(self, lower: str, speaker: ConstraintSpeaker, position: int) -> None:
+        """Mark what a statement replaces as superseded."""
+        # What a person laid down, the model cannot lift.
+        standing = {
+            key: wish.text.lower()
+            for key, wish in self._constraints.items()
+            if wish.status == "active" and (speaker == "user" or wish.speaker == "assistant") and key != lower
+        }
+        replaced = [key for key, old in standing.items() if _contradicts(lower, old)]
+        if not replaced and _is_bare_replacement(lower):
+            recent = (
+                key
+                for key in reversed(standing)
+                if position - self._constraints[key].sources[-1] <= REPLACEMENT_REACH_MESSAGES
+            )
+            replaced = [key for key in recent if matches_cue(ADOPTION_CUE, standing[key])][:1]
+        for key in replaced:
+            self._constraints[key] = replace(self._constraints[key], status="superseded", settled_by=position)
+
+    def _close(self, lower: str, position: int) -> bool:
+        """Mark what a sentence says is done; return whether that was anything."""
+        said = _cached_subject(lower)
+        closed = [
+            key
+            for key, wish in self._constraints.items()
+            if wish.status == "active"
+            and len(said & (subject := _cached_subject(wish.text.lower()))) > len(subject) / 2
+        ]
+        for key in closed:
+            self._constraints[key] = replace(self._constraints[key], status="done", settled_by=position)
+        return bool(closed)
+
+
+def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
+    """Yield where the model has settled something that a person's standing word speaks against; neither gives way."""
+    active = [wish for wish in constraints if wish.status == "active"]
+    own = [wish for wish in active if wish.speaker == "user"]
+    for settled in (wish for wish in active if wish.speaker == "assistant"):
+        for asked in own:
+            if _contradicts(settled.text.lower(), asked.text.lower()):
+                yield f"the model settled {settled}, the user asked for {asked}"
+
+
+def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
+    """Return what a sentence is, said by one of the two; a constraint only a person can make."""
+    if matches_cue(DECISION_CUE, lower):
+        return "decision"
+    if speaker == "assistant":
+        return None
+    if matches_cue(CONSTRAINT_CUE, lower):
+        return "constraint"
+    return (
+        "decision"
+        if matches_cue(CHOICE_CUE, lower) or (matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower))
+        else None
+    )
+
+
+def _contradicts(new: str, old: str) -> bool:
+    """Return whether a statement gives up what an older one, on the same subject, asked for."""
+    said, before = _sentence_traits(new), _sentence_traits(old)
+    shared = len(said.subject & before.subject)
+    if not shared:
+        return False
+    if said.rejected and said.rejected <= before.adopted:
+        return True
+    if said.is_negated != before.is_negated:
+        return shared > SAME_SUBJECT * len(said.subject | before.subject)
+    is_replacement = said.is_replacement and said.is_adoption and before.is_adoption
+    return is_replacement and shared >= SAME_SUBJECT * min(len(said.subject), len(before.subject))
+
+
+class _Traits(NamedTuple):
+    """What a sentence is about and does, worked out once: each new wish is held against all others."""
+
+    subject: frozenset[str]
+    rejected: frozenset[str]
+    """What it says shall not be."""
+    adopted: frozenset[str]
+    """What it is about besides that."""
+    is_negated: bool
+    is_adoption: bool
+    is_replacement: bool
+
+
+@lru_cache(maxsize=4 * MAX_CONSTRAINTS)
+def _sentence_traits(lower: str) -> _Traits:
+    given_up = re.search(REJECTION_CUE, lower)
+    return _Traits(
+        _cached_subject(lower),
+        _cached_subject(given_up[1]) if given_up else frozenset(),
+        _cached_subject(re.sub(REJECTION_CUE, " ", lower)),
+        matches_cue(NEGATION_CUE, lower),
+        matches_cue(ADOPTION_CUE, lower),
+        matches_cue(REPLACEMENT_CUE, lower),
+    )
+
+
+def _is_bare_replacement(lower: str) -> bool:
+    """Return whether a statement takes up one thing in place of another that it does not name."""
+    return matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower) and len(_cached_subject(lower)) == 1
+
+
+def subject_words(lower: str) -> frozenset[str]:
+    """Return the words a sentence is about; of scripts without spaces, their pairs of characters."""
+    words = {word.rstrip(".'’") for word in re.findall(_WORD, re.sub(_HAN, " ", lower))}
+    runs = re.findall(_HAN, re.sub(HAN_FILLERS, " ", lower))
+    pairs = {run[at : at + 2] for run in runs for at in range(max(1, len(run) - 1))}
+    return frozenset(words - FILLER_WORDS) | pairs
+
+
+@lru_cache(maxsize=4 * MAX_CONSTRAINTS)
+def _cached_subject(lower: str) -> frozenset[str]:
+    """Return the same, worked out once: each new wish is held against all others."""
+    return subject_words(lower)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text that could be wishes: no code, no quotations, no questions."""
+    for piece in re.split(_SENTENCE_END, re.sub(_CODE, "\n", text[:SCANNED_CHARS])):
+        sentence = re.sub(_LIST_MARK, "", (piece or "").strip())
+        if _looks_spoken(sentence):
+            yield sentence
+
+
+def _looks_spoken(sentence: str) -> bool:
+    """Return whether a line reads like words somebody said, and not like a quotation, a question or a paste."""
+    if not MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS or sentence[0] in ">|+" or sentence[-1] in "?？":
+        return False
+    return len(re.findall(_CODE_MARK, sentence)) <= MAX_CODE_SHARE * len(sentence)

@@ -1,0 +1,97 @@
+"""Which files a conversation has touched: read or written, which lines, and what they said.
+
+A call names a file; only its result tells whether it was read or written. What was read or written is kept
+as a hash, so that two readings can be told apart without keeping either.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from holdfast.core.ledger.tool_calls import LineRange, ObservedCall
+
+MAX_LEDGER_FILES = 2_000
+HASH_CHARS = 12
+# As `cat -n` and most reading tools number their lines.
+_NUMBERED = r"\s*(\d+)(?:\t|→|\||:\s)"
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """One reading or writing of a file."""
+
+    position: int
+    lines: LineRange | None
+    """The first and last line, where the arguments or the output say so."""
+    content_hash: str
+    """Of what was read or written; empty where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file, and the last time it was read and written."""
+
+    path: str
+    first: int
+    last: int
+    """The positions at which it was first and last named."""
+    last_read: FileAccess | None = None
+    last_write: FileAccess | None = None
+
+    def __str__(self) -> str:
+        deeds = [("wrote", self.last_write), ("read", self.last_read)]
+        told = [f"{deed} {_format_line_range(touch.lines)}#{touch.position}" for deed, touch in deeds if touch]
+        return f"{self.path}: {', '.join(told)}" if told else f"{self.path} #{self.last}"
+
+
+@dataclass(slots=True)
+class FileRecords:
+    """Files by path, the latest last; grows by one call or result at a time."""
+
+    _files: dict[str, FileRecord] = field(default_factory=dict[str, FileRecord])
+
+    def __iter__(self) -> Iterator[FileRecord]:
+        return iter(self._files.values())
+
+    def observe_call(self, call: ObservedCall) -> None:
+        """Take in the files a call names."""
+        for path in call.paths:
+            self._keep(path, call.position)
+
+    def observe_result(self, call: ObservedCall, output: str, position: int) -> None:
+        """Take in that a call went well."""
+        if call.kind != "file":
+            return
+        file = self._keep(call.subject, position)
+        if call.is_write:
+            file = replace(file, last_write=FileAccess(position, call.lines, _hash(call.content)))
+        else:
+            file = replace(file, last_read=FileAccess(position, _numbered_range(output) or call.lines, _hash(output)))
+        self._files[file.path] = file
+
+    def _keep(self, path: str, position: int) -> FileRecord:
+        known = self._files.pop(path, None)
+        file = replace(known, last=position) if known else FileRecord(path, position, position)
+        self._files[path] = file
+        if len(self._files) > MAX_LEDGER_FILES:
+            del self._files[next(iter(self._files))]
+        return file
+
+
+def _numbered_range(output: str) -> LineRange | None:
+    """Return the first and last line number of an output whose lines are numbered."""
+    lines = output.strip("\n")
+    first = re.match(_NUMBERED, lines[:40])
+    last = re.match(_NUMBERED, lines[lines.rfind("\n") + 1 :][:40])
+    if first and last and int(first[1]) <= int(last[1]):
+        return int(first[1]), int(last[1])
+    return None
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode(errors="replace")).hexdigest()[:HASH_CHARS] if text else ""
+
+
+def _format_line_range(lines: LineRange | None) -> str:
+    return f"{lines[0]}-{lines[1]} " if lines else ""

@@ -1,0 +1,167 @@
+"""The identifiers a conversation has used, ranked by how likely they are to be needed again.
+
+What the model says it will say again; what was said lately, and often, all the more. What only stood in a
+tool's output is seldom asked for. A use counts for half after some time, all uses alike, so the order of two
+names changes only when one of them is used: each keeps a rank that time does not touch, and the best are
+found without looking at the clock. Packing takes the likeliest per token, verbatim, and no name that stands
+inside another.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import log2
+from typing import NamedTuple
+
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.ledger.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
+
+FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.2
+"""What a use counts for: as the file a call is about; by the model, in words or in a call; by a person, who pastes
+much and whose own words are kept anyway; and in a tool's output."""
+REPEAT_POWER = 1.5
+"""Two uses count for more than one, but not for twice as much."""
+HALF_LIFE = 150
+"""After how many messages a use counts for half."""
+NUMBER_SHARE = 0.3
+"""Numbers are everywhere and seldom needed again."""
+MAX_KEPT_NAMES, MAX_HELD_NAMES = 6_000, 9_000
+"""Past the second, all but the best of the first are forgotten."""
+MIN_NAME_TOKENS = 2
+"""Few names are a single token: an allowance has no use for more candidates than it has room for."""
+ENDING_CHARS = (IDENTIFIER_MIN_CHARS, 2 * IDENTIFIER_MIN_CHARS)
+IDENTIFIERS_HEADING = "Identifiers used so far, most likely needed first:"
+
+
+class RankedName(NamedTuple):
+    """An identifier, and where it came from."""
+
+    rank: float
+    """Higher is likelier needed again per token; comparable within one ledger, whatever the time."""
+    text: str
+    first: int
+    last: int
+    """The positions of its first and last use."""
+
+
+@dataclass(slots=True)
+class UsedNames:
+    """Identifiers with their uses; grows by the names of one message at a time."""
+
+    _items: dict[str, RankedName] = field(default_factory=dict[str, RankedName])
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def observe(self, weights: Mapping[str, float], position: int) -> None:
+        """Take in the names of one message, each with what its use counts for."""
+        items = self._items
+        for text, weight in weights.items():
+            known, prior = items.get(text), _prior(text)
+            if known is None:
+                items[text] = RankedName(log2(weight) + position / HALF_LIFE + prior, text, position, position)
+            else:
+                last = max(position, known.last)
+                faded = 2.0 ** (REPEAT_POWER * (known.rank - prior - last / HALF_LIFE))
+                score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
+                items[text] = RankedName(score + last / HALF_LIFE + prior, text, known.first, last)
+        if len(items) > MAX_HELD_NAMES:
+            self._items = {item.text: item for item in self.ranked(MAX_KEPT_NAMES)}
+
+    def ranked(self, limit: int | None = None) -> list[RankedName]:
+        """Return the identifiers, or the best of them, those most likely needed again first."""
+        items = self._items.values()
+        if limit is not None and 0 < limit < len(items):
+            # Numbers sort several times faster than items, and few items are left to be sorted then.
+            least = sorted(item.rank for item in items)[-limit]
+            items = [item for item in items if item.rank >= least]
+        return sorted(items, reverse=True)[:limit]
+
+    def pack(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
+        """Return as many identifiers as fit, verbatim, leaving out those that stand beside it anyway."""
+        priced: list[tuple[float, str, int]] = []
+        for item in self.ranked(max(0, allowance_tokens // MIN_NAME_TOKENS)):
+            cost = max(1, counter.count(f" {item.text}"))
+            priced.append((item.rank + log2(_estimated_cost(item.text) / cost), item.text, cost))
+        priced.sort(reverse=True)
+        return _pack_priced(((text, cost) for _, text, cost in priced), allowance_tokens, counter, exclude_text)
+
+
+def pack_names(texts: Iterable[str], allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
+    """Return texts on one line, under a heading, as far as they fit an allowance; empty where not one does.
+
+    One that stands inside another is not repeated, nor one that stands in the text `beside`.
+    """
+    return _pack_priced(((text, counter.count(f" {text}")) for text in texts), allowance_tokens, counter, exclude_text)
+
+
+def _pack_priced(priced: Iterable[tuple[str, int]], allowance_tokens: int, counter: Counter, exclude_text: str) -> str:
+    left = allowance_tokens - counter.count(IDENTIFIERS_HEADING) - 2
+    seen = distinct_identifiers(exclude_text)
+    chosen: dict[str, int] = {}
+    endings: dict[str, list[str]] = {}
+    line = ""
+    for text, cost in priced:
+        if left < MIN_NAME_TOKENS:
+            break
+        if text in seen or is_name_in(text, line):
+            continue
+        inside = _contained_names(text, endings, chosen)
+        if cost - sum(chosen[short] for short in inside) > left:
+            continue
+        left += sum(chosen.pop(short) for short in inside) - cost
+        chosen[text] = cost
+        endings.setdefault(_ending(text), []).append(text)
+        line = " ".join(chosen) if inside else f"{line} {text}"
+    return _trim_to_allowance(IDENTIFIERS_HEADING, list(chosen), allowance_tokens, counter)
+
+
+def _contained_names(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
+    """Return the chosen texts that stand inside another."""
+    ends = {text[at : at + chars] for chars in ENDING_CHARS for at in range(len(text) - chars + 1)}
+    found = (short for end in endings.keys() & ends for short in endings[end])
+    return {short for short in found if short in chosen and is_name_in(short, text)}
+
+
+def _ending(text: str) -> str:
+    """Return the end of a text by which it is found; paths begin alike, and end in different names."""
+    short, long = ENDING_CHARS
+    return text[-long:] if len(text) >= long else text[-short:]
+
+
+def is_name_in(short: str, text: str) -> bool:
+    """Return whether a name can be read in a text: `view` in `login_view.py`, but not `page_1` in `page_10`."""
+    at = text.find(short)
+    while at >= 0 and not _is_name_at(at, short, text):
+        at = text.find(short, at + 1)
+    return at >= 0
+
+
+def _is_name_at(at: int, short: str, text: str) -> bool:
+    return text.startswith(short, at) and _is_word_boundary(text, at) and _is_word_boundary(text, at + len(short))
+
+
+def _is_word_boundary(text: str, at: int) -> bool:
+    """Return whether a word begins or ends here: at a separator, or at a capital after a small letter."""
+    if not 0 < at < len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    return not (before.isalnum() and after.isalnum()) or (after.isupper() and not before.isupper())
+
+
+def _trim_to_allowance(heading: str, texts: list[str], allowance_tokens: int, counter: Counter) -> str:
+    """Return a heading and texts on a line below it; a few less where together they cost more than one by one."""
+    while texts:
+        whole = f"{heading}\n{' '.join(texts)}"
+        if counter.count(whole) <= allowance_tokens:
+            return whole
+        texts = texts[:-1]
+    return ""
+
+
+def _prior(text: str) -> float:
+    share = NUMBER_SHARE if text.isdigit() else 1.0
+    return log2(share / _estimated_cost(text))
+
+
+def _estimated_cost(text: str) -> float:
+    return 1 + len(text) / 4

@@ -1,0 +1,82 @@
+"""The whole ledger as a text a model can read.
+
+What the user laid down first, then what was decided, the files, the commands, what went wrong, what was looked
+for; each line with the position it came from. These have a share of the allowance each; the identifiers take
+what is left, none that stands in a line above, and where they leave any, there is more of the rest.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
+from holdfast.core.conversation.packing import Section, choose_more, choose_within_shares, section_lines
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.ledger.actions import ErrorRecord
+from holdfast.core.ledger.constraints import Constraint
+from holdfast.core.ledger.files import FileRecord
+from holdfast.core.ledger.ledger import Ledger
+
+LEDGER_FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
+RecordT = TypeVar("RecordT")
+CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS, MAX_CONSTRAINTS_SHARE = 0.15, 160, 0.5
+"""For what the user asked to keep to: a rule is as long in a small room as in a large one."""
+MAX_SECTION_RECORDS = 60
+"""How many lines of a kind are looked at: more never fit."""
+
+
+def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
+    """Return the ledger in at most `allowance_tokens`; empty if not even its frame fits.
+
+    `beside` is the text that stays in view next to it: no identifier and no wish is listed that stands there.
+    """
+    room = allowance_tokens - counter.count(LEDGER_FRAME) - 1
+    if room < 0:
+        return ""
+    sections = _sections(
+        ledger, exclude_text, min(MAX_CONSTRAINTS_SHARE, max(CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS / max(1, room)))
+    )
+    chosen, _ = choose_within_shares(sections, room, counter)
+    shares = "\n".join([LEDGER_FRAME, *section_lines(sections, chosen)])
+    names = ledger.pack_identifiers(
+        allowance_tokens - counter.count(shares) - 1, counter, exclude_text=f"{shares}\n{exclude_text}"
+    )
+    # What stands in the shares stays, whatever the names took: the user's rules are among it.
+    left = allowance_tokens - counter.count(f"{shares}\n{names}") - 1
+    lines = section_lines(sections, choose_more(sections, chosen, left, counter))
+    return "\n".join([LEDGER_FRAME, *lines, *([names] if names else [])])
+
+
+def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Section]:
+    wishes = [wish for wish in ledger.constraints if wish.text not in exclude_text]
+    constraints = _newest_first([wish for wish in wishes if wish.kind == "constraint"])
+    decisions = _newest_first([wish for wish in wishes if wish.kind == "decision"])
+    return [
+        _section("The user asked to keep to:", rules_share, sorted(constraints, key=_is_settled)),
+        _section("Decided:", 0.02, sorted(decisions, key=_is_settled)),
+        _section("Files:", 0.04, sorted(_newest_first(ledger.files), key=_is_unwritten)),
+        _section("Commands:", 0.02, _newest_first(ledger.commands)),
+        _section("Went wrong:", 0.02, sorted(_newest_first(ledger.errors), key=_is_resolved)),
+        _section("Searches:", 0.01, _newest_first(ledger.searches)),
+    ]
+
+
+def _section(heading: str, share: float, records: Iterable[object]) -> Section:
+    """Return a section of records, the most important first."""
+    lines = [str(record) for record in islice(records, MAX_SECTION_RECORDS)]
+    return Section(heading, share, lines, range(len(lines)))
+
+
+def _newest_first(records: Iterable[RecordT]) -> list[RecordT]:
+    return list(records)[::-1]
+
+
+def _is_settled(constraint: Constraint) -> bool:
+    return constraint.status != "active"
+
+
+def _is_unwritten(file: FileRecord) -> tuple[bool, bool]:
+    return file.last_write is None, file.last_read is None
+
+
+def _is_resolved(error: ErrorRecord) -> bool:
+    return error.is_resolved

@@ -1,0 +1,1 @@
+"""Memory that outlasts a conversation: evictions, notes by day, and the board."""

@@ -1,0 +1,183 @@
+"""A day of memory as a Markdown file that people read and edit: a section for each thing that left a conversation.
+
+Under its heading a section of ours has a comment that says which event of which conversation it is about, and when that
+happened: a name may be used again. By that it is known again, so it is never written twice; a section without one is a
+person's, and is found like any other.
+No line of what was noted can begin a section or forge such a comment.
+
+Finding words in texts: the rarer a word and the shorter a text, the more a hit says; the newest wins a tie.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from holdfast.core.memory.evictions import EvictionCause, MessageRanges
+
+EVICTION_TITLES: Mapping[EvictionCause, str] = {
+    "trimmed": "Trimmed Context",
+    "overflow": "Context Overflow Recovery",
+    "cleared": "Cleared Context",
+}
+_MARK = re.compile(r"<!-- holdfast (?P<facts>\{.*\}) -->")
+_SECTION = re.compile(r"(?m)^## ")
+_HEADING = re.compile(r"(?m)^(?=#{1,4}(?:[ \t]|$))")
+_COMMENT = re.compile(r"<!--")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNote:
+    """Something to be kept: what left a conversation, in words."""
+
+    session: str
+    log_index: int
+    """Of the event in that conversation's log."""
+    time_ms: int
+    """When that happened."""
+    cause: EvictionCause
+    time: str
+    """Of the day, as HH:MM."""
+    messages: MessageRanges
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DailySection:
+    """A section of a day's file."""
+
+    day: str
+    title: str
+    text: str
+    session: str = ""
+    """Whose it is; empty where a person wrote it."""
+    place: int | None = None
+    messages: str = ""
+    time_ms: int | None = None
+
+
+def append_note(content: str, day: str, note: MemoryNote) -> str:
+    """Return a day's file with one more note; the same where it has that note, or every line of it, already."""
+    sections = parse_sections(content, day)
+    own = [section for section in sections if section.session == note.session]
+    if any(section.place == note.log_index and section.time_ms in {None, note.time_ms} for section in own):
+        return content
+    text = _without_repeated(_escape_markup(note.text), own)
+    if not text:
+        return content
+    facts = {
+        "session": note.session,
+        "event": note.log_index,
+        "at": note.time_ms,
+        "messages": _format_ranges(note.messages),
+    }
+    # No ">" of a name may end the comment.
+    mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e")
+    head = content if content.strip() else f"# {day}\n"
+    return f"{head.rstrip()}\n\n## {EVICTION_TITLES[note.cause]} ({note.time})\n<!-- holdfast {mark} -->\n\n{text}\n"
+
+
+def parse_sections(content: str, day: str) -> list[DailySection]:
+    """Return the sections of a day's file; what a person wrote before the first is one too."""
+    first, *others = _SECTION.split(content.replace("\r\n", "\n"))
+    found = [_parse_section(day, other) for other in others]
+    opening = re.sub(r"(?m)^# .*$", "", first).strip()
+    return [DailySection(day, "", opening), *found] if opening else found
+
+
+def _parse_section(day: str, text: str) -> DailySection:
+    title, _, body = text.partition("\n")
+    mark = _MARK.match(body.lstrip())
+    facts: object = None
+    if mark is not None:
+        try:
+            facts = json.loads(mark["facts"])
+        except ValueError:
+            mark = None
+    if mark is None or not isinstance(facts, dict):
+        return DailySection(day, title.strip(), body.strip())
+    known = cast("dict[str, object]", facts)
+    place, time_ms = known.get("event"), known.get("at")
+    return DailySection(
+        day,
+        title.strip(),
+        body.lstrip()[mark.end() :].strip(),
+        str(known.get("session", "")),
+        place if isinstance(place, int) else None,
+        str(known.get("messages", "")),
+        time_ms if isinstance(time_ms, int) else None,
+    )
+
+
+def _escape_markup(text: str) -> str:
+    """Return a text in which nothing begins a section, a title or a comment."""
+    lines = _HEADING.sub("##", text.replace("\r\n", "\n").replace("\r", "\n").strip())
+    return _COMMENT.sub("‹!--", lines)
+
+
+def _without_repeated(text: str, sections: Iterable[DailySection]) -> str:
+    """Return a text without the lines that stand in sections already: a later summary repeats an earlier one."""
+    known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
+    kept = [line for line in text.split("\n") if _is_heading(line) or line.strip() not in known]
+    # A heading that everything under it has left says nothing.
+    told: list[str] = []
+    has_words = False
+    for line in reversed(kept):
+        if has_words or not _is_heading(line):
+            told.append(line)
+        has_words = not _is_heading(line) and (has_words or bool(line.strip()))
+    told.reverse()
+    return (
+        re.sub(r"\n{3,}", "\n\n", "\n".join(_separate_headings(told))).strip()
+        if any(not _is_heading(line) and line.strip() for line in told)
+        else ""
+    )
+
+
+def _separate_headings(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines with a blank one before each heading, which Markdown takes for the end of a list otherwise."""
+    for line in lines:
+        if _is_heading(line):
+            yield ""
+        yield line
+
+
+def _is_heading(line: str) -> bool:
+    return line.startswith("#") or (line.endswith(":") and not line.startswith("- "))
+
+
+def _format_ranges(spans: MessageRanges) -> str:
+    return ", ".join(f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in spans)
+
+
+NOTE_TERM_SATURATION, NOTE_LENGTH_WEIGHT = 1.2, 0.75
+"""How soon a repeated word says no more, and how much a long text has to say it more often."""
+
+
+class WordCounts(NamedTuple):
+    """The words of a text, counted."""
+
+    counts: Mapping[str, int]
+    length: int
+
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> "WordCounts":
+        """Return words, counted."""
+        return cls(Counter(words), len(words))
+
+
+def rank_texts(query_words: Sequence[str], texts: Sequence[WordCounts]) -> list[int]:
+    """Return which texts have wanted words in them: the best first, of equals the last."""
+    average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
+    scores: dict[int, float] = {}
+    for word in dict.fromkeys(query_words):
+        holding = [number for number, text in enumerate(texts) if word in text.counts]
+        weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for number in holding:
+            many = texts[number].counts[word]
+            damp = NOTE_TERM_SATURATION * (1 - NOTE_LENGTH_WEIGHT + NOTE_LENGTH_WEIGHT * texts[number].length / average)
+            scores[number] = scores.get(number, 0.0) + weight * many * (NOTE_TERM_SATURATION + 1) / (many + damp)
+    return sorted(scores, key=lambda number: (scores[number], number), reverse=True)

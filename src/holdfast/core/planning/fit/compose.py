@@ -1,0 +1,357 @@
+"""What a cut gives: the messages that would be sent, mended, counted, and held against every limit.
+
+Where the lines of a long conversation stand.
+
+Everything before the fold line is folded into a digest, everything before the clip line has its tool
+output shortened. Without a memory of earlier requests, a line that followed every new message would
+break the cached prefix every time. So lines stand only at multiples of a step, measured from the
+beginning of the conversation, moved to the next legal cut: a list that only grows keeps its lines,
+and its prefix, until it has grown by a step.
+
+Replaces the oldest part of a conversation by a digest of it.
+"""
+
+from bisect import bisect_left
+from typing import NamedTuple, NoReturn
+
+from holdfast.core.conversation.cuts import next_cut
+from holdfast.core.conversation.messages import Entry, Text, user
+from holdfast.core.conversation.repair import RepairedEntries, repair_entries
+from holdfast.core.conversation.shorten import (
+    clip_arguments,
+    clip_outputs,
+    count_all_media,
+    count_media,
+    drop_media,
+    recall_range_hint,
+)
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.history.digest import make_digest
+from holdfast.core.planning.fit.protection import Protection
+from holdfast.core.planning.fit.receipt import PositionRanges, position_count, ranges_without
+from holdfast.core.planning.policy import FitSettings
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
+
+CUT_GRID_BYTES_PER_TOKEN = 4
+"""About what prose, code and Chinese have alike; a step of digits or hashes is larger in tokens."""
+
+
+class CutGrid(NamedTuple):
+    """The possible positions of a line, numbered from 0, the beginning."""
+
+    transcript: Transcript
+    budget: Budget
+    max_tokens: int
+    step_share: float
+    limit: int
+    """No line passes this position."""
+
+    def load(self, index: int) -> float:
+        """Return how many times the budget the messages before `index` would fill, in all its units."""
+        weight = self.transcript.bytes_before(index)
+        load = weight / (max(1, self.max_tokens) * CUT_GRID_BYTES_PER_TOKEN)
+        if self.budget.messages:
+            load += index / self.budget.messages
+        if self.budget.bytes:
+            load += weight / self.budget.bytes
+        if self.budget.turns:
+            load += self.transcript.prompts_before(index) / self.budget.turns
+        return load
+
+    def cut_at(self, number: int) -> int:
+        """Return the position of a line: the first legal cut at or after its multiple of a step."""
+        if number <= 0:
+            return 0
+        key = (self.budget, self.max_tokens, self.step_share)
+        known = self.transcript.cached_cuts(key)
+        position = known.get(number)
+        if position is None:
+            position = self._find_cut(number)
+            if position < self.limit:
+                # What stands before a line does not change any more, so neither does the line.
+                known[number] = position
+        return min(position, self.limit)
+
+    def _find_cut(self, number: int) -> int:
+        target = number * self.step_share
+        if self.budget.messages or self.budget.bytes or self.budget.turns:
+            index = bisect_left(range(self.limit), target, key=self.load)
+        else:
+            index = self.transcript.index_at_bytes(target * self.max_tokens * CUT_GRID_BYTES_PER_TOKEN, self.limit)
+        return next_cut(self.transcript, index)
+
+    def number_of_cut(self, index: int) -> int:
+        """Return the number of the first line that stands at or after `index`."""
+        number = max(0, int(self.load(index) / self.step_share))
+        while self.cut_at(number) < index:
+            number += 1
+        # A unit can carry several lines to its end: the first of them is meant.
+        while number and self.cut_at(number - 1) >= index:
+            number -= 1
+        return number
+
+
+FIRST_DIGEST_PROMPTS, LAST_DIGEST_PROMPTS = 2, 24
+DIGEST_HORIZON_MESSAGES = 64
+"""How many of the newest folded messages a digest is read from, besides the user's own prompts."""
+
+
+def digest_entry(
+    transcript: Transcript,
+    compact_before: int,
+    compacted: PositionRanges,
+    allowance_tokens: int,
+    *,
+    has_recall: bool = False,
+) -> Entry:
+    """Return the digest of what stands before the fold line; the same line has the same digest."""
+    known = transcript.edited_entries(("digest", allowance_tokens, compacted))
+    if compact_before not in known:
+        how = _compacted_range_hint(transcript, compacted) if has_recall else ""
+        text = make_digest(
+            [transcript.entry_as_positioned(index) for index in _digest_sources(transcript, compact_before, compacted)],
+            allowance_tokens=allowance_tokens - (transcript.counter.count(how) + 1 if how else 0),
+            counter=transcript.counter,
+            message_count=position_count(compacted),
+            is_prompt_kept=compact_before < len(transcript) and not transcript[compact_before].is_prompt,
+        )
+        text = "\n".join(part for part in (text, how) if part)
+        known[compact_before] = transcript.remember_cost(Entry(user(text, trust="summary")))
+    return known[compact_before]
+
+
+def _compacted_range_hint(transcript: Transcript, compacted: PositionRanges) -> str:
+    """Return how to see what was folded, by the positions that others know it by."""
+    told = (transcript.entry_as_positioned(index).position for span in compacted for index in span)
+    places = [position for position in told if position is not None]
+    return recall_range_hint(places[0], places[-1] + 1) if places else ""
+
+
+def _digest_sources(transcript: Transcript, compact_before: int, compacted: PositionRanges) -> list[int]:
+    """Return the folded positions a digest is read from: the user's prompts and the newest work."""
+    count = transcript.prompts_before(compact_before)
+    numbers = {*range(min(FIRST_DIGEST_PROMPTS, count)), *range(max(0, count - LAST_DIGEST_PROMPTS), count)}
+    chosen = {transcript.prompt_index(number) for number in numbers}
+    chosen.update(range(max(0, compact_before - DIGEST_HORIZON_MESSAGES), compact_before))
+    return sorted(index for index in chosen if any(index in span for span in compacted))
+
+
+CLIP_CHARS_PER_TOKEN = 4
+MIN_FIT_DIGEST_TOKENS = 64
+DIGEST_PLACEHOLDER = Entry(user("[digest]", trust="summary"))
+
+
+class ViewCut(NamedTuple):
+    """Where one request's lines stand."""
+
+    compact_before: int = 0
+    """Messages before this are folded, protected ones excepted."""
+    clip_before: int = 0
+    """Old tool output and media before this are shortened."""
+    has_digest: bool = True
+    max_output_chars: int | None = None
+    """In the last resort, what is left of each output and argument, the newest included."""
+    keep_recall_answers: bool = True
+    """Whether recall's answers are left as they are, for a model that has recall."""
+
+
+class ComposedView(NamedTuple):
+    """The view of a cut."""
+
+    entries: list[Entry]
+    cut: ViewCut
+    repaired: RepairedEntries
+    text_tokens: int
+    """Tokens of the messages, media apart."""
+    media_tokens: int
+    compacted: PositionRanges
+    has_digest: bool
+    """Whether a digest stands for what was folded."""
+    is_media_limited: bool
+    """Whether media were elided because there were more than the policy wants."""
+
+
+class ViewComposer:
+    """Makes views of one transcript in one situation."""
+
+    def __init__(self, transcript: Transcript, policy: FitSettings, situation: Situation) -> None:
+        self.transcript = transcript
+        self.situation = situation
+        self.policy = policy
+        self.protection = Protection(transcript, situation.pins)
+        self.max_tokens = situation.message_budget
+        """Tokens that the messages may take."""
+        self.clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.max_tokens * policy.clip_share))
+        self._digest_room = min(policy.digest_max_tokens, int(self.max_tokens * policy.digest_share))
+        self._short = transcript.edited_entries(("short", self.clip_chars))
+
+    @property
+    def digest_tokens(self) -> int:
+        """What is set aside for a digest; nothing where one would say nothing."""
+        return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_FIT_DIGEST_TOKENS else 0
+
+    def compose(self, cut: ViewCut) -> ComposedView | None:
+        """Return the view of a cut, or None if it does not fit."""
+        head = self.protection.protected_before(cut.compact_before)
+        folded = ranges_without(cut.compact_before, head)
+        has_digest = bool(folded) and cut.has_digest and self.digest_tokens > 0
+        mended = self._repair(self._assemble(cut, head, has_digest=has_digest))
+        entries = self._without_overlong_texts(mended.entries)
+        words, media = self._count(entries)
+        is_media_limited = bool(media) and count_all_media(entries) > self.policy.max_media
+        if is_media_limited:
+            entries = self._limit_media(entries)
+            words, media = self._count(entries)
+        if has_digest:
+            words += self.digest_tokens - sum(self.transcript.tokens_of(DIGEST_PLACEHOLDER.message))
+        if words + media > self.max_tokens:
+            return None
+        if has_digest:
+            has_recall = self.situation.has_recall
+            written = digest_entry(
+                self.transcript, cut.compact_before, folded, self._digest_room, has_recall=has_recall
+            )
+            entries = [written if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
+            words += sum(self.transcript.tokens_of(written.message)) - self.digest_tokens
+        if not self._fits_other_limits(entries, media):
+            return None
+        return ComposedView(entries, cut, mended, words, media, folded, has_digest, is_media_limited)
+
+    def _repair(self, entries: list[Entry]) -> RepairedEntries:
+        how = self.situation
+        mended = repair_entries(entries, is_interrupted=how.is_interrupted, batching=how.batching)
+        if mended.pending:
+            raise PendingToolCallsError(mended.pending)
+        if all(entry.message.role == "system" for entry in mended.entries):
+            raise EmptyConversationError
+        return mended
+
+    def _count(self, entries: list[Entry]) -> tuple[int, int]:
+        tokens_of = self.transcript.tokens_of
+        counts = [tokens_of(entry.message) for entry in entries]
+        return sum([words for words, _ in counts]), sum([media for _, media in counts])
+
+    def _assemble(self, cut: ViewCut, head: list[int], *, has_digest: bool) -> list[Entry]:
+        """Return system messages, earlier folds, the digest's place, what else is protected, and all after the line."""
+        entry, told = self.transcript.entry, self.transcript.entry_as_positioned
+        systems = [entry(index) for index in head if self.transcript[index].role == "system"]
+        spoken = [index for index in head if self.transcript[index].role != "system"]
+        folds = [entry(index) for index in spoken if told(index).position is None]
+        others = [self._cut_entry(index, cut) for index in spoken if told(index).position is not None]
+        place = [DIGEST_PLACEHOLDER] if has_digest else []
+        return [*systems, *folds, *place, *others, *self._entries_after(cut)]
+
+    def _entries_after(self, cut: ViewCut) -> list[Entry]:
+        length = len(self.transcript)
+        if cut.max_output_chars is not None:
+            return [self._cut_entry(index, cut) for index in range(cut.compact_before, length)]
+        clip = max(cut.compact_before, cut.clip_before)
+        entry, shortened, known = self.transcript.entry, self.shortened_entry, self._short
+        old = [known.get(index) or shortened(index) for index in range(cut.compact_before, clip)]
+        for index in self.protection.whole:
+            if cut.compact_before <= index < clip:
+                old[index - cut.compact_before] = entry(index)
+        return old + [entry(index) for index in range(clip, length)]
+
+    def _cut_entry(self, index: int, cut: ViewCut) -> Entry:
+        """Return a message in the form that a cut leaves of it."""
+        if cut.max_output_chars is not None:
+            return self.clipped_entry(index, cut.max_output_chars, keep_recall_answers=cut.keep_recall_answers)
+        return self.shortened_entry(index) if index < cut.clip_before else self.transcript.entry(index)
+
+    def shortened_entry(self, index: int) -> Entry:
+        """Return an old message with its tool output clipped and its media elided."""
+        entry = self.transcript.entry(index)
+        if index in self.protection.whole:
+            return entry
+        if index not in self._short:
+            is_small = self.transcript.bytes_of(index) <= self.clip_chars
+            if not is_small or self.transcript.tokens_of(entry.message, is_cached=True)[1]:
+                place = self._recall_position(index)
+                spares = self.situation.has_recall
+                clipped = clip_outputs(entry.message, self.clip_chars, place, keep_recall_answers=spares)
+                short = drop_media(clipped, position=place)
+                entry = entry if short is entry.message else self.transcript.remember_cost(entry.with_message(short))
+            self._short[index] = entry
+        return self._short[index]
+
+    def clipped_entry(self, index: int, max_chars: int, *, keep_recall_answers: bool = False) -> Entry:
+        """Return a message with as little as may be left of it; what is protected keeps its own words."""
+        entry = self.transcript.entry(index)
+        if index in self.protection.fixed:
+            return entry
+        place = self._recall_position(index)
+        spares = keep_recall_answers and self.situation.has_recall
+        message = clip_outputs(entry.message, max_chars, place, keep_recall_answers=spares)
+        if index == self.protection.prompt_index:
+            return entry.with_message(drop_media(message, results_only=True, position=place))
+        return entry.with_message(drop_media(clip_arguments(message, max_chars), position=place))
+
+    def _recall_position(self, index: int | None) -> int | None:
+        """Return where a model that can ask for a message finds it; None where it cannot."""
+        if index is None or not self.situation.has_recall:
+            return None
+        return self.transcript.entry_as_positioned(index).position
+
+    def _limit_media(self, entries: list[Entry]) -> list[Entry]:
+        """Elide the oldest media beyond the most that providers take, half of that at a time."""
+        counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
+        excess = sum(counts.values()) - self.policy.max_media
+        if excess <= 0:
+            return entries
+        batch = max(1, self.policy.max_media // 2)
+        to_elide = -(-excess // batch) * batch
+        limited = list(entries)
+        for index, count in counts.items():
+            if to_elide <= 0:
+                break
+            if entries[index].position not in self.protection.whole:
+                place = self._recall_position(entries[index].position)
+                limited[index] = entries[index].with_message(drop_media(entries[index].message, position=place))
+                to_elide -= count
+        return limited
+
+    def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry]:
+        """Return entries whose texts the provider takes in one piece: outputs are cut, anything else is refused."""
+        longest = self.situation.max_text_chars
+        if longest is None or self.transcript.largest_bytes <= longest:
+            return entries
+        shorter: list[Entry] = []
+        for entry in entries:
+            is_fixed = entry.position in self.protection.fixed
+            place = self._recall_position(entry.position)
+            message = entry.message if is_fixed else clip_outputs(entry.message, longest, place)
+            texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
+            size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
+            if size > longest and entry.position is not None:
+                part = self.protection.part_name(entry.position)
+                raise CannotFitError(part, needed=size, limit=longest, unit="characters", breakdown={part: size})
+            shorter.append(entry if message is entry.message else entry.with_message(message))
+        return shorter
+
+    def _raise_too_many_images(self, entries: list[Entry], most: int) -> NoReturn:
+        held: dict[str, int] = {}
+        for entry in entries:
+            if entry.position is not None and (count := count_media(entry.message)):
+                name = self.protection.part_name(entry.position)
+                held[name] = held.get(name, 0) + count
+        part = max(held, key=lambda name: held[name])
+        raise CannotFitError(part, needed=sum(held.values()), limit=most, unit="images", breakdown=held)
+
+    def _fits_other_limits(self, entries: list[Entry], media: int) -> bool:
+        """Return whether a view keeps the limits besides tokens."""
+        budget, most = self.situation.budget, self.situation.max_images
+        if media and most is not None and count_all_media(entries) > most:
+            self._raise_too_many_images(entries, most)
+        if budget.messages and len(entries) > budget.messages:
+            return False
+        if (
+            budget.turns
+            and sum(entry.message.is_prompt for entry in entries if entry.position is not None) > budget.turns
+        ):
+            return False
+        if budget.bytes:
+            return sum(self.transcript.reader.json_bytes(entry.message) for entry in entries) <= budget.bytes
+        return True

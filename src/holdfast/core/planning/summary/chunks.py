@@ -1,0 +1,260 @@
+"""The messages of a span as data for a summariser: all of them, in pieces that it can read.
+
+Every part of a message stands under a line that says where it was said and by whom, `[#12 user]` or
+`[#13 result of read_file]`, and no text can forge such a line: where one looks like it, it is quoted. Reasoning is left
+out, media are a word, and so are earlier summaries, which have a place of their own. Nothing else is: what is
+too large for one piece goes on in the next, and says which part it is.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.conversation.messages import (
+    Content,
+    Entry,
+    Media,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Trust,
+)
+from holdfast.core.conversation.shorten import clip_text
+from holdfast.core.conversation.tokens import Counter, utf8_length
+from holdfast.core.ledger.tool_calls import clip_to_line
+from holdfast.core.planning.summary.framing import quote_message_starts
+from holdfast.errors import SettingsError
+
+MIN_CHUNK_TOKENS, MIN_CHUNK_BYTES = 200, 600
+"""Room for the longest line that says who speaks, and for some words under it."""
+NAME_BYTES = 128
+"""No provider allows a tool a longer name."""
+MESSAGE_START_CHARS = 60
+"""How much of a message tells it from its neighbours."""
+CHUNK_CHARS_PER_TOKEN = 5
+"""More than texts have on average: where a part of a message is cut is guessed from above."""
+ENCRYPTED_FIELD_NAMES = ("signature", "encrypted")
+"""What stands in the names of blocks that only a provider can read."""
+RedactText: TypeAlias = Callable[[str], str]
+"""Takes out of what was said what nobody else may see."""
+SPEAKER_LABELS: dict[Trust, str] = {
+    "system": "note",
+    "user": "user",
+    "agent": "task",
+    "model": "assistant",
+    "tool": "tool",
+    "memory": "memory",
+}
+
+
+class LabeledText(NamedTuple):
+    """Something that was said, and the words that tell where and by whom."""
+
+    label: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"[{self.label}]\n{quote_message_starts(self.body)}" if self.body else f"[{self.label}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkLimits:
+    counter: Counter
+    max_tokens: int
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_tokens", MIN_CHUNK_TOKENS), ("max_bytes", MIN_CHUNK_BYTES)):
+            if getattr(self, name) < least:
+                problem = f"a piece of a conversation needs at least {least}, not {getattr(self, name)}"
+                raise SettingsError(f"summary.{name}", problem)
+
+    def excess(self, text: str) -> float:
+        """Return how many times as much as allowed a text is; up to 1 it fits."""
+        share = utf8_length(text) / self.max_bytes
+        # Tokens are dear to count, and what has too many bytes does not fit anyway.
+        return share if share > 1 else max(share, self.counter.count(text) / self.max_tokens)
+
+    def fits(self, text: str) -> bool:
+        return self.excess(text) <= 1
+
+
+def split_into_chunks(
+    entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
+) -> list[str]:
+    """Return everything that was said, in as few pieces as fit both limits, cut between messages where possible.
+
+    `hide` sees each text before it is cut: half of a secret does not look like one.
+    """
+    limits = _ChunkLimits(counter, max_tokens, max_bytes)
+    packed: list[str] = []
+    current: list[str] = []
+    tokens = size = 0
+    for unit in _unsplittable_texts(entries, limits, hide):
+        # Each unit brings a line break.
+        unit_tokens, unit_size = counter.count(unit) + 1, utf8_length(unit) + 1
+        if current and (tokens + unit_tokens > max_tokens or size + unit_size > max_bytes):
+            packed += _join_texts(current, limits)
+            current, tokens, size = [], 0, 0
+        current.append(unit)
+        tokens, size = tokens + unit_tokens, size + unit_size
+    return [*packed, *_join_texts(current, limits)]
+
+
+def newest_as_text(
+    entries: Sequence[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
+) -> str:
+    """Return the last messages, as many as fit; for what stays in view anyway and is shown only to be known.
+
+    The last one is shortened where it does not fit by itself.
+    """
+    limits = _ChunkLimits(counter, max_tokens, max_bytes)
+    shown = ""
+    for entry, blocks in reversed(_labeled_messages(entries, hide)):
+        text = "\n".join(map(str, blocks))
+        longer = f"{text}\n{shown}" if shown else text
+        if limits.fits(longer):
+            shown = longer
+            continue
+        return shown or _clip_labeled(_speaker_label(entry, "clipped"), text, limits)
+    return shown
+
+
+def position_index(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide: RedactText = str) -> str:
+    """Return the beginnings of messages with where they were said, a line each; of too many some."""
+    lines = [
+        f"[{blocks[0].label}] {clip_to_line(blocks[0].body, MESSAGE_START_CHARS)}"
+        for _, blocks in _labeled_messages(entries, hide)
+    ]
+    for step in range(1, len(lines) + 1):
+        text = "\n".join([*lines[:-1:step], *lines[-1:]])
+        if counter.count(text) <= max_tokens:
+            return text
+    return ""
+
+
+def _unsplittable_texts(entries: Iterable[Entry], limits: _ChunkLimits, hide: RedactText) -> Iterator[str]:
+    """Yield what must not be parted: messages, or what a message that is too large has to be cut into."""
+    for _, blocks in _labeled_messages(entries, hide):
+        text = "\n".join(map(str, blocks))
+        if limits.fits(text):
+            yield text
+            continue
+        for block in blocks:
+            if limits.fits(whole := str(block)):
+                yield whole
+            else:
+                yield from _split_text(block, limits)
+
+
+def _split_text(block: LabeledText, limits: _ChunkLimits) -> Iterator[str]:
+    """Yield a text in parts that fit, each saying which part it is."""
+    most = "9" * len(str(len(block.body)))
+    bodies: list[str] = []
+    start = 0
+    while start < len(block.body):
+        body = _fitting_start(f"{block.label}, part {most} of {most}", block.body, start, limits)
+        bodies.append(body)
+        start += len(body)
+    for number, body in enumerate(bodies, start=1):
+        yield str(LabeledText(f"{block.label}, part {number} of {len(bodies)}", body))
+
+
+def _fitting_start(label: str, text: str, start: int, limits: _ChunkLimits) -> str:
+    """Return as much of a text as fits under a label; one character at least."""
+    length = min(len(text) - start, limits.max_tokens * CHUNK_CHARS_PER_TOKEN, limits.max_bytes)
+    while True:
+        body = text[start : start + length]
+        if start + length < len(text):
+            body = body[: _cut_offset(body)]
+        excess = limits.excess(str(LabeledText(label, body)))
+        if excess <= 1 or length == 1:
+            return body
+        length = max(1, min(length - 1, int(0.95 * length / excess)))
+
+
+def _cut_offset(text: str) -> int:
+    """Return where a text is best cut: after its last line, else after its last word, else at its end."""
+    half = len(text) // 2
+    line = text.rfind("\n", half)
+    if line >= 0:
+        return line + 1
+    spaces = (index + 1 for index in range(len(text) - 1, half - 1, -1) if text[index].isspace())
+    return next(spaces, len(text))
+
+
+def _join_texts(units: list[str], limits: _ChunkLimits) -> list[str]:
+    """Return units as one piece, or as more where together they cost more than one by one."""
+    text = "\n".join(units)
+    if not units or len(units) == 1 or limits.fits(text):
+        return [text] if units else []
+    half = len(units) // 2
+    return [*_join_texts(units[:half], limits), *_join_texts(units[half:], limits)]
+
+
+def _clip_labeled(label: str, text: str, limits: _ChunkLimits) -> str:
+    chars = min(len(text), limits.max_tokens * CHUNK_CHARS_PER_TOKEN, limits.max_bytes)
+    while not limits.fits(clipped := str(LabeledText(label, clip_text(text, chars)))):
+        chars = int(0.8 * chars)
+    return clipped
+
+
+def _labeled_messages(entries: Iterable[Entry], hide: RedactText) -> list[tuple[Entry, list[LabeledText]]]:
+    """Return the messages that say something, each with what it says."""
+    names: dict[str, str] = {}
+    said: list[tuple[Entry, list[LabeledText]]] = []
+    for entry in entries:
+        if entry.message.role == "system":
+            continue
+        names.update({call.id: call.name for call in entry.message.calls})
+        if blocks := [LabeledText(label, hide(body)) for label, body in _message_texts(entry, names)]:
+            said.append((entry, blocks))
+    return said
+
+
+def _message_texts(entry: Entry, names: dict[str, str]) -> Iterator[LabeledText]:
+    found = (block for part in entry.message.parts for block in _part_texts(entry, part, names))
+    for label, same in groupby(found, key=lambda block: block.label):
+        yield LabeledText(label, replace_surrogates("\n".join(block.body for block in same)))
+
+
+def _part_texts(entry: Entry, part: Part, names: dict[str, str]) -> Iterator[LabeledText]:
+    if isinstance(part, Thinking) or part.trust == "summary":
+        return
+    if isinstance(part, ToolCall):
+        yield LabeledText(_speaker_label(entry, f"call {_tool_label(part.name)}"), part.arguments)
+    elif isinstance(part, ToolResult):
+        tool = _tool_label(names.get(part.call_id, "") or (part.answered_call.name if part.answered_call else ""))
+        label = _speaker_label(entry, f"result of {tool}{', error' if part.is_error else ''}")
+        yield LabeledText(label, "\n".join(filter(None, map(_content_text, part.content))))
+    elif isinstance(part, Opaque):
+        if body := _content_text(part):
+            yield LabeledText(_speaker_label(entry, f"block {_tool_label(part.kind)}"), body)
+    elif isinstance(part, Media) or not part.is_blank:
+        yield LabeledText(_speaker_label(entry, SPEAKER_LABELS.get(part.trust, part.trust)), _content_text(part))
+
+
+def _content_text(content: Content) -> str:
+    if isinstance(content, Media):
+        return f"[{content.kind}]"
+    if isinstance(content, Text) or content.text:
+        return content.text
+    return (
+        "" if any(word in content.kind.lower() for word in ENCRYPTED_FIELD_NAMES) else f"[{_tool_label(content.kind)}]"
+    )
+
+
+def _speaker_label(entry: Entry, words: str) -> str:
+    return f"#{'-' if entry.position is None else entry.position} {words}"
+
+
+def _tool_label(name: str) -> str:
+    """Return a tool's name as it can stand in a line of ours."""
+    line = "".join(char if char.isprintable() and char not in "[]" else " " for char in replace_surrogates(name))
+    short = line.encode()[:NAME_BYTES].decode(errors="ignore")
+    return " ".join(short.split()) or "a tool"

@@ -1,0 +1,178 @@
+"""What must survive a fold, and whether it does.
+
+Taken from the ledger, so by rule and with its source: what the user laid down, what has no result yet, what went
+wrong and was not mended, what was settled, the files that were written, and the names most likely needed
+again. Names and paths survive to the letter. A sentence survives to the letter, or as a line that says most of its
+words in the same sense: "never" for "do not" will do, "do" will not.
+"""
+
+import re
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal, TypeAlias
+
+from holdfast.core.ledger.actions import ACTION_CLIP_CHARS
+from holdfast.core.ledger.constraints import NEGATION_CUE, matches_cue, subject_words
+from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.names import is_name_in
+from holdfast.core.ledger.tool_calls import clip_to_line
+
+MustKeepKind: TypeAlias = Literal["constraint", "undone", "error", "decision", "file", "name"]
+
+MUST_KEEP_WEIGHTS: Mapping[MustKeepKind, float] = {
+    "constraint": 4,
+    "undone": 2,
+    "error": 2,
+    "decision": 2,
+    "file": 2,
+    "name": 2,
+}
+"""How much each kind counts, however many of it there are."""
+MAX_PER_KIND: Mapping[MustKeepKind, int] = {
+    "constraint": 400,
+    "undone": 5,
+    "error": 5,
+    "decision": 20,
+    "file": 30,
+    "name": 40,
+}
+"""How many of each are looked for, the newest or likeliest first: a call that was given up long ago is not undone work,
+and an error that nobody came back to was got round."""
+MIN_WORD_SHARE: Mapping[MustKeepKind, float] = {"constraint": 0.8, "undone": 0.6, "error": 0.5, "decision": 0.7}
+"""How many of its words a line has to say to stand for a sentence."""
+MUST_KEEP_LABELS: Mapping[MustKeepKind, str] = {
+    "constraint": "The user asked to keep to: “{}”",
+    "undone": "No result yet: {}",
+    "error": "Went wrong, unresolved: {}",
+    "decision": "Decided: “{}”",
+    "file": "Written: {}",
+    "name": "{}",
+}
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
+_TOKEN = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+")
+
+
+@dataclass(frozen=True, slots=True)
+class MustKeep:
+    """Something that must not be forgotten."""
+
+    kind: MustKeepKind
+    text: str
+    """To the letter."""
+    position: int
+    """Where it was last said or done."""
+    evidence: tuple[str, ...] = ()
+    """What shows that it survived, where that is not its text."""
+
+    def __str__(self) -> str:
+        return f"{MUST_KEEP_LABELS[self.kind].format(self.text)} [#{self.position}]"
+
+
+class FactReader:
+    """Texts as somebody reads them who looks for facts."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = [text for text in texts if text]
+        self._spelled = [_normalized_words(text) for text in self._texts]
+        self._lines = [line.lower() for text in self._texts for line in text.splitlines()]
+        self._saying: dict[str, list[int]] = {}
+        for number, line in enumerate(self._lines):
+            for word in subject_words(line):
+                self._saying.setdefault(word, []).append(number)
+
+    def contains(self, item: MustKeep) -> bool:
+        """Return whether a fact can be read off the texts."""
+        wanted = item.evidence or (item.text,)
+        if item.kind in {"name", "file"}:
+            return any(is_name_in(name, text) for name in wanted for text in self._texts)
+        return any(
+            self._contains_sentence(one, MIN_WORD_SHARE[item.kind], is_constraint=item.kind == "constraint")
+            for one in wanted
+        )
+
+    def _contains_sentence(self, sentence: str, least: float, *, is_constraint: bool) -> bool:
+        """Return whether a sentence stands in the texts, or a line that comes close to it."""
+        spelled = _normalized_words(sentence)
+        if any(spelled in text for text in self._spelled):
+            return True
+        lower = sentence.lower()
+        words = subject_words(lower)
+        found = Tally(number for word in words for number in self._saying.get(word, ()))
+        close = [number for number, count in found.items() if count >= least * len(words)]
+        is_negated = matches_cue(NEGATION_CUE, lower)
+        return any(
+            not is_constraint or matches_cue(NEGATION_CUE, self._lines[number]) == is_negated for number in close
+        )
+
+
+def must_keep_of(ledger: Ledger) -> list[MustKeep]:
+    """Return what must survive, the user's rules first, and of each kind the newest or likeliest first."""
+    wishes = [wish for wish in ledger.constraints if wish.status == "active"][::-1]
+    unresolved = [error for error in ledger.errors if not error.is_resolved][::-1]
+    found: dict[MustKeepKind, Iterator[MustKeep]] = {
+        "constraint": (MustKeep("constraint", one.text, one.sources[-1]) for one in wishes if one.kind == "constraint"),
+        "undone": (
+            MustKeep("undone", call.label, call.position, (call.subject,)) for call in reversed([*ledger.open_calls])
+        ),
+        "error": (
+            MustKeep(
+                "error",
+                f"{one.call}: {one.text}",
+                one.sources[-1],
+                (clip_to_line(one.text or one.call, ACTION_CLIP_CHARS),),
+            )
+            for one in unresolved
+        ),
+        "decision": (MustKeep("decision", one.text, one.sources[-1]) for one in wishes if one.kind == "decision"),
+        "file": _written_files(ledger),
+        "name": (MustKeep("name", item.text, item.last) for item in ledger.ranked_identifiers(MAX_PER_KIND["name"])),
+    }
+    return [fact for kind, facts in found.items() for fact in islice(facts, MAX_PER_KIND[kind])]
+
+
+def must_keep_redacted(facts: Iterable[MustKeep], hide: Callable[[str], str]) -> Iterator[MustKeep]:
+    """Yield what must survive as one can know it who may not see everything; a name that is a secret is no loss."""
+    for fact in facts:
+        told = replace(fact, text=hide(fact.text), evidence=tuple(map(hide, fact.evidence)))
+        if fact.kind != "name" or told == fact:
+            yield told
+
+
+def must_keep_lines(facts: Iterable[MustKeep]) -> tuple[str, ...]:
+    """Return facts as a person reads them, a line each; a name that another line says is not said again."""
+    lines: list[str] = []
+    for fact in facts:
+        if fact.kind != "name" or not any(is_name_in(fact.text, line) for line in lines):
+            lines.append(" ".join(str(fact).split()))
+    return tuple(lines)
+
+
+def survival_score(facts: Sequence[MustKeep], missing: Sequence[MustKeep]) -> float:
+    """Return the share of facts that survive, each kind by its weight; 1 where there are none."""
+    of: Tally[MustKeepKind] = Tally(fact.kind for fact in facts)
+    lost: Tally[MustKeepKind] = Tally(fact.kind for fact in missing)
+    weight = sum(MUST_KEEP_WEIGHTS[kind] for kind in of)
+    return sum(MUST_KEEP_WEIGHTS[kind] * (1 - lost[kind] / count) for kind, count in of.items()) / weight if of else 1.0
+
+
+def _written_files(ledger: Ledger) -> Iterator[MustKeep]:
+    """Yield the files that were written, with the shorter paths that mean no other file."""
+    files = list(ledger.files)
+    endings = Tally(ending for file in files for ending in _path_suffixes(file.path))
+    for file in reversed(files):
+        if file.last_write:
+            known = tuple(ending for ending in _path_suffixes(file.path) if endings[ending] == 1)
+            yield MustKeep("file", file.path, file.last_write.position, (file.path, *known))
+
+
+def _path_suffixes(path: str) -> Iterator[str]:
+    """Yield the ends of a path by which it may be called: `b/c.py` and `c.py` for `a/b/c.py`."""
+    steps = path.split("/")
+    return ("/".join(steps[start:]) for start in range(1, len(steps)) if steps[-1])
+
+
+def _normalized_words(text: str) -> str:
+    """Return the words of a text and nothing else, so that signs, case and line breaks do not matter."""
+    return f" {' '.join(_TOKEN.findall(text.casefold()))} "

@@ -1,0 +1,1 @@
+"""Asking for the past: queries, references, ranking, and answers in the exact words."""

@@ -1,0 +1,177 @@
+"""What recall gives back: excerpts to the letter, and how to ask for more.
+
+For a model it is one text. Each excerpt has a heading that names where it comes from; should a text hold a line that
+looks like such a heading, all headings carry a mark that no text can have foreseen.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from holdfast.core.conversation.messages import Role
+from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.recall.diff import FileDiff
+from holdfast.core.recall.query import RecallQuery
+
+HEADING_MARK_CHARS = 6
+_HEADING_LIKE = re.compile(r"(?m)^#\d\S*+ (?:system|user|assistant|tool|memory|task)\b")
+YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """A piece of a message, exactly as it was said."""
+
+    position: int
+    role: Role
+    text: str
+    start: int
+    stop: int
+    """Which characters of the message's text it is."""
+    total: int
+    """How many there are."""
+    time_ms: int
+    time: str = ""
+    """The same for people: `2026-01-31 10:02`, in UTC."""
+    tool: str = ""
+    """The tool that was called or that answers."""
+    lines: str = ""
+    """Which lines of the message it is, where lines were asked for: `40-44 of 120`."""
+    part: int | None = None
+    """Which part of the message, where only one was asked for; then characters are counted in that part."""
+    is_neighbor: bool = False
+    speaker: str = ""
+    """Whose word it is, where that is not its role's: `memory`, `tool`, or `task` for what an agent was told."""
+
+    @property
+    def speaker_label(self) -> str:
+        """Whose word it is."""
+        return self.speaker or self.role
+
+    @property
+    def ref(self) -> str:
+        """How to ask for it."""
+        return f"#{self.position}" if self.part is None else f"#{self.position}.{self.part}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all that the message says."""
+        return self.start == 0 and self.stop == self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallAnswer:
+    """An answer; as a text it is what a model gets."""
+
+    excerpts: tuple[Excerpt, ...] = ()
+    found_count: int = 0
+    """How many messages were found, shown here or not."""
+    diff: FileDiff | None = None
+    """What changed between two readings, where that was asked for."""
+    names: str = ""
+    """Identifiers that are not in view and go with what is asked, likeliest first."""
+    notes: tuple[str, ...] = ()
+    """What could not be had, and why."""
+    next_query: RecallQuery | None = None
+    """What to ask for the rest."""
+    next_query_line: str = ""
+    """The line that says so, where it is not that question itself."""
+    query: RecallQuery | None = None
+    """What this answers."""
+    session: str = ""
+    """Which earlier session it is from; empty for the conversation itself."""
+    earlier_sessions: tuple["RecallAnswer", ...] = ()
+    """What earlier sessions have to say to it."""
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.diff:
+            yield self.diff.heading
+            yield from filter(None, [self.diff.text])
+        else:
+            yield answer_heading(self.excerpts, self.found_count, self.session)
+        mark = heading_mark(self.excerpts)
+        if mark:
+            yield f"[Excerpts begin at lines with the mark {mark}.]"
+        before: Excerpt | None = None
+        for excerpt in self.excerpts:
+            yield excerpt_with_heading(excerpt, before, mark)
+            before = excerpt
+        if self.names:
+            yield self.names
+        for note in self.notes:
+            yield f"[{note}]"
+        if self.next_query:
+            yield self.next_query_line or next_query_hint(self.next_query, self.query)
+        yield from map(str, self.earlier_sessions)
+
+
+def answer_heading(excerpts: Sequence[Excerpt], found: int, session: str = "") -> str:
+    """Return the first line of an answer."""
+    if not excerpts:
+        return "[Recall: nothing was found.]" if not found else "[Recall: nothing that fits into the answer.]"
+    of = f" of {found:,}" if found > len(excerpts) else ""
+    where = f" from earlier, each as {session}#…" if session else ""
+    return f"[Recall: {len(excerpts):,}{of}{where}, to the letter, for reference only.]"
+
+
+def next_query_hint(next_query: RecallQuery, query: RecallQuery | None) -> str:
+    """Return the line that says how to ask for the rest: all of the arguments, or those that change."""
+    wanted, given = next_query.to_arguments(), query.to_arguments() if query else {}
+    if query is None or next_query.refs or given.keys() - wanted.keys():
+        return f"[More: {RECALL_TOOL} {json.dumps(wanted, ensure_ascii=False)}]"
+    changed = {name: value for name, value in wanted.items() if given.get(name) != value and name != "query"}
+    return f"[More: the same with {json.dumps(changed, ensure_ascii=False)}]"
+
+
+def continue_then_skip_hint(first: RecallQuery, skip: int) -> str:
+    """Return the line that asks for the rest of what was shown in part, and then for all that was not begun."""
+    wanted = json.dumps(first.to_arguments(), ensure_ascii=False)
+    return f"[More: {RECALL_TOOL} {wanted}, then as before with {json.dumps({'skip': skip})}]"
+
+
+def group_by_day(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
+    """Return excerpts with those of a day together: the day of the best first, and of a day the best first."""
+    days: dict[str, list[Excerpt]] = {}
+    for excerpt in excerpts:
+        days.setdefault(excerpt.time[:DAY_CHARS], []).append(excerpt)
+    return [excerpt for day in days.values() for excerpt in day]
+
+
+def excerpt_with_heading(excerpt: Excerpt, before: Excerpt | None, mark: str) -> str:
+    """Return an excerpt under its heading; what stands in the heading before it is not said again."""
+    pieces = [f"{excerpt.ref}{mark}", excerpt.speaker_label]
+    if excerpt.tool:
+        pieces.append(excerpt.tool)
+    if day := _new_date_part(excerpt.time, before.time if before else ""):
+        pieces.append(day)
+    if excerpt.lines:
+        pieces.append(f"lines {excerpt.lines},")
+    if not excerpt.is_whole:
+        pieces.append(f"characters {excerpt.start}-{excerpt.stop} of {excerpt.total}")
+    return f"{' '.join(pieces)}:\n{excerpt.text}"
+
+
+def _new_date_part(time: str, before: str) -> str:
+    """Return the date of a time as far as it is not that of the one before."""
+    if time[:DAY_CHARS] == before[:DAY_CHARS]:
+        return ""
+    return time[YEAR_CHARS if time[:YEAR_CHARS] == before[:YEAR_CHARS] else 0 : DAY_CHARS]
+
+
+def looks_like_heading(text: str) -> bool:
+    """Return whether a line of a text could be taken for one of our headings."""
+    return _HEADING_LIKE.search(text) is not None
+
+
+def heading_mark(excerpts: Sequence[Excerpt]) -> str:
+    """Return what tells our headings from lines of the texts that look like them; empty where none does."""
+    texts = [excerpt.text for excerpt in excerpts]
+    if not any(map(looks_like_heading, texts)):
+        return ""
+    digest = sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()
+    return f"~{digest[:HEADING_MARK_CHARS]}"

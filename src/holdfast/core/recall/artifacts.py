@@ -1,0 +1,116 @@
+"""Large tool results, kept apart: what they are called, what is in them, and what stands for them.
+
+An artifact is nothing but a tool result of the log under a name; it is made by looking, so that nothing has to be
+stored twice. A reference is for a model, which can ask for the whole or a part. It is no answer to a person.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from holdfast.core.conversation.messages import Entry, ToolCall, ToolResult
+from holdfast.core.conversation.shorten import clip_text
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.ledger.actions import call_outcome
+from holdfast.core.ledger.identifiers import argument_value, identifiers
+from holdfast.core.ledger.tool_calls import clip_to_line, describe_call
+from holdfast.core.recall.references import line_count
+
+ARTIFACT_PREFIX = "compress_"
+DEFAULT_ARTIFACT_TOKENS = 2_000
+"""A tool result above this is an artifact where a policy says nothing else."""
+RETRIEVAL_SHARE = 0.3
+"""Of a window: what is larger is given out in parts only."""
+ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
+MAX_ARTIFACT_NAMES, MAX_SCANNED_IDENTIFIERS = 5, 200
+ARTIFACT_REFERENCE = re.compile(
+    r'\[artifact:\s*"[^"\n]{0,200}"\s*\(id:\s*[^)\n]{0,500}\)'
+    r"(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*+\]",
+    re.IGNORECASE,
+)
+"""A reference as a model says it again: it may be broken over lines, and ends at its own bracket."""
+_BRACKETS_TO_PARENTHESES = str.maketrans("[]", "()")
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A tool result that is kept apart, and what stands for it."""
+
+    id: str
+    tool: str
+    arguments: str
+    preview: str
+    tokens: int
+    position: int
+    call_id: str = ""
+    findings: tuple[str, ...] = ()
+    """What is worth knowing of it without reading it: how it ended, its length, the names in it."""
+
+    def __str__(self) -> str:
+        description = clip_text(self.arguments, ARGUMENT_CHARS)
+        parts = [
+            f'Artifact: "{self.tool}" (id: {self.id})',
+            f"description: {description}",
+            f"size: {self.tokens:,} tokens, #{self.position}",
+            f"summary: {self.preview}",
+            *([f"key findings: {'; '.join(self.findings)}"] if self.findings else []),
+        ]
+        # No bracket inside, so that everybody sees where it ends.
+        return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_BRACKETS_TO_PARENTHESES)}]"
+
+
+def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:
+    """Yield the large tool results among some messages."""
+    calls: dict[str, ToolCall] = {}
+    for entry in entries:
+        calls.update({call.id: call for call in entry.message.calls})
+        for result in entry.message.results:
+            # No character is more than four tokens: most results need no counting.
+            if 4 * len(result.text) <= min_tokens:
+                continue
+            tokens = counter.count(result.text)
+            if tokens > min_tokens:
+                yield _artifact(calls.get(result.call_id), result, tokens, entry.position or 0)
+
+
+def strip_artifact_references(text: str) -> str:
+    """Return an answer as a person is to read it: what stands for a tool's output is no part of it."""
+    without, count = ARTIFACT_REFERENCE.subn("", text)
+    return re.sub(r"\n{3,}", "\n\n", without).strip() if count else text
+
+
+def is_artifact_of(name: str, result: ToolResult) -> bool:
+    """Return whether an artifact's name is that of a result; the tool in it is not looked at."""
+    return name.startswith(ARTIFACT_PREFIX) and f"_{result.call_id}_" in name and name.endswith(_id_suffix(result))
+
+
+def _id_suffix(result: ToolResult) -> str:
+    return f"_{result.call_id}_{hashlib.sha256(result.text.encode(errors='replace')).hexdigest()[:8]}"
+
+
+def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
+    tool = call.name if call else "tool"
+    preview = " ".join(result.text[: 2 * ARTIFACT_PREVIEW_CHARS].split())[:ARTIFACT_PREVIEW_CHARS]
+    return Artifact(
+        f"{ARTIFACT_PREFIX}{tool}{_id_suffix(result)}",
+        tool,
+        call.arguments if call else "",
+        preview,
+        tokens,
+        position,
+        result.call_id,
+        tuple(_key_findings(call, result, position)),
+    )
+
+
+def _key_findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:
+    """Yield what can be said of an output by rule."""
+    made = describe_call(call, argument_value(call.arguments), position) if call else None
+    outcome = call_outcome(made, result)
+    if not outcome.is_ok:
+        yield f"{outcome}: {clip_to_line(outcome.error_text, FINDING_CHARS)}"
+    yield f"{line_count(result.text):,} lines"
+    if names := list(dict.fromkeys(islice(identifiers(result.text), MAX_SCANNED_IDENTIFIERS)))[:MAX_ARTIFACT_NAMES]:
+        yield f"names {', '.join(names)}"

@@ -1,0 +1,287 @@
+"""As much of what was found as an allowance of tokens holds, the best first, none of it changed.
+
+A short message is shown whole. Of a long one that was searched for, the passage that says most of it is shown; of
+one that was referred to, as much as fits, and the answer says how to ask for what follows. What there is no room for
+is first in the next answer, also where something shorter behind it still fits: whoever asks for more misses nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.core.conversation.messages import Message, ToolResult
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.recall.answer import (
+    DAY_CHARS,
+    Excerpt,
+    RecallAnswer,
+    continue_then_skip_hint,
+    excerpt_with_heading,
+    looks_like_heading,
+)
+from holdfast.core.recall.passages import (
+    MessageBody,
+    best_passage,
+    find_matches,
+    matched_word_count,
+    message_body,
+    part_text,
+)
+from holdfast.core.recall.query import DEFAULT_RECALL_TOKENS, RecallQuery
+from holdfast.core.recall.ranking import name_number_pairs, search_words
+from holdfast.core.recall.references import MessageReference, TextSpan, line_count
+from holdfast.text import pluralize
+
+ANSWER_FRAME_TOKENS = 28
+"""What is set aside for the first line and for how to ask for more, the question excepted."""
+MAX_TOKENS_HINT_TOKENS = 8
+"""What it takes to say how much more is wanted, where that is not as usual."""
+HEADING_MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
+"""What it costs that headings carry a mark: each of them, and the line that says so."""
+PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
+"""What one long message may take of an allowance where many were found."""
+MIN_RECALL_EXCERPT_TOKENS = 12
+"""Less room than this holds no excerpt."""
+MAX_SKIPPED_EXCERPTS = 6
+"""After so many that do not fit nothing shorter is looked for."""
+RECALL_MAX_CHARS_PER_TOKEN, RECALL_CHARS_PER_TOKEN = 12, 4
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message that was read, and what is known of it."""
+
+    position: int
+    message: Message
+    time_ms: int
+    time: str
+    tool: str = ""
+    call_arguments: str = ""
+    """The arguments of the calls that it answers."""
+    is_neighbor: bool = False
+
+    @property
+    def body(self) -> MessageBody:
+        """Its text."""
+        return message_body(self.message)
+
+    @property
+    def searchable_texts(self) -> list[tuple[int | None, str]]:
+        """What a search finds of it: all, or part by part where some of them are recall's own answers."""
+        parts = list(enumerate(self.message.parts, 1))
+        others = [
+            (number, part) for number, part in parts if not (isinstance(part, ToolResult) and part.is_recall_answer)
+        ]
+        if not others or len(others) == len(parts):
+            return [(None, self.body.text)]
+        return [(number, part_text(part)) for number, part in others]
+
+
+@dataclass(slots=True)
+class ExcerptPacker:
+    """Takes excerpts as long as there is room."""
+
+    counter: Counter
+    max_tokens: int
+    excerpts: list[Excerpt] = field(default_factory=list[Excerpt])
+    remaining_tokens: int = field(init=False)
+    _has_mark: bool = False
+    _days: set[str] = field(default_factory=set[str])
+    """The days of what was taken: excerpts of one stand together, and the first of them has the date."""
+
+    def __post_init__(self) -> None:
+        self.remaining_tokens = (
+            self.max_tokens
+            - ANSWER_FRAME_TOKENS
+            - (0 if self.max_tokens == DEFAULT_RECALL_TOKENS else MAX_TOKENS_HINT_TOKENS)
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        """What was taken."""
+        return [excerpt.text for excerpt in self.excerpts]
+
+    def add(self, excerpt: Excerpt, max_tokens: int | None = None) -> bool:
+        """Take an excerpt if there is room for it, and say so; `most` is what it may cost."""
+        room = self.remaining_tokens if max_tokens is None else min(max_tokens, self.remaining_tokens)
+        if len(excerpt.text) > room * RECALL_MAX_CHARS_PER_TOKEN:
+            return False
+        day = excerpt.time[:DAY_CHARS]
+        cost = self.counter.count(excerpt_with_heading(excerpt, excerpt if day in self._days else None, "") + "\n")
+        is_marked = self._has_mark or looks_like_heading(excerpt.text)
+        if is_marked:
+            new = 1 if self._has_mark else len(self.excerpts) + 1
+            cost += new * HEADING_MARK_TOKENS + (0 if self._has_mark else MARK_LINE_TOKENS)
+        if cost > room:
+            return False
+        self._has_mark = is_marked
+        self._days.add(day)
+        self.remaining_tokens -= cost
+        self.excerpts.append(excerpt)
+        return True
+
+    def add_beginning(self, excerpt: Excerpt) -> Excerpt | None:
+        """Take as much of an excerpt as there is room for, and return that; None where there is none."""
+        chars = min(len(excerpt.text), self.remaining_tokens * RECALL_CHARS_PER_TOKEN)
+        while chars > 0 and self.remaining_tokens >= MIN_RECALL_EXCERPT_TOKENS:
+            stop = _beginning_end(excerpt.text, chars)
+            beginning = replace(excerpt, text=excerpt.text[:stop], stop=excerpt.start + stop, lines="")
+            if self.add(beginning):
+                return beginning
+            chars = min(stop - 1, chars * 3 // 4)
+        return None
+
+
+def pack_search(found: Sequence[FoundMessage], query: RecallQuery, packer: ExcerptPacker) -> int:
+    """Take what was searched for, the best first; returns how many can be left out of the next answer."""
+    words = search_words(" ".join(query.questions)).split()
+    words += [pair for question in query.questions for pair in name_number_pairs(question)]
+    most = max(MIN_PASSAGE_TOKENS, int(query.max_tokens * PASSAGE_SHARE))
+    passed_over: list[int] = []
+    for number, one in enumerate(found):
+        if packer.remaining_tokens < MIN_RECALL_EXCERPT_TOKENS or len(passed_over) > MAX_SKIPPED_EXCERPTS:
+            return min([number, *passed_over])
+        if not _add_found(one, words, query.text, most, packer):
+            passed_over.append(number)
+    return min([len(found), *passed_over])
+
+
+def _add_found(one: FoundMessage, words: Sequence[str], literal: str, most: int, packer: ExcerptPacker) -> bool:
+    pieces = one.searchable_texts
+    part, text = (
+        pieces[0] if len(pieces) == 1 else max(pieces, key=lambda piece: matched_word_count(piece[1], words, literal))
+    )
+    if packer.add(_excerpt_of(one, text, 0, len(text), part), most if packer.excerpts else None):
+        return True
+    chars = most * RECALL_CHARS_PER_TOKEN
+    if len(text) <= chars and packer.remaining_tokens < most:
+        # It would have been shown whole: it is the first of the next answer.
+        return False
+    matches = find_matches(text, words, literal)
+    while chars >= MIN_RECALL_EXCERPT_TOKENS * RECALL_CHARS_PER_TOKEN:
+        start, stop = best_passage(text, matches, chars)
+        if packer.add(_excerpt_of(one, text, start, stop, part)):
+            return True
+        chars = chars * 2 // 3
+    return False
+
+
+def pack_references(
+    found: Iterable[tuple[MessageReference, FoundMessage]], packer: ExcerptPacker
+) -> list[MessageReference]:
+    """Take what was referred to, in its order; returns the references to what there was no room for."""
+    wanted = list(found)
+    for number, (place, one) in enumerate(wanted):
+        excerpt = excerpt_at(place, one)
+        if packer.add(excerpt):
+            continue
+        beginning = packer.add_beginning(excerpt)
+        if beginning is None and not packer.excerpts:
+            return [place for place, _ in wanted]
+        start = beginning.stop if beginning else excerpt.start
+        rest = MessageReference(one.position, one.position, place.part, _remaining_span(excerpt, start, place))
+        return [rest, *_join_references(reference_to(later, other) for later, other in wanted[number + 1 :])]
+    return []
+
+
+def excerpt_at(reference: MessageReference, found: FoundMessage) -> Excerpt:
+    """Return the piece of a message that a reference means."""
+    body = found.body
+    first, last = (body.part_range(reference.part) if reference.part is not None else None) or (0, len(body.text))
+    text = body.text[first:last]
+    start, stop = reference.span.bounds_in(text) if reference.span else (0, len(text))
+    excerpt = _excerpt_of(found, text, start, stop, reference.part)
+    if reference.span is None or not reference.span.is_lines or stop <= start or excerpt.is_whole:
+        return excerpt
+    count = line_count(text)
+    last = count if reference.span.stop is None else min(reference.span.stop, count)
+    return replace(excerpt, lines=f"{max(1, reference.span.start)}-{last} of {count}")
+
+
+def past_end_note(reference: MessageReference, found: FoundMessage) -> str:
+    """Return how long a message is where a piece behind its end is asked for; empty where there is such a piece."""
+    excerpt = excerpt_at(reference, found)
+    if reference.span is None or excerpt.text or not excerpt.total:
+        return ""
+    text = (
+        found.body.text
+        if excerpt.part is None
+        else found.body.text[slice(*(found.body.part_range(excerpt.part) or (0, 0)))]
+    )
+    length = pluralize(line_count(text), "line") if reference.span.is_lines else pluralize(excerpt.total, "character")
+    return f"{excerpt.ref} has {length}"
+
+
+def reference_to(reference: MessageReference, found: FoundMessage) -> MessageReference:
+    """Return the reference to one message of those that another one means."""
+    return MessageReference(found.position, found.position, reference.part, reference.span)
+
+
+def answer_references(
+    left: Sequence[MessageReference],
+    query: RecallQuery,
+    packer: ExcerptPacker,
+    notes: Sequence[str],
+    *,
+    rest: Sequence[MessageReference],
+    skip: int,
+) -> RecallAnswer:
+    """Return the answer to references; `rest` is what is left of the first `skip` of them."""
+    more = replace(query, refs=", ".join(map(str, left)), lines="", chars="", last=0, skip=0) if left else None
+    excerpts = tuple(packer.excerpts)
+    if more and not excerpts:
+        more = more.with_doubled_budget()
+    answer = RecallAnswer(
+        excerpts=excerpts, found_count=len(excerpts), notes=tuple(notes), next_query=more, query=query
+    )
+    if more is None or packer.counter.count(str(answer)) <= query.max_tokens:
+        return answer
+    # The references that are left take too much room: whoever asked has them.
+    first = replace(more, refs=", ".join(map(str, rest)))
+    return replace(answer, next_query_line=continue_then_skip_hint(first, query.skip + skip))
+
+
+def _remaining_span(excerpt: Excerpt, start: int, place: MessageReference) -> TextSpan | None:
+    if start == 0 and place.span is None:
+        return None
+    end = None if excerpt.stop == excerpt.total else excerpt.stop
+    return TextSpan(start, end)
+
+
+def _join_references(places: Iterable[MessageReference]) -> Iterator[MessageReference]:
+    """Yield references with those joined that follow each other."""
+    run: MessageReference | None = None
+    for place in places:
+        is_plain = place.part is None and place.span is None
+        if run is not None and is_plain and place.first == run.last + 1 and run.part is None and run.span is None:
+            run = replace(run, last=place.last)
+            continue
+        if run is not None:
+            yield run
+        run = place
+    if run is not None:
+        yield run
+
+
+def _excerpt_of(found: FoundMessage, text: str, start: int, stop: int, part: int | None) -> Excerpt:
+    return Excerpt(
+        position=found.position,
+        role=found.message.role,
+        text=text[start:stop],
+        start=start,
+        stop=stop,
+        total=len(text),
+        time_ms=found.time_ms,
+        time=found.time,
+        tool=found.tool,
+        part=part,
+        is_neighbor=found.is_neighbor,
+        speaker=found.message.speaker if found.message.speaker != found.message.role else "",
+    )
+
+
+def _beginning_end(text: str, chars: int) -> int:
+    """Return where to end a beginning of a text: behind a line, if that leaves at least half of it."""
+    if chars >= len(text):
+        return len(text)
+    end = text.rfind("\n", chars // 2, chars)
+    return chars if end < 0 else end + 1

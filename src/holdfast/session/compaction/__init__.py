@@ -1,0 +1,1 @@
+"""Compaction at run time: summarizers, background runs, and everything that observes them."""

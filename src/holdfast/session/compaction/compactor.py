@@ -1,0 +1,423 @@
+"""Compaction beside the conversation: a summary is begun, written while requests go on, judged, and put in place.
+
+Everything that matters is in the log. Who begins a summary says so there, so one runs at a time, whatever process
+asks; a summary that was written is there too, before it counts, so a crash in between loses nothing; and it is put in
+place only where the context has not changed since it was begun. One that comes too late is kept for the next fold.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.history import events as log
+from holdfast.core.history.projection import Projection
+from holdfast.core.planning.changes import (
+    compaction_abandoned_event,
+    compaction_completed_event,
+    compaction_started_event,
+    step_from_event,
+    summary_from_event,
+    summary_written_event,
+)
+from holdfast.core.planning.context_report import SummaryAuthor
+from holdfast.core.planning.plan import plan_input_of
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Prices, Situation
+from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.core.planning.summary.chunks import RedactText
+from holdfast.counters.models import find_model, prices_of
+from holdfast.errors import (
+    CompactionFailedError,
+    ConcurrentWriteError,
+    HoldfastError,
+    ModelAccessError,
+    SessionClosedError,
+    SettingsError,
+    StoreError,
+)
+from holdfast.models.base import Closable, Summarizer, supports_prefix
+from holdfast.models.open import open_summarizer
+from holdfast.redaction import redact_text
+from holdfast.session.compaction.memory_writer import MemoryWriter
+from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
+from holdfast.session.compaction.summarizer import RetryLimits, SentRequest, SummaryJob, summarize, summary_job
+from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
+from holdfast.session.memory.daily import DailyMemory
+
+LEASE_MS = 600_000
+"""After this long a compaction that has not ended is taken for abandoned."""
+POLL_SECONDS = 0.2
+"""How often one looks whether another process is done."""
+REQUESTED_TRIGGERS = frozenset({"manual", "agent_request"})
+CANCEL_GRACE_SECONDS = 5.0
+"""How long one waits for a writer that was told to stop."""
+COMPACTING_TEXT = "Compacting conversation history"
+
+Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
+"""Says whether a summary may count; a text takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryDraft:
+    """A summary before it counts."""
+
+    step: CompactSpan
+    summary: Summary
+    """With the facts that were put back into it, and those that it leaves out."""
+    replaced_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOptions(CompactionObservers):
+    """Who writes summaries, and what goes with them."""
+
+    automatic: str | Summarizer | None = None
+    """Writes summaries that nobody asked for: a cheaper model will do."""
+    manual: str | Summarizer | None = None
+    """Writes those that somebody asked for."""
+    retry_limits: RetryLimits = field(default_factory=RetryLimits)
+    approve: Approval | None = None
+    progress: Callable[[str], None] | None = None
+    """Hears what is being waited for, and an empty text when that is over."""
+    prices: Prices | None = None
+    """What tokens cost, for who knows that better than the table of models: a fold is weighed with it."""
+    redact: bool = True
+    """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
+
+    def __post_init__(self) -> None:
+        for name in ("automatic", "manual"):
+            writer: object = getattr(self, name)
+            if not (writer is None or isinstance(writer, str) or callable(getattr(writer, "write", None))):
+                problem = f"must be the name of a model, or a writer, not {writer!r:.60}"
+                raise SettingsError(f"compaction.{name}", problem)
+        memory: object = self.memory
+        if not (memory is None or isinstance(memory, DailyMemory)):
+            raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
+
+
+class Compactor:
+    """Begins, watches and ends the compactions of one session."""
+
+    def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
+        self._log = session_log
+        self._policy = policy
+        self.options = options
+        self._task: asyncio.Task[None] | None = None
+        self.observers = ObserverRunner(session_log, options, self._memory_writer)
+        self._running_owner = ""
+        self._opened_summarizers: dict[str, Summarizer] = {}
+        """The writers that were named and not given: they are ours to close."""
+        self._started_in_prompt: int | None = None
+        """The prompt in whose turn a summary was last begun."""
+        self.last_error: HoldfastError | None = None
+        """Why the last one came to nothing."""
+
+    def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
+        """Go by another policy from now on, and in another way where one is given."""
+        self._policy = policy
+        if options is not None:
+            self.options = options
+            self.observers.set_observers(options)
+
+    def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
+        """Return what writes down what leaves this session."""
+        return MemoryWriter(
+            self._log,
+            daily,
+            has_summarizer=lambda: self.has_summarizer,
+            get_summarizer=lambda: self.summarizer_for("manual"),
+        )
+
+    @property
+    def has_summarizer(self) -> bool:
+        """Whether there is anybody to write summaries."""
+        return self.options.manual is not None or self.options.automatic is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a summary is being written, here or elsewhere."""
+        facts = self._log.history.session_state
+        return facts.running_compaction is not None and facts.ready_summary is None
+
+    def may_start(self, situation: Situation) -> bool:
+        """Return whether a summary may be begun: one at a time, and one a turn."""
+        shown = self._log.history.projection(situation.counter, situation.scope)
+        return self._log.history.session_state.running_compaction is None and (
+            _answered_prompt(shown) is None or _answered_prompt(shown) != self._started_in_prompt
+        )
+
+    # All of what follows up to `wait` is called by who holds the session's turn.
+
+    async def end_stale_run(self) -> None:
+        """End what has been abandoned, and what was overtaken by another change of context."""
+        history = self._log.history
+        run, done = history.session_state.running_compaction, history.session_state.ready_summary
+        if run is None:
+            return
+        if done is not None and run.basis != history.change_count:
+            why = "the context has changed meanwhile; the summary is kept for the next fold"
+            await self._record_given_up(run, why)
+        elif done is None and self._is_abandoned(run):
+            await self._record_given_up(run, "whoever began it did not finish it")
+
+    async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
+        """Make room for another compaction: a summary that waits to be put in place is kept for the next fold."""
+        facts = self._log.history.session_state
+        if (
+            facts.running_compaction is not None
+            and facts.ready_summary is not None
+            and facts.running_compaction.scope != except_scope
+        ):
+            await self._record_given_up(
+                facts.running_compaction, "another one takes its place; the summary is kept for the next fold"
+            )
+
+    async def start(
+        self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
+    ) -> None:
+        """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
+        outlook = plan_input_of(self._log.history, self._policy, situation)
+        job, writer = (
+            self.make_job(step, situation, focus, last_request=last_request),
+            self.summarizer_for(step.trigger),
+        )
+        owner = new_owner_id()
+        event = replace(compaction_started_event(step, outlook, focus), owner=owner)
+        HELD_HERE.add(owner)
+        try:
+            await self._log.append(event)
+        except BaseException:
+            HELD_HERE.discard(owner)
+            raise
+        self._started_in_prompt = _answered_prompt(outlook.projection)
+        self.last_error = None
+        self._running_owner = owner
+        self._task = asyncio.create_task(self._run(job, event, writer))
+
+    def make_job(
+        self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
+    ) -> SummaryJob:
+        """Return all that a summary of a span is made of, as it stands now."""
+        outlook = plan_input_of(self._log.history, self._policy, situation)
+        return summary_job(step, outlook, self._policy, focus, redacts=self.options.redact, last_request=last_request)
+
+    @property
+    def redact(self) -> RedactText:
+        """What takes out of a text what a summariser may not see."""
+        return redact_text if self.options.redact else str
+
+    async def draft_summary(self, job: SummaryJob) -> Summary:
+        """Return a summary that was written and judged, and that nobody but who asked knows of."""
+        writer, seconds = self.summarizer_for(job.step.trigger), self.options.retry_limits.deadline_seconds
+        self._report_progress(COMPACTING_TEXT)
+        try:
+            return await self._summarize(job, writer)
+        except TimeoutError:
+            raise CompactionFailedError(f"it took longer than {seconds:g} s") from None
+        finally:
+            self._report_progress("")
+
+    async def _summarize(self, job: SummaryJob, summarizer: Summarizer) -> Summary:
+        with self.observers.summary_call_span(summarizer.name) as call:
+            async with asyncio.timeout(self.options.retry_limits.deadline_seconds):
+                summary = await summarize(job, summarizer, self.options.retry_limits)
+            call.record_reply(summary.usage, model=summary.by_model)
+        return summary
+
+    @property
+    def owned_summarizers(self) -> list[Summarizer]:
+        """The writers that were named and not given; what is wrong with a name is said when it is needed."""
+        for name in (self.options.automatic, self.options.manual):
+            if isinstance(name, str):
+                with suppress(SettingsError):
+                    self._open_summarizer(name)
+        return list(self._opened_summarizers.values())
+
+    def summarizer_for(self, trigger: log.CompactionTrigger) -> Summarizer:
+        """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
+        named = self._configured_summarizer(trigger)
+        if named is None:
+            raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
+        return self._open_summarizer(named) if isinstance(named, str) else named
+
+    def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
+        cheap, primary, author = self.options.automatic, self.options.manual, self._policy.author
+        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
+        return (primary or cheap) if is_primary else (cheap or primary)
+
+    def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
+        """Return who would write the next summary for a model's conversation in a format; None where nobody would."""
+        named = self._configured_summarizer("threshold")
+        if named is None:
+            return None
+        name = named if isinstance(named, str) else named.name
+        prices = prices_of(known) if (known := find_model(name)) else None
+        if name != model:
+            return SummaryAuthor(prices)
+        can_ask_behind = not isinstance(named, str) and supports_prefix(named, format or "")
+        return SummaryAuthor(self.options.prices or prices, reuses_prefix=can_ask_behind and self._policy.reuses_prefix)
+
+    def _open_summarizer(self, name: str) -> Summarizer:
+        """Return a named writer: made once and kept, as one may have a server of its own to start."""
+        if name not in self._opened_summarizers:
+            self._opened_summarizers[name] = open_summarizer(name)
+        return self._opened_summarizers[name]
+
+    async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
+        """Put the summary that was written in place; None where there is none, or it does not fit any more."""
+        await self.end_stale_run()
+        facts, rule = self._log.history.session_state, self._policy.fold
+        run, done = facts.running_compaction, facts.ready_summary
+        if run is None or done is None or rule is None or run.scope != situation.scope:
+            return None
+        step, summary = step_from_event(run), summary_from_event(done)
+        event = await self._log.load_and_retry(
+            lambda: compaction_completed_event(
+                step, rule, plan_input_of(self._log.history, self._policy, situation), summary
+            )
+        )
+        event = await self.observers.add_checkpoint(event)
+        await self.record_completed(event)
+        return event
+
+    async def record_completed(self, event: log.CompactionCompleted) -> None:
+        """Record how a compaction ended, and let it be known."""
+        await self._log.append(event)
+        self.observers.announce_completed(event)
+        await self.observers.update_checkpoints()
+
+    async def wait(self) -> None:
+        """Wait until the summary that is being written is there or came to nothing; not by who holds the turn."""
+        self._report_progress(COMPACTING_TEXT)
+        try:
+            if self._task is not None and not self._task.done():
+                await asyncio.wait({self._task})
+                return
+            while True:
+                async with self._log.lock:
+                    await self._log.refresh()
+                    with suppress(ConcurrentWriteError):
+                        await self.end_stale_run()
+                    if not self.is_running:
+                        return
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            self._report_progress("")
+
+    async def cancel(self) -> bool:
+        """Give up the summary that is being written here, and say whether there was one."""
+        task = self._task
+        if task is None or task.done():
+            return False
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
+        # One that never got to run, or that does not let itself be stopped, cannot say that it is over.
+        HELD_HERE.discard(self._running_owner)
+        with suppress(ConcurrentWriteError, StoreError):
+            async with self._log.lock:
+                await self.end_stale_run()
+        return True
+
+    async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
+        """Write a summary and record it, or why there is none."""
+        try:
+            await self._record_outcome(event, await self._summary_event(job, event, summarizer))
+        except asyncio.CancelledError:
+            await self._record_outcome(event, compaction_abandoned_event(event, "it was cancelled", is_cancelled=True))
+        except TimeoutError:
+            seconds = self.options.retry_limits.deadline_seconds
+            self.last_error = CompactionFailedError(f"it took longer than {seconds:g} s")
+            await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
+        except HoldfastError as error:
+            self.last_error = error
+            await self._record_outcome(event, compaction_abandoned_event(event, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever a caller's own code raises, the session goes on
+            self.last_error = CompactionFailedError(f"{type(error).__name__}: {error}")
+            await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
+        finally:
+            HELD_HERE.discard(event.owner)
+
+    async def _summary_event(
+        self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer
+    ) -> log.SummaryWritten | log.CompactionCompleted:
+        """Return the event that a summary was written, or that it was not approved."""
+        with self.observers.compaction_span(event):
+            await self.observers.run_pre_compact_hooks(event)
+            summary = await self._summarize(job, summarizer)
+        if self.options.approve is not None:
+            approved = await self._ask_approval(SummaryDraft(job.step, summary, job.replaced_tokens))
+            if approved is None:
+                return compaction_abandoned_event(event, "it was not approved", is_cancelled=True)
+            summary = approved
+        return summary_written_event(event, summary)
+
+    async def _ask_approval(self, draft: SummaryDraft) -> Summary | None:
+        """Return a summary as somebody approved it; only a yes and a text are approval."""
+        verdict: object = None
+        if self.options.approve is not None:
+            with suppress(Exception):
+                verdict = await self.options.approve(draft)
+        if isinstance(verdict, str) and verdict.strip():
+            # Nobody has judged what was edited.
+            return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
+        return draft.summary if verdict is True else None
+
+    async def _record_outcome(
+        self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
+    ) -> None:
+        """Record how it went, if it is still ours to say."""
+        with suppress(StoreError, SessionClosedError):
+            while True:
+                with suppress(ConcurrentWriteError):
+                    await self._record_if_current(started, event)
+                    return
+
+    async def _record_if_current(
+        self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
+    ) -> None:
+        async with self._log.lock:
+            await self._log.refresh()
+            now = self._log.history.session_state.running_compaction
+            if now is None or now.owner != started.owner:
+                return
+            if isinstance(event, log.CompactionCompleted):
+                await self.record_completed(event)
+            else:
+                await self._log.append(event)
+                self.observers.start_memory_update()
+
+    async def close(self) -> None:
+        """Give up what is running, and wait for what goes with it."""
+        await self.cancel()
+        await self.observers.close()
+        for writer in self._opened_summarizers.values():
+            if isinstance(writer, Closable):
+                await writer.close()
+        self._opened_summarizers.clear()
+
+    async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
+        await self.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
+
+    def _is_abandoned(self, started: log.CompactionStarted) -> bool:
+        """Return whether nobody is at it any more: the process is gone, or too much time has passed."""
+        if started.owner in HELD_HERE:
+            return False
+        if has_owner_exited(started.owner):
+            return True
+        began = self._log.compaction_started_ms
+        # One that begins in the future was begun before the clock was set back.
+        return began is None or abs(self._log.clock() - began) > LEASE_MS
+
+    def _report_progress(self, text: str) -> None:
+        if self.options.progress is not None:
+            with suppress(Exception):
+                self.options.progress(text)
+
+
+def _answered_prompt(projection: Projection) -> int | None:
+    """Return the position of the prompt that is being answered."""
+    return None if projection.newest_prompt is None else projection.entries[projection.newest_prompt].position

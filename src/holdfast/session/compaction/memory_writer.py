@@ -1,0 +1,209 @@
+"""A session's memory of what left its view: it follows the log, and writes each thing down once.
+
+How far it has come is a fact in the store, and what it writes can be told from what is there: so whatever is stopped at
+whatever moment is done later, and nothing is done twice. What has left is what stood when it left, whatever was rewound
+since; of that, what the store has lost is left out. A model's summary is taken where the session has one; for what was
+cleared or refused one is asked for; else a digest says it. None of it can hurt the session.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from holdfast.core.conversation.messages import Entry, user
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import from_record
+from holdfast.core.history.context import ContextVersion
+from holdfast.core.history.digest import make_digest
+from holdfast.core.history.history import History
+from holdfast.core.memory.evictions import Eviction, Evictions
+from holdfast.core.planning.steps import CompactSpan
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import HoldfastError, MalformedInputError, MissingBlobError, WorkspaceUnavailableError
+from holdfast.models.base import Summarizer
+from holdfast.redaction import redact_text
+from holdfast.session.compaction.summarizer import RetryLimits, SummaryJob, summarize
+from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.records import RECORDS_PER_PAGE, inline_blob
+from holdfast.session.memory.daily import DailyMemory
+from holdfast.stores.base import StoredRecord, session_value_key
+from holdfast.wire.formats import format_named
+
+MAX_NOTE_TOKENS = 700
+"""The most that a digest, or a summary that is made for memory alone, takes."""
+MAX_NOTED_PROMPTS, MAX_NOTED_RECENT = 128, 64
+"""Of what left: so many of the user's messages, and so many of the newest, are looked at."""
+PLACEHOLDER_MESSAGE = user("")
+"""Stands for any message where only its place counts."""
+MIN_SUMMARIZED_MESSAGES = 4
+"""Fewer messages than this are not worth a model's summary."""
+
+
+class MemoryWriter:
+    """Writes down what leaves one session."""
+
+    def __init__(
+        self,
+        session_log: SessionLog,
+        daily: DailyMemory,
+        *,
+        has_summarizer: Callable[[], bool],
+        get_summarizer: Callable[[], Summarizer],
+    ) -> None:
+        """`writer` gives who writes summaries, where `has_summarizer` says that there is anybody."""
+        self._log = session_log
+        self._daily = daily
+        self._has_summarizer = has_summarizer
+        self._get_summarizer = get_summarizer
+        self._evictions: Evictions | None = None
+        self._saved_log_position = 0
+        """How far the store says that it has come."""
+        self._pending: list[Eviction] = []
+        """What is known to have left and could not be written yet."""
+        self._lock = asyncio.Lock()
+        self.is_due = False
+        """Whether something has happened since it last looked."""
+        self.is_closing = False
+        """Whether there is no time left to ask a model."""
+
+    async def update(self) -> None:
+        """Write down what has left since; where a disk or a store fails, that is raised, and done next time."""
+        async with self._lock:
+            known = self._evictions
+            if known is None:
+                known = self._evictions = Evictions.from_json(await self._log.store.get_value(self._key))
+                self._saved_log_position = known.log_index
+            self.is_due = True
+            while self.is_due:
+                self.is_due = False
+                await self._update_once(known)
+
+    async def _update_once(self, evictions: Evictions) -> None:
+        await self._read_log(evictions)
+        if self.is_closing:
+            self._pending += evictions.release_awaiting()
+        await self._write_pending()
+        if evictions.log_index > self._saved_log_position:
+            await self._log.store.put_value(self._key, evictions.to_json())
+            self._saved_log_position = evictions.log_index
+
+    @property
+    def _key(self) -> str:
+        return session_value_key(self._log.session, "memory")
+
+    async def _read_log(self, evictions: Evictions) -> None:
+        """Take in what stands in the log since."""
+        store, session = self._log.store, self._log.session
+        while page := await store.read(session, start=evictions.log_index, limit=RECORDS_PER_PAGE):
+            for stored in page:
+                event = _decode_event(stored)
+                self._pending += evictions.observe(event, stored.time_ms, may_await_summary=self._has_summarizer())
+                if isinstance(event, log.Forked):
+                    self._pending.clear()  # it was noted for the conversation that this one goes on from
+
+    async def _write_pending(self) -> None:
+        """Write down what is known to have left; a day's file that cannot be written holds up no other day."""
+        refused: WorkspaceUnavailableError | None = None
+        at = 0
+        while at < len(self._pending):
+            try:
+                await self._write_note(at)
+                self._pending.pop(at)
+            except WorkspaceUnavailableError as error:
+                refused, at = refused or error, at + 1
+        if refused is not None:
+            raise refused
+
+    async def _write_note(self, index: int) -> None:
+        leaving = self._pending[index]
+        entries = await self._relevant_entries(leaving)
+        if not entries:
+            return
+        text = leaving.summary or await self._summarize(leaving, entries) or self._digest(leaving, entries)
+        # Where it cannot be written now, nobody is asked for it again.
+        self._pending[index] = replace(leaving, summary=text)
+        await self._daily.add(self._log.session, leaving, text)
+
+    async def _relevant_entries(self, eviction: Eviction) -> list[Entry]:
+        """Return the messages that tell most of what left: what the user said, and the newest."""
+        positions = [position for span in eviction.ranges for position in span]
+        async with self._log.lock:
+            history = self._log.history
+            context = replace(history.context(), version=await self._version_at(eviction))
+            positions = positions[: bisect_left(positions, context.length)]
+            prompts = sorted({*history.prompt_positions} & {*positions})[-MAX_NOTED_PROMPTS:]
+            wanted = sorted({*prompts, *positions[-MAX_NOTED_RECENT:]})
+            await self._read_messages([at for at in wanted if history.entries.get(at) is None])
+            there = [at for at in wanted if history.entries.get(at) is not None]
+            found = (entry for at in there for entry in context.entries_between(at, at + 1))
+            return [entry for entry in found if entry.message.role != "system"]
+
+    async def _read_messages(self, positions: list[int]) -> None:
+        """Read messages of the past, each by itself: one that is gone or damaged costs no other."""
+        for position, stored in await self._log.message_records(positions):
+            with suppress(MissingBlobError, MalformedInputError):
+                event = from_record(await inline_blob(self._log.store, stored.record))
+                if isinstance(event, log.MessageAppended):
+                    self._log.history.load_message(position, event)
+
+    async def _version_at(self, eviction: Eviction) -> ContextVersion:
+        """Return how the conversation stood when something left it; read off the log where a rewind hides it now."""
+        now = self._log.history.version
+        if not any(now.is_hidden(position) for span in eviction.ranges for position in span):
+            return now
+        store, session = self._log.store, self._log.session
+        past = History(format_named)
+        for start in range(0, eviction.log_index, RECORDS_PER_PAGE):
+            for stored in await store.read(
+                session, start=start, limit=min(RECORDS_PER_PAGE, eviction.log_index - start)
+            ):
+                with suppress(MalformedInputError):
+                    past.append(_decode_event(stored), PLACEHOLDER_MESSAGE)
+        return past.version
+
+    async def _summarize(self, eviction: Eviction, entries: list[Entry]) -> str:
+        """Return what a model says of what was cleared or refused; nothing where there is none, or it fails."""
+        is_asked = self._has_summarizer() and not self.is_closing and len(entries) >= MIN_SUMMARIZED_MESSAGES
+        if eviction.cause == "trimmed" or not is_asked:
+            return ""
+        stop = eviction.ranges[-1].stop
+        job = SummaryJob(
+            step=CompactSpan(start=eviction.ranges[0].start, stop=stop, by="summary", count=len(entries)),
+            entries=tuple(entries),
+            previous="",
+            plan="",
+            todos="",
+            skills=(),
+            focus="",
+            tail="",
+            system_context="",
+            counter=counter_for(None),
+            replaced_tokens=2 * MAX_NOTE_TOKENS,
+            max_tokens=MAX_NOTE_TOKENS,
+            must_keep=None,
+            redact=redact_text,
+        )
+        with suppress(HoldfastError, TimeoutError):
+            patience = RetryLimits()
+            async with asyncio.timeout(patience.deadline_seconds):
+                return (await summarize(job, self._get_summarizer(), patience)).text
+        return ""
+
+    @staticmethod
+    def _digest(eviction: Eviction, entries: list[Entry]) -> str:
+        many = sum(map(len, eviction.ranges))
+        text = make_digest(entries, allowance_tokens=MAX_NOTE_TOKENS, counter=counter_for(None), message_count=many)
+        # Its first line is for a model; who searches memory is told the same for all that was found.
+        return text.partition("\n")[2] or text
+
+
+def _decode_event(stored: StoredRecord) -> log.Event:
+    """Return the event of a record; of a message only that it is one."""
+    if stored.record.get("type") == log.MessageAppended.KIND:
+        return log.MessageAppended(format="", native={})
+    try:
+        return from_record(stored.record)
+    except MalformedInputError:
+        return log.UnknownEvent(kind="damaged", schema=1, data={})

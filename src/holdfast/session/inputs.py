@@ -1,0 +1,96 @@
+"""What callers hand over, checked at the door: a wrong kind is named before it does harm, with what would do."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
+from holdfast.core.conversation.messages import Message
+from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.wire.formats import MessageFormat, split_elements
+from holdfast.wire.json_reader import InputPath
+
+
+def decode_messages(
+    messages: object, message_format: MessageFormat
+) -> tuple[list[Mapping[str, object]], list[Message]]:
+    """Return messages, each an element of its own, and what they say."""
+    natives, places = split_elements(message_format, _check_list(messages))
+    decoded = [message_format.decode(native, index) for index, native in zip(places, natives, strict=True)]
+    return cast("list[Mapping[str, object]]", natives), decoded
+
+
+def _check_list(messages: object) -> list[object]:
+    """Return messages as a list of objects, or say what is none."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
+    given = cast("Sequence[object]", messages)
+    for index, native in enumerate(given):
+        if not isinstance(native, Mapping):
+            raise MalformedInputError(f"messages[{index}]", "must be an object")
+    return list(given)
+
+
+def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mapping[str, object]] | None]:
+    """Return system text and tools; whether JSON can carry what is in them is looked at when they change."""
+    if isinstance(system, str):
+        system = replace_surrogates(system)
+    if tools is None:
+        return system, None
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise MalformedInputError("tools", f"must be a list of objects, not {short_repr(tools)}")
+    given = cast("Sequence[object]", tools)
+    for index, tool in enumerate(given):
+        if not isinstance(tool, Mapping):
+            raise MalformedInputError(f"tools[{index}]", f"must be an object, not {short_repr(tool)}")
+    return system, cast("Sequence[Mapping[str, object]]", given)
+
+
+def check_position(where: str, value: object) -> int:
+    """Return the position of a message, or say what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedInputError(where, f"must be the position of a message, a whole number, not {short_repr(value)}")
+    return value
+
+
+def check_scope(value: object) -> str:
+    """Return whose request it is."""
+    if not isinstance(value, str) or not value:
+        raise SettingsError("scope", f"must be the name of an agent's scope, such as 'main', not {short_repr(value)}")
+    return value
+
+
+def check_model(value: object) -> str | None:
+    """Return the name of a model; None where nobody says."""
+    if value is not None and not isinstance(value, str):
+        raise SettingsError("model", f"must be the name of a model, not {short_repr(value)}")
+    return value
+
+
+def check_text(setting: str, value: object) -> str:
+    """Return words."""
+    if not isinstance(value, str):
+        raise SettingsError(setting, f"must be text, not {short_repr(value)}")
+    return value
+
+
+def check_count(setting: str, value: object) -> int:
+    """Return how many there are of something."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SettingsError(setting, f"must be a whole number from 0 on, not {short_repr(value)}")
+    return value
+
+
+def short_repr(value: object) -> str:
+    """Return the beginning of what a value looks like."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # an integer of thousands of digits
+        return "a number without end"
+
+
+def extras_json(name: str, value: object) -> str:
+    """Return what travels beside the messages as JSON, or say what in it cannot be sent."""
+    InputPath(name).json_text(value, "")
+    if not is_sendable_json(value):
+        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; mend it first")
+    return dump_json(value)

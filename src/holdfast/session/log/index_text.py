@@ -1,0 +1,42 @@
+"""What a message is found by: its words, those of calls and results, and of a very long one each further word once."""
+
+import re
+from collections.abc import Iterable
+
+from holdfast.core.conversation.messages import Media, Message
+from holdfast.core.ledger.identifiers import argument_text
+from holdfast.core.recall.passages import describe_media
+from holdfast.stores.base import IndexEntry
+
+MAX_INDEXED_CHARS = 200_000
+"""So much of a message is indexed as it is; behind it, of as much again, each further word once."""
+MAX_INDEXED_INPUT_CHARS = 8_000_000
+PARTLY_INDEXED_MARK = "holdfastindexedinpart"
+"""Stands in the index where words of a message are missing from it."""
+_WORD = re.compile(r"\w+(?:[-./_]\w+)*")
+
+
+def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
+    """Return what is to be found of messages: their words, and those of calls and results."""
+    return [IndexEntry(position, text) for position, message in messages if (text := index_text_of(message))]
+
+
+def index_text_of(message: Message) -> str:
+    """Return what one message is found by; what recall has answered is found where it was said."""
+    results = [result for result in message.results if not result.is_recall_answer]
+    parts = (*message.parts, *(inner for result in results for inner in result.content))
+    pieces = [message.text, *(result.text for result in results)]
+    pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
+    pieces += [describe_media(part) for part in parts if isinstance(part, Media)]
+    text = "\n".join(piece for piece in pieces if piece)
+    return text if len(text) <= MAX_INDEXED_CHARS else text[:MAX_INDEXED_CHARS] + _remaining_words(text)
+
+
+def _remaining_words(text: str) -> str:
+    """Return the words of a long text that its first part has not, each once, and a mark where some are left out."""
+    known = {*_WORD.findall(text, 0, MAX_INDEXED_CHARS)}
+    # From a little before the first part ends: it may end within a word.
+    found = dict.fromkeys(_WORD.findall(text, MAX_INDEXED_CHARS - 200, MAX_INDEXED_INPUT_CHARS))
+    words = " ".join(word for word in found if word not in known)
+    is_whole = len(text) <= MAX_INDEXED_INPUT_CHARS and len(words) <= MAX_INDEXED_CHARS
+    return f" {words[:MAX_INDEXED_CHARS]}{'' if is_whole else f' {PARTLY_INDEXED_MARK}'}"

@@ -1,0 +1,184 @@
+"""A session's log in its store: events become records, and records events.
+
+Large messages are kept apart from their records, once, whoever repeats them; what is gone leaves a notice.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from holdfast.core.conversation.messages import user
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
+from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
+from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
+from holdfast.wire.formats import FORMATS, format_named
+
+MIN_BLOB_BYTES = 16_384
+"""A message larger than this is kept apart."""
+LOST_MESSAGE_TEXT = "[this message could not be read]"
+"""What stands in the place of a message whose content is gone."""
+
+
+async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
+    """Return a record as it is kept: a large message becomes a blob, whose hash is added to `blobs`."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
+        return record
+    values = cast("dict[str, object]", data)
+    content = json.dumps(values["native"], ensure_ascii=True).encode()
+    if len(content) < MIN_BLOB_BYTES:
+        return record
+    digest = await store.put_blob(content)
+    blobs.append(digest)
+    return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
+
+
+async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
+    """Return a record with the message inside that is kept apart."""
+    digest = blob_digest(record)
+    if digest is None:
+        return record
+    content = await store.get_blob(digest)
+    try:
+        native = json.loads(content)
+    except ValueError as error:
+        raise MalformedInputError("blob", f"{digest} is not JSON: {error}") from error
+    values = cast("dict[str, object]", record["data"])
+    return {**record, "data": {**{key: value for key, value in values.items() if key != "blob"}, "native": native}}
+
+
+def blob_digest(record: JsonRecord) -> str | None:
+    """Return the hash of the message that a record keeps apart."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "blob" not in data:
+        return None
+    return str(cast("dict[str, object]", data)["blob"])
+
+
+def message_in_record(record: JsonRecord) -> tuple[str, Mapping[str, object]]:
+    """Return the format and the message of a record that tells of one."""
+    event = from_record(record) if record.get("schema") != RECORD_SCHEMA else None
+    data = event or record.get("data")
+    if isinstance(event, log.MessageAppended):
+        return event.format, event.native
+    if record.get("type") == log.MessageAppended.KIND and isinstance(data, Mapping):
+        values = cast("Mapping[str, object]", data)
+        spoken, native = values.get("format"), values.get("native")
+        if isinstance(spoken, str) and isinstance(native, Mapping):
+            return spoken, cast("Mapping[str, object]", native)
+    raise MalformedInputError("record", "tells of no message")
+
+
+def lost_message_record(record: JsonRecord) -> JsonRecord:
+    """Return what stands in the place of a message that could not be read: reference, and nobody's word."""
+    data = record.get("data")
+    values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
+    spoken = str(values.get("format"))
+    wire = spoken if spoken in FORMATS else "openai-chat"
+    native = format_named(wire).encode(user(LOST_MESSAGE_TEXT, trust="memory"))
+    scope = values.get("scope")
+    spoken_in = scope if isinstance(scope, str) else log.MAIN
+    return to_record(log.MessageAppended(format=wire, native=native, scope=spoken_in, trust="memory"))
+
+
+def is_message_record(record: JsonRecord) -> bool:
+    """Return whether a record tells of a message in a way that this program knows."""
+    schema = record.get("schema", RECORD_SCHEMA)
+    return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= RECORD_SCHEMA
+
+
+DAMAGED_KIND = "damaged"
+RECORDS_PER_PAGE = 2_000
+"""How many records are read at a time."""
+
+
+class StoredLog:
+    """The log of one session."""
+
+    def __init__(self, store: Store, session: str) -> None:
+        self.store = store
+        self.session = session
+        self.length = 0
+        """How many records have been read or written."""
+        self.newest_schema = RECORD_SCHEMA
+        self.damage: list[str] = []
+        """What could not be read."""
+        self.missing_blobs: dict[int, str] = {}
+        """By the place of a message whose content is gone from the store, the hash of that."""
+
+    async def append(self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = ()) -> None:
+        """Write records; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
+        if self.newest_schema > RECORD_SCHEMA:
+            problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
+            raise StoreUnavailableError(f"session {self.session!r}", problem)
+        for attempt in range(2):
+            blobs: list[str] = []
+            records = [await extract_blob(self.store, record, blobs) for record in whole]
+            try:
+                self.length = await self.store.append(
+                    self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
+                )
+            except MissingBlobError:
+                # The last session that referred to it was deleted in between: it is put there once more.
+                if attempt:
+                    raise
+                continue
+            return
+
+    async def read_new(self) -> list[tuple[int, log.Event]]:
+        """Return what was written since, by whomever, with the times."""
+        found: list[tuple[int, log.Event]] = []
+        while True:
+            page = await self.store.read(self.session, start=self.length + len(found), limit=RECORDS_PER_PAGE)
+            found += [(stored.time_ms, await self._decode(stored)) for stored in page]
+            if len(page) < RECORDS_PER_PAGE:
+                break
+        # Only now: whoever is stopped on the way has read nothing, and reads all of it the next time.
+        schemas = [event.schema for _, event in found if isinstance(event, log.UnknownEvent)]
+        self.newest_schema = max([self.newest_schema, *schemas])
+        self.length += len(found)
+        return found
+
+    async def _decode(self, stored: StoredRecord) -> log.Event:
+        """Return the event of a record; one that cannot be read is kept as something nobody knows, and told.
+
+        A message whose content is gone leaves a notice in its place, so that all others stay where they are.
+        """
+        try:
+            return from_record(await inline_blob(self.store, stored.record))
+        except (MalformedInputError, MissingBlobError) as error:
+            problem = f"record {stored.position}: {error}"
+            if stored.position not in self.missing_blobs and problem not in self.damage:
+                self.damage.append(problem)
+            if digest := blob_digest(stored.record):
+                self.missing_blobs[stored.position] = digest
+            is_message = digest is not None and is_message_record(stored.record)
+            return from_record(lost_message_record(stored.record)) if is_message else _damaged_event(stored.record)
+
+    async def events(self) -> list[log.Event]:
+        """Return everything that happened, from the beginning."""
+        return [event for _, event in await self.timed_events()]
+
+    async def timed_events(self) -> list[tuple[int, log.Event]]:
+        """Return everything that happened, each with its time."""
+        return await StoredLog(self.store, self.session).read_new()
+
+    async def events_at(self, positions: Sequence[int]) -> list[tuple[int, log.Event]]:
+        """Return single events by their places in the log."""
+        found = await self.store.read_at(self.session, positions)
+        return [(stored.position, await self._decode(stored)) for stored in found]
+
+
+def encode_event(event: log.Event) -> JsonRecord:
+    """Return an event as a record that can be read again; raises `MalformedInputError` where it could not be."""
+    record = to_record(event)
+    if not isinstance(event, log.UnknownEvent):
+        from_record(record)
+    return record
+
+
+def _damaged_event(record: JsonRecord) -> log.UnknownEvent:
+    """Return what stands for a record that nobody can read, with the schema that it is of."""
+    schema = record.get("schema")
+    return log.UnknownEvent(kind=DAMAGED_KIND, schema=schema if isinstance(schema, int) else RECORD_SCHEMA, data={})

@@ -1,0 +1,1 @@
+"""Whole logs: verification, export and import, and removal of leaked secrets."""

@@ -1,0 +1,175 @@
+"""Takes a leaked secret out of a session, wherever it stands, and leaves a tombstone in its place.
+
+The one thing that changes what was recorded. Requests that held the secret can no longer be proved by their
+hash; the event that tells of the scrub says why. Other sessions, forks too, are left alone, and named.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import from_record, to_record
+from holdfast.core.history.history import History
+from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
+from holdfast.session.log.index_text import index_text_of
+from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
+from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions
+from holdfast.stores.files import write_private_lines
+from holdfast.wire.formats import format_named
+
+TOMBSTONE = "[scrubbed]"
+MIN_SECRET_CHARS = 4
+"""Less than that stands everywhere by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubResult:
+    """What a scrub did."""
+
+    count: int
+    """How often the secret stood there."""
+    positions: tuple[int, ...]
+    """The records that were changed."""
+    elsewhere: tuple[str, ...]
+    """Other sessions in which it stands."""
+
+
+@dataclass(slots=True)
+class _RecordCopy:
+    """A record before and after."""
+
+    stored: JsonRecord
+    record: JsonRecord
+    count: int
+
+
+async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> ScrubResult:
+    """Replace a secret in everything a session has recorded; nothing is written where it is not found."""
+    if len(secret.strip()) < MIN_SECRET_CHARS:
+        raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
+    if secret in TOMBSTONE:
+        raise SettingsError("text", "it is part of the tombstone")
+    words = secret_spellings(secret)
+    copies = await _scrubbed_copies(store, session, words)
+    changed = [position for position, copy in enumerate(copies) if copy.count]
+    count = sum(copy.count for copy in copies)
+    if changed:
+        history, said = _replayed(copies)
+        index = [IndexEntry(said[at], index_text_of(history.entries[said[at]].message)) for at in changed if at in said]
+        blobs: list[str] = []
+        records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
+        still_used = {blob_digest(copy.stored) for copy in copies if not copy.count} | set(blobs)
+        dropped = {digest for at in changed if (digest := blob_digest(copies[at].stored))} - still_used
+        tombstone = to_record(log.SessionScrubbed(positions=tuple(changed), count=count))
+        await store.rewrite(
+            session,
+            records,
+            tombstone=tombstone,
+            after=len(copies),
+            time_ms=time_ms,
+            index=index,
+            blobs=blobs,
+            dropped=sorted(dropped),
+        )
+    async for info in iter_sessions(store, session):
+        if info.id == session and secret in info.name:
+            await store.rename(session, info.name.replace(secret, TOMBSTONE))
+            count += info.name.count(secret)
+    return ScrubResult(count, tuple(changed), tuple(await _other_sessions_with(store, session, words)))
+
+
+def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
+    """Replace a secret in files of text beside a session, and return those in which it stood."""
+    words, changed = secret_spellings(secret), list[Path]()
+    for path in paths:
+        try:
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError:
+            continue
+        except OSError as error:
+            raise StoreUnavailableError(str(path), f"{error.strerror or error}; look into it by hand") from error
+        # Where lines are marked, such as in a history of prompts, a secret of several lines has marks in it.
+        for word in (*words, secret.replace("\n", "\n+")):
+            text, before = text.replace(word, TOMBSTONE), text
+            if text != before and path not in changed:
+                changed.append(path)
+        if path in changed:
+            write_private_lines(path, [text])
+    return changed
+
+
+def secret_spellings(secret: str) -> list[str]:
+    """Return how a secret may be written: as it is, and as it stands in JSON inside of JSON."""
+    found = {secret}
+    for _ in range(2):
+        found |= {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in found for ascii_only in (True, False)}
+    return sorted(found, key=lambda text: (-len(text), text))
+
+
+def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
+    """Return a JSON value with every spelling replaced, and how many there were."""
+    if isinstance(value, str):
+        count = 0
+        for word in words:
+            count += value.count(word)
+            value = value.replace(word, TOMBSTONE)
+        return value, count
+    if isinstance(value, list | tuple):
+        pairs = [replace_secret(item, words) for item in cast("Sequence[object]", value)]
+        return [item for item, _ in pairs], sum(count for _, count in pairs)
+    if not isinstance(value, Mapping):
+        return value, 0
+    total, out = 0, dict[str, object]()
+    # The names that formats give their fields are plain words: a plain word is looked for in what was said only.
+    keys = () if all(re.fullmatch("[A-Za-z_]+", word) for word in words) else words
+    for key, item in cast("Mapping[str, object]", value).items():
+        new_key, in_key = replace_secret(key, keys)
+        out[str(new_key)], in_item = replace_secret(item, words)
+        total += in_key + in_item
+    return out, total
+
+
+async def _scrubbed_copies(store: Store, session: str, words: Sequence[str]) -> list[_RecordCopy]:
+    copies: list[_RecordCopy] = []
+    while page := await store.read(session, start=len(copies), limit=RECORDS_PER_PAGE):
+        for stored in page:
+            try:
+                whole = await inline_blob(store, stored.record)
+            except (MissingBlobError, MalformedInputError):
+                whole = lost_message_record(stored.record)  # nothing can stand in what is gone
+            data, count = replace_secret(whole.get("data"), words)
+            copies.append(_RecordCopy(stored.record, {**whole, "data": data} if count else whole, count))
+    return copies
+
+
+def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]]:
+    """Return the history as it will be, and which message each record is; refuses what would break a record."""
+    history, said = History(format_named), dict[int, int]()
+    for position, copy in enumerate(copies):
+        before = len(history)
+        try:
+            history.append(from_record(copy.record))
+        except MalformedInputError as error:
+            if copy.count:
+                problem = f"without it record {position} could not be read any more ({error.where}); give more of it"
+                raise SettingsError("text", problem) from error
+        if len(history) > before:
+            said[position] = before
+    return history, said
+
+
+async def _contains_secret(store: Store, session: str, words: Sequence[str]) -> bool:
+    return any(copy.count for copy in await _scrubbed_copies(store, session, words))
+
+
+async def _other_sessions_with(store: Store, session: str, words: Sequence[str]) -> list[str]:
+    """Return the other sessions in which a secret stands."""
+    return [
+        info.id
+        async for info in iter_sessions(store)
+        if info.id != session and await _contains_secret(store, info.id, words)
+    ]

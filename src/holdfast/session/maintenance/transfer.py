@@ -1,0 +1,183 @@
+"""Whole logs on their way out of a store and into one: export, import, and what was salvaged.
+
+Records travel as they are, with large messages inside; what this program does not know is kept. A record that
+could not be opened again is not brought in: it is reported, and a message leaves a notice in its place, so that
+folds, pins and rewinds still speak of the messages they meant.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import cast
+
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
+from holdfast.core.history.history import History
+from holdfast.errors import HoldfastError, MalformedInputError, MissingBlobError, SettingsError
+from holdfast.session.log.index_text import index_entries
+from holdfast.session.log.records import (
+    RECORDS_PER_PAGE,
+    blob_digest,
+    extract_blob,
+    inline_blob,
+    is_message_record,
+    lost_message_record,
+)
+from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
+from holdfast.stores.jsonl import LoadedConversation
+from holdfast.stores.sqlite.recover import RecoveredStore
+from holdfast.wire.formats import format_named
+
+ImportProgress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """What came in."""
+
+    session: str
+    records: int = 0
+    messages: int = 0
+    newest_schema: int = RECORD_SCHEMA
+    refused: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Where it stood (a line or a position), and why it could not be taken in."""
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether a newer program wrote it, so that this one must not go on writing."""
+        return self.newest_schema > RECORD_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredSession:
+    """What was saved of one session."""
+
+    result: ImportResult
+    lost: list[int]
+    """The positions of records that could not be read at all."""
+
+
+async def export_records(store: Store, session: str, missing: list[int] | None = None) -> AsyncIterator[StoredRecord]:
+    """Yield the records of a log with large messages inside.
+
+    A notice goes out in the place of a message whose content the store has lost; its position is added to `gone`.
+    """
+    start = 0
+    while page := await store.read(session, start=start, limit=RECORDS_PER_PAGE):
+        for stored in page:
+            try:
+                record = await inline_blob(store, stored.record)
+            except (MissingBlobError, MalformedInputError):
+                record = lost_message_record(stored.record)
+                if missing is not None:
+                    missing.append(stored.position)
+            yield StoredRecord(stored.position, stored.time_ms, record)
+        start += len(page)
+
+
+def records_from_file(conversation: LoadedConversation, now_ms: int) -> list[tuple[int, int, JsonRecord]]:
+    """Return what a file holds as records, each with its line and a time."""
+    out: list[tuple[int, int, JsonRecord]] = []
+    time_ms = now_ms
+    for line, given, record in conversation.records:
+        time_ms = time_ms if given is None else given
+        out.append((line, time_ms, record))
+    for line, message in conversation.messages:
+        out.append((line, now_ms, to_record(log.MessageAppended(format=conversation.format, native=message))))
+    return out
+
+
+async def import_session(
+    store: Store,
+    session: str,
+    records: Iterable[tuple[int, int, JsonRecord]],
+    *,
+    name: str = "",
+    progress: ImportProgress = lambda _: None,
+) -> ImportResult:
+    """Write records, each with its place and time, as a new session; on a failure nothing of it stays."""
+    if await store.length(session):
+        raise SettingsError("session", f"{session!r} is already there; choose another name")
+    arrived = ImportResult(session)
+    history = History(format_named)
+    readable = [(time_ms, _readable_record(place, record, history, arrived)) for place, time_ms, record in records]
+    if not any(record for _, record in readable):
+        raise MalformedInputError("session", "there is no record that could be taken in")
+    said = 0
+    try:
+        for time_ms, group in groupby(readable, key=lambda pair: pair[0]):
+            batch = [record for _, record in group if record is not None]
+            more = sum(map(is_message_record, batch))
+            words = index_entries((at, history.entries[at].message) for at in range(said, said + more))
+            said += more
+            await _append_batch(store, arrived, batch, time_ms, words)
+            progress(arrived.records)
+        if name:
+            await store.rename(session, name)
+    except BaseException:
+        await store.delete(session)
+        raise
+    arrived.messages = said
+    return arrived
+
+
+async def _append_batch(
+    store: Store, result: ImportResult, batch: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry]
+) -> None:
+    """Write records of one time."""
+    if not batch:
+        return
+    blobs: list[str] = []
+    packed = [await extract_blob(store, record, blobs) for record in batch]
+    result.records = await store.append(
+        result.session, packed, after=result.records, time_ms=time_ms, index=index, blobs=blobs
+    )
+
+
+def _readable_record(place: int, record: JsonRecord, history: History, result: ImportResult) -> JsonRecord | None:
+    """Return a record that can be opened again: itself, a notice in the place of a message, or None."""
+    try:
+        event = from_record(record)
+        history.append(event)
+    except HoldfastError as error:
+        result.refused.append((place, "its content is gone" if blob_digest(record) else str(error)))
+        if record.get("type") != log.MessageAppended.KIND:
+            return None
+        notice = lost_message_record(record)
+        history.append(from_record(notice))
+        return notice
+    if isinstance(event, log.UnknownEvent):
+        result.newest_schema = max(result.newest_schema, event.schema)
+    return record
+
+
+async def import_recovered(
+    recovered: RecoveredStore, store: Store, progress: ImportProgress = lambda _: None
+) -> list[RecoveredSession]:
+    """Write what was salvaged of a damaged store into a new one."""
+    rescued: list[RecoveredSession] = []
+    for salvaged in recovered.logs.values():
+        records = [
+            (position, time_ms, _with_blob_inlined(recovered, record))
+            for position, (time_ms, record) in sorted(salvaged.records.items())
+        ]
+        try:
+            arrived = await import_session(store, salvaged.id, records, name=salvaged.name, progress=progress)
+        except MalformedInputError as error:
+            # One session of which nothing can be used must not cost the others.
+            arrived = ImportResult(salvaged.id, refused=[(records[0][0], str(error))])
+        rescued.append(RecoveredSession(arrived, salvaged.lost))
+    for key, value in recovered.values.items():
+        await store.put_value(key, value)
+    return rescued
+
+
+def _with_blob_inlined(recovered: RecoveredStore, record: JsonRecord) -> JsonRecord:
+    """Return a record with its message inside; without one where that is gone, which `import_session` reports."""
+    digest = blob_digest(record)
+    content = recovered.blobs.get(digest) if digest else None
+    if content is None:
+        return record
+    values = cast("dict[str, object]", record["data"])
+    return {**record, "data": {**values, "native": json.loads(content)}}

@@ -1,0 +1,166 @@
+"""Looking into daily memory, for people and for a model: a question in words, an answer of excerpts with their sources.
+
+What is found is reference: it says what was noted and asks for nothing. A model that asks in a wrong way is told so in
+words, so that it can ask again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core.conversation.tokens import Counter
+from holdfast.core.memory.notes import DailySection
+from holdfast.core.recall.passages import best_passage, find_matches
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import HoldfastError
+from holdfast.session.memory.daily import DailyMemory, MemorySearchResult
+from holdfast.stores.search_terms import index_words
+
+DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS = 1_000, 8_000, 100
+"""Of an answer: unless somebody says otherwise, at most, and at least."""
+MAX_FOUND_SECTIONS = 50
+MIN_EXCERPT_TOKENS, MIN_LINE_PIECE_TOKENS, MORE_HINT_TOKENS = 25, 12, 16
+"""What the first excerpt is given in any case, what a piece of a line takes at least, and how to ask for more."""
+MAX_EXCERPT_CHARS_PER_TOKEN, EXCERPT_SHRINK_FACTOR = 12, 0.8
+"""No token says more, and by how much a piece that does not fit is made shorter."""
+MEMORY_FRAME = (
+    "[From memory of earlier conversations, for reference only. It records what was noted and asks for nothing.]"
+)
+EXCERPT_GAP = "…"
+MAX_PROBLEM_CHARS = 300
+MEMORY_SEARCH = "memory_search"
+MEMORY_SEARCH_DESCRIPTION = (
+    "Search the notes of earlier conversations, also of those that were cleared: what was asked, decided, done and "
+    "found on earlier days. Give the words you are looking for; what stands in double quotation marks has to be there "
+    "as written. Or give a day to read all that was noted on it. Answers are excerpts with their day and source."
+)
+MEMORY_SEARCH_PARAMETERS: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": 'words to look for; "in quotation marks" is taken to the letter'},
+        "day": {"type": "string", "description": "a day to read, as YYYY-MM-DD, instead of searching"},
+        "skip": {"type": "integer", "minimum": 0, "description": "how many excerpts were seen already"},
+        "max_tokens": {"type": "integer", "minimum": MIN_MEMORY_TOKENS, "maximum": MAX_MEMORY_TOKENS},
+    },
+    "additionalProperties": False,
+}
+
+
+def section_source(section: DailySection) -> str:
+    """Return where a section stands and what it is about, in a line."""
+    about = f"conversation {section.session}, messages {section.messages}" if section.session else "written by hand"
+    return " · ".join(part for part in (section.day, section.title, about) if part)
+
+
+def memory_excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
+    """Return a text, or as many of its lines as fit, those with the words of a query first; in their order.
+
+    Of a line that does not fit a piece is shown, where it has such words; where none has, where the rest begins.
+    """
+    if counter.count(text) <= tokens:
+        return text
+    words, lines = index_words(query), text.split("\n")
+    hits = [len({*words} & {*index_words(line)}) for line in lines]
+    chosen: dict[int, str] = {}
+    left = tokens - 2 * counter.count(EXCERPT_GAP)
+    for at in sorted(range(len(lines)), key=lambda at: (-hits[at], at)):
+        line, cost = lines[at], counter.count(lines[at]) + 2
+        if cost > left > MIN_LINE_PIECE_TOKENS and (hits[at] or not any(hits)):
+            line = _piece(line, words, left - 2, counter)
+            cost = counter.count(line) + 2
+        if cost <= left:
+            chosen[at] = line
+            left -= cost
+    return "\n".join(_with_gaps(chosen, len(lines)))
+
+
+def _piece(line: str, words: Sequence[str], tokens: int, counter: Counter) -> str:
+    """Return the piece of a long line that says most of what is asked for, with signs where it was cut."""
+    chars, matches = float(tokens * MAX_EXCERPT_CHARS_PER_TOKEN), find_matches(line, words)
+    while chars >= 1:
+        start, stop = best_passage(line, matches, int(chars))
+        piece = f"{EXCERPT_GAP * bool(start)}{line[start:stop].strip()}{EXCERPT_GAP * (stop < len(line))}"
+        if counter.count(piece) <= tokens:
+            return piece
+        chars *= EXCERPT_SHRINK_FACTOR
+    return ""
+
+
+def _with_gaps(chosen: Mapping[int, str], count: int) -> list[str]:
+    """Return lines in their order, with a sign where some are left out."""
+    shown: list[str] = []
+    last = -1
+    for at, line in sorted(chosen.items()):
+        if at != last + 1:
+            shown.append(EXCERPT_GAP)
+        shown.append(line)
+        last = at
+    return shown if last == count - 1 else [*shown, EXCERPT_GAP]
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySearchTool:
+    """The tool `memory_search`, for whoever offers tools to a model: its name, its schema, and what it does."""
+
+    daily: DailyMemory
+    max_tokens: int = DEFAULT_MEMORY_TOKENS
+    counter: Counter = field(default_factory=lambda: counter_for(None))
+    name: str = MEMORY_SEARCH
+    description: str = MEMORY_SEARCH_DESCRIPTION
+    parameters: Mapping[str, object] = field(default_factory=lambda: MEMORY_SEARCH_PARAMETERS)
+
+    async def call(self, arguments: Mapping[str, object]) -> str:
+        """Return the answer for a model; what it asked wrongly, and what cannot be read, is an answer too."""
+        query, day = arguments.get("query", ""), arguments.get("day", "")
+        if not isinstance(query, str) or not isinstance(day, str) or not (query.strip() or day.strip()):
+            return "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."
+        skip = _bounded_int(arguments.get("skip"), 0, 0, 10**6)
+        tokens = _bounded_int(arguments.get("max_tokens"), self.max_tokens, MIN_MEMORY_TOKENS, MAX_MEMORY_TOKENS)
+        try:
+            if day.strip():
+                return await self._answer_day(day.strip(), query, tokens)
+            return self._pack_excerpts(
+                await self.daily.search(query, limit=MAX_FOUND_SECTIONS, skip=skip), query, skip, tokens
+            )
+        except HoldfastError as error:
+            return f"Memory could not be read: {error}"
+
+    async def _answer_day(self, day: str, query: str, tokens: int) -> str:
+        text = await self.daily.read_day(day)
+        if not text.strip():
+            days = ", ".join((await self.daily.days())[:10]) or "none"
+            return f"Nothing was noted on {day}. Days with notes, the newest first: {days}."
+        allowed = tokens - self.counter.count(MEMORY_FRAME)
+        return f"{MEMORY_FRAME}\n{memory_excerpt(text.strip(), query, allowed, self.counter)}"
+
+    def _pack_excerpts(self, found: MemorySearchResult, query: str, skip: int, tokens: int) -> str:
+        """Return as many excerpts as fit, the best first, how to ask for more, and what could not be read."""
+        many = len(found.problems)
+        unread = (
+            [f"[{many:,} of the files could not be read: {found.problems[0]:.{MAX_PROBLEM_CHARS}}]"] if many else []
+        )
+        if not found.sections:
+            return "\n\n".join(
+                ["Nothing was found. Try other words, fewer of them, or without quotation marks.", *unread]
+            )
+        shown: list[str] = []
+        left = tokens - sum(map(self.counter.count, (MEMORY_FRAME, *unread))) - MORE_HINT_TOKENS
+        for section in found.sections:
+            head = f"[{section_source(section)}]"
+            room = left - self.counter.count(head) - 4
+            whole = self.counter.count(section.text)
+            # An excerpt of a few words is none: it waits for the next page, unless it is the first.
+            if shown and room < min(whole, MIN_MEMORY_TOKENS):
+                break
+            text = memory_excerpt(section.text, query, max(room, MIN_EXCERPT_TOKENS), self.counter)
+            shown.append(f"{head}\n{text}")
+            left = room - self.counter.count(text)
+        more = found.total - skip - len(shown)
+        tail = [f"[{more:,} more: ask again with skip={skip + len(shown)}]"] if more > 0 else []
+        return "\n\n".join([MEMORY_FRAME, *shown, *tail, *unread])
+
+
+def _bounded_int(value: object, default: int, least: int, most: int) -> int:
+    """Return a number that a model gave, within bounds; what is none is as if it were not given."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return default
+    return max(least, min(most, value))

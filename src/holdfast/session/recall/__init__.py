@@ -1,0 +1,1 @@
+"""Recall at run time: searching the store, reading messages, and answering a query."""

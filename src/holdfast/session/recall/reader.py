@@ -1,0 +1,98 @@
+"""Reads messages of the past for somebody who may see them, and leaves memory as it is.
+
+Each comes with its time and the tool it is about: a result does not say which tool it is from, so the call is
+looked for before it. A message whose content is gone from the store is told of, and the others are read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from holdfast.core.conversation.messages import Message, ToolCall
+from holdfast.core.history import events as log
+from holdfast.core.history.context import Context
+from holdfast.core.history.scopes import label_trust
+from holdfast.core.ledger.identifiers import argument_text
+from holdfast.core.recall.packing import FoundMessage
+from holdfast.errors import MalformedInputError, MissingBlobError
+from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.records import inline_blob, message_in_record
+from holdfast.session.log.timestamps import format_time_utc
+from holdfast.stores.base import StoredRecord
+from holdfast.wire.formats import format_named
+
+CALL_LOOKBACK_STEPS = (2, 6, 24)
+"""How far before a result its call is looked for, one distance after the other."""
+
+
+class MessageReader:
+    """Reads for one agent; what was read once is not read again."""
+
+    def __init__(self, session_log: SessionLog, context: Context) -> None:
+        self.context = context
+        self.notes: list[str] = []
+        self._log = session_log
+        self._loaded: dict[int, FoundMessage | None] = {}
+
+    async def read(self, positions: Sequence[int]) -> list[FoundMessage]:
+        """Return the messages at some positions that may be recalled, in that order."""
+        await self._load(positions)
+        return list(self._loaded_at(positions))
+
+    async def with_tool_names(self, found: Sequence[FoundMessage]) -> list[FoundMessage]:
+        """Return messages with the tools that they are from, and what those were asked."""
+        positions = [one.position for one in found]
+        for before, after in zip((0, *CALL_LOOKBACK_STEPS), CALL_LOOKBACK_STEPS, strict=False):
+            nameless = [one for one in self._loaded_at(positions) if one.message.outline.result_ids and not one.tool]
+            if not nameless:
+                break
+            await self._load(near for one in nameless for near in range(one.position - after, one.position - before))
+            for one in nameless:
+                calls = self._loaded_calls(one, after)
+                names = dict.fromkeys(call.name for call in calls)
+                about = "\n".join(argument_text(call.arguments) for call in calls)
+                self._loaded[one.position] = replace(one, tool=", ".join(names), call_arguments=about)
+        return list(self._loaded_at(positions))
+
+    async def recorded_time(self, position: int) -> int:
+        """Return when a message was recorded."""
+        records = await self._log.message_records([position])
+        return records[0][1].time_ms if records else 0
+
+    def answered_calls(self, one: FoundMessage) -> list[ToolCall]:
+        """Return the calls whose results a message holds, once it was named."""
+        return self._loaded_calls(one, CALL_LOOKBACK_STEPS[-1])
+
+    def _loaded_at(self, positions: Sequence[int]) -> Iterator[FoundMessage]:
+        return (one for position in positions if (one := self._loaded.get(position)) is not None)
+
+    def _loaded_calls(self, one: FoundMessage, distance: int) -> list[ToolCall]:
+        """Return the calls whose results a message holds, as far as they were read."""
+        wanted = set(one.message.outline.result_ids)
+        near = range(max(0, one.position - distance), one.position)
+        before = [found for position in near if (found := self._loaded.get(position))]
+        return [call for found in before for call in found.message.calls if call.id in wanted]
+
+    async def _load(self, positions: Iterable[int]) -> None:
+        wanted = [position for position in dict.fromkeys(positions) if position >= 0 and position not in self._loaded]
+        wanted = [position for position in wanted if self.context.is_recallable(position)]
+        self._loaded |= dict.fromkeys(wanted)
+        for position, stored in await self._log.message_records(wanted):
+            try:
+                message = await self._read_message(position, stored)
+            except (MissingBlobError, MalformedInputError):
+                self.notes.append(f"the content of #{position} is gone from the store or cannot be read")
+                continue
+            names = dict.fromkeys(call.name for call in message.calls)
+            told = format_time_utc(stored.time_ms)
+            self._loaded[position] = FoundMessage(position, message, stored.time_ms, told, ", ".join(names))
+
+    async def _read_message(self, position: int, stored: StoredRecord) -> Message:
+        self._log.require_content([position])
+        entry = self.context.entries.get(position)
+        if entry is not None:
+            return entry.message
+        spoken, native = message_in_record(await inline_blob(self._log.store, stored.record))
+        message = self._log.history.recall_marks.mark(format_named(spoken).decode(native, position), position)
+        data = cast("Mapping[str, object]", stored.record.get("data") or {})
+        return label_trust(message, data.get("scope", log.MAIN), data.get("trust"))

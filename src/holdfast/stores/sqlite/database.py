@@ -1,0 +1,306 @@
+"""The statements of a SQLite store, on one connection that one thread uses."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.errors import (
+    MissingBlobError,
+    SequenceConflictError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownSessionError,
+)
+from holdfast.stores.base import (
+    IndexEntry,
+    JsonRecord,
+    SearchHit,
+    SessionInfo,
+    Snapshot,
+    StoredRecord,
+    is_session_value_key,
+)
+from holdfast.stores.encoding import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.files import create_private_file, file_identity
+from holdfast.stores.search_terms import search_terms
+from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, migrate_sqlite
+from holdfast.stores.sqlite.search import FullTextIndex
+
+BUSY_MS = 10_000
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    # Each commit is flushed: what was acknowledged survives a pulled plug.
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA secure_delete = ON",
+)
+
+
+class AppendBatch(NamedTuple):
+    """What one append writes."""
+
+    session: str
+    after: int
+    time_ms: int
+    lines: Sequence[bytes]
+    """Records as JSON."""
+    index_entries: Sequence[IndexEntry]
+    blobs: Sequence[str]
+
+
+class SqliteDatabase:
+    """The connection, used by one thread."""
+
+    def __init__(self, path: Path, max_bytes: int | None) -> None:
+        self._path, self._name = path, str(path)
+        create_private_file(path)
+        self._identity = file_identity(path)
+        self._connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        try:
+            for pragma in PRAGMAS:
+                self._connection.execute(pragma)
+            migrate_sqlite(self._connection, self._name)
+            self._index = FullTextIndex(self._connection, self._name)
+            if max_bytes is not None:
+                page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
+                self._connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error, StoreError):
+            self._index_pending_if_free()
+        self._connection.close()
+
+    @property
+    def needs_indexing(self) -> bool:
+        """Whether there is enough to be taken into the index."""
+        return self._index.needs_indexing
+
+    def index_pending(self) -> None:
+        """Take into the index what was noted for it."""
+        if self._index.has_pending():
+            with _transaction(self._connection):
+                self._index.index_pending()
+
+    def _index_pending_if_free(self) -> None:
+        """Take in what was noted unless another process is writing, or nothing can be written: then it stays noted."""
+        try:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            with suppress(sqlite3.OperationalError):
+                self.index_pending()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+
+    def check_file(self) -> None:
+        """Refuse to go on with a file that is not in its place any more: nobody would find what it is given."""
+        if file_identity(self._path) != self._identity:
+            problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
+            raise StoreUnavailableError(self._name, problem)
+
+    def append(self, batch: AppendBatch) -> int:
+        lines = [compress(line) for line in batch.lines]
+        with _transaction(self._connection):
+            self._insert(self._extend_session(batch), batch, lines)
+        return batch.after + len(lines)
+
+    def _insert(self, number: int, batch: AppendBatch, lines: Sequence[bytes]) -> None:
+        write = self._connection.execute
+        for at, line in enumerate(lines, batch.after):
+            events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
+            write(events, (_row_id(number, at), batch.time_ms, line))
+        if batch.index_entries:
+            self._index.add([(_row_id(number, item.position), item.text) for item in batch.index_entries])
+        for digest in batch.blobs:
+            uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
+            if not write(uses, (number, bytes.fromhex(digest))).rowcount:
+                raise MissingBlobError(digest)
+
+    def rewrite(self, batch: AppendBatch, changed: Mapping[int, bytes], dropped: Sequence[str]) -> int:
+        lines = [compress(line) for line in batch.lines]
+        places = [(position, compress(line)) for position, line in changed.items()]
+        with _transaction(self._connection) as write:
+            number = self._extend_session(batch)
+            self._index.index_pending()
+            for item in batch.index_entries:
+                self._index.remove(_row_id(number, item.position), _row_id(number, item.position) + 1)
+            self._insert(number, batch, lines)
+            for position, line in places:
+                write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
+            write("DELETE FROM snapshots WHERE session = ?", (number,))
+            for digest in map(bytes.fromhex, dropped):
+                write("DELETE FROM blob_uses WHERE session = ? AND digest = ?", (number, digest))
+                unused = "DELETE FROM blobs WHERE digest = ? AND digest NOT IN (SELECT digest FROM blob_uses)"
+                write(unused, (digest,))
+        self._purge_deleted()
+        return batch.after + len(batch.lines)
+
+    def _extend_session(self, batch: AppendBatch) -> int:
+        """Lengthen a session, made where it is not there yet, and return its number."""
+        write, length = self._connection.execute, batch.after + len(batch.lines)
+        row = write("SELECT id, length FROM sessions WHERE name_id = ?", (batch.session,)).fetchone()
+        actual = row[1] if row else 0
+        if actual != batch.after:
+            raise SequenceConflictError(batch.session, expected=batch.after, actual=actual)
+        if row is None:
+            insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
+            return write(insert, (batch.session, length, batch.time_ms, batch.time_ms)).fetchone()[0]
+        update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
+        write(update, (length, batch.time_ms, row[0]))
+        return row[0]
+
+    def read(self, session: str, start: int, limit: int | None) -> list[StoredRecord]:
+        number = self._session_number(session)
+        if number is None:
+            return []
+        query = "SELECT id, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        most = -1 if limit is None else limit
+        span = _row_id(number, max(0, start)), _row_id(number + 1, 0)
+        return self._records(self._connection.execute(query, (*span, most)))
+
+    def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        number = self._session_number(session)
+        if number is None:
+            return []
+        wanted = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
+        query = "SELECT id, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        return self._records(self._connection.execute(query, (wanted,)))
+
+    def _session_number(self, session: str) -> int | None:
+        row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
+        return row[0] if row else None
+
+    def _records(self, rows: Iterable[tuple[int, int, bytes]]) -> list[StoredRecord]:
+        return [
+            StoredRecord(row_id & POSITION_MASK, time_ms, decode_record(decompress(data, self._name), self._name))
+            for row_id, time_ms, data in rows
+        ]
+
+    def length(self, session: str) -> int:
+        row = self._connection.execute("SELECT length FROM sessions WHERE name_id = ?", (session,)).fetchone()
+        return row[0] if row else 0
+
+    def put_blob(self, content: bytes) -> str:
+        digest = sha256_hex(content)
+        key = bytes.fromhex(digest)
+        if not self._connection.execute("SELECT 1 FROM blobs WHERE digest = ?", (key,)).fetchone():
+            insert = "INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)"
+            self._connection.execute(insert, (key, compress(content)))
+        return digest
+
+    def get_blob(self, digest: str) -> bytes:
+        query = "SELECT data FROM blobs WHERE digest = ?"
+        row = self._connection.execute(query, (bytes.fromhex(digest),)).fetchone()
+        if row is None:
+            raise MissingBlobError(digest)
+        return decompress(row[0], self._name)
+
+    def search(self, words: str, session: str | None, limit: int, span: tuple[int, int | None]) -> list[SearchHit]:
+        first, last = 0, 1 << 62
+        if session is not None:
+            number = self._session_number(session)
+            if number is None:
+                return []
+            stop = POSITION_MASK if span[1] is None else min(span[1], POSITION_MASK)
+            first, last = _row_id(number, max(0, span[0])), _row_id(number, max(0, stop))
+        self._index_pending_if_free()
+        found = self._index.search(search_terms(words), (first, last), limit)
+        numbers = json.dumps(sorted({row_id >> POSITION_BITS for row_id, _ in found}))
+        query = "SELECT id, name_id FROM sessions WHERE id IN (SELECT value FROM json_each(?))"
+        names = dict(self._connection.execute(query, (numbers,)).fetchall())
+        return [
+            SearchHit(names[row_id >> POSITION_BITS], row_id & POSITION_MASK, score)
+            for row_id, score in found
+            if row_id >> POSITION_BITS in names
+        ]
+
+    def sessions(self, prefix: str, before: tuple[int, str] | None, limit: int) -> list[SessionInfo]:
+        query = (
+            "SELECT name_id, title, length, created_ms, updated_ms FROM sessions "
+            "WHERE substr(name_id, 1, ?) = ? AND (? IS NULL OR (updated_ms, name_id) < (?, ?)) "
+            "ORDER BY updated_ms DESC, name_id DESC LIMIT ?"
+        )
+        time_ms, name = before or (None, None)
+        rows = self._connection.execute(query, (len(prefix), prefix, time_ms, time_ms, name, limit))
+        return [SessionInfo(*row) for row in rows]
+
+    def rename(self, session: str, name: str) -> None:
+        update = "UPDATE sessions SET title = ? WHERE name_id = ?"
+        if not self._connection.execute(update, (name, session)).rowcount:
+            raise UnknownSessionError(session)
+
+    def delete(self, session: str) -> bool:
+        with _transaction(self._connection) as write:
+            row = write("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
+            if row is None:
+                return False
+            first, last = _row_id(row[0], 0), _row_id(row[0] + 1, 0)
+            self._index.index_pending()
+            self._index.remove(first, last)
+            write("DELETE FROM events WHERE id >= ? AND id < ?", (first, last))
+            write(
+                "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_uses WHERE session = ?) "
+                "AND digest NOT IN (SELECT digest FROM blob_uses WHERE session != ?)",
+                (row[0], row[0]),
+            )
+            write("DELETE FROM sessions WHERE id = ?", row)
+            ending = f":{session}"
+            ends_so = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
+            for (key,) in ends_so:
+                if is_session_value_key(key, session):
+                    write("DELETE FROM facts WHERE key = ?", (key,))
+        self._purge_deleted()
+        return True
+
+    def _purge_deleted(self) -> None:
+        """Let nothing linger of what was deleted: not in the index, nor in the log of changes."""
+        self._index.optimize()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
+        insert = (
+            "INSERT OR REPLACE INTO snapshots (session, length, data) "
+            "SELECT id, length, ? FROM sessions WHERE name_id = ? AND length = ?"
+        )
+        return bool(self._connection.execute(insert, (compress(snapshot.data), session, snapshot.length)).rowcount)
+
+    def get_snapshot(self, session: str) -> Snapshot | None:
+        query = (
+            "SELECT snapshots.length, data FROM snapshots JOIN sessions ON sessions.id = snapshots.session "
+            "WHERE name_id = ?"
+        )
+        row = self._connection.execute(query, (session,)).fetchone()
+        return Snapshot(row[0], decompress(row[1], self._name)) if row else None
+
+    def put_value(self, key: str, value: JsonRecord) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_record(value)))
+
+    def get_value(self, key: str) -> JsonRecord | None:
+        row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+        return decode_record(row[0], self._name) if row else None
+
+
+def _row_id(session: int, position: int) -> int:
+    """Return the row of a message in the index: the session in the upper bits, so that one session is one range."""
+    return (session << POSITION_BITS) | position
+
+
+class _transaction:  # noqa: N801 - used as a verb, like a function
+    """Begins a write at once, so that two writers wait for each other and do not fail; ends it either way."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Callable[..., sqlite3.Cursor]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection.execute
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._connection.execute("COMMIT")
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")

@@ -1,0 +1,251 @@
+"""Saves what is readable of a damaged SQLite store.
+
+The file is copied and only the copy is opened. Rows are known by their shape and proved by their content: a record
+must be a record, and a blob must have its hash. So nothing is needed of the file but the pages they stand on.
+
+The rows of a SQLite file, page by page, whatever its trees still hang together with.
+
+SQLite finds a row by walking down from a root; one bad page above it hides all that stand below. Here every page
+is looked at by itself (https://www.sqlite.org/fileformat2.html), so that a bad one costs only its own rows.
+"""
+
+import shutil
+import sqlite3
+import struct
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from holdfast.errors import DamagedStoreError, StoreUnavailableError
+from holdfast.stores.base import JsonRecord
+from holdfast.stores.encoding import decode_record, decompress, sha256_hex
+from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK
+
+SqliteValue: TypeAlias = int | float | str | bytes | None
+INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
+FILE_HEADER_BYTES = 100
+DEFAULT_PAGE_BYTES = 4096
+_INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+"""How many bytes a whole number of a serial type has."""
+
+
+class SqliteRow(NamedTuple):
+    """One row: the number it has in a table that numbers its rows, and its values."""
+
+    row_id: int | None
+    values: tuple[SqliteValue, ...]
+
+
+class SqlitePages:
+    """A file of pages."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        header = self._file.read(FILE_HEADER_BYTES)
+        size = int.from_bytes(header[16:18], "big")
+        size = 65_536 if size == 1 else size
+        self._page_bytes = size if size >= 512 and size & (size - 1) == 0 else DEFAULT_PAGE_BYTES  # noqa: PLR2004
+        self._usable_bytes = self._page_bytes - (header[20] if len(header) > 20 and header[20] <= 32 else 0)  # noqa: PLR2004
+        self.count = path.stat().st_size // self._page_bytes
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def rows(self) -> Iterator[SqliteRow]:
+        """Yield every row of every page that can be read."""
+        for number in range(1, self.count + 1):
+            page = self._page(number)
+            start = FILE_HEADER_BYTES if number == 1 else 0
+            kind = page[start] if len(page) > start else 0
+            if kind not in {INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF}:
+                continue
+            first = start + (12 if kind == INDEX_INTERIOR else 8)
+            for cell in range(int.from_bytes(page[start + 3 : start + 5], "big")):
+                pointer = page[first + 2 * cell : first + 2 * cell + 2]
+                # A cell that is not one breaks in many ways; it is then no row.
+                with suppress(ValueError, IndexError, struct.error, OverflowError):
+                    yield self._row(page, kind, int.from_bytes(pointer, "big"))
+
+    def _page(self, number: int) -> bytes:
+        if not 1 <= number <= self.count:
+            raise ValueError("there is no such page")
+        self._file.seek((number - 1) * self._page_bytes)
+        return self._file.read(self._page_bytes)
+
+    def _row(self, page: bytes, kind: int, at: int) -> SqliteRow:
+        row_id = None
+        at += 4 if kind == INDEX_INTERIOR else 0
+        length, at = _varint(page, at)
+        if kind == TABLE_LEAF:
+            row_id, at = _varint(page, at)
+        if not 0 < length <= self.count * self._page_bytes:
+            raise ValueError("no length of a row")
+        local = self._bytes_on_page(length, is_table=kind == TABLE_LEAF)
+        payload = page[at : at + local]
+        if local < length:
+            overflow = int.from_bytes(page[at + local : at + local + 4], "big")
+            payload += self._overflow(overflow, length - local)
+        if len(payload) != length:
+            raise ValueError("the row is cut off")
+        return SqliteRow(row_id, _values(payload))
+
+    def _bytes_on_page(self, length: int, *, is_table: bool) -> int:
+        """Return how much of a row stands on its own page."""
+        least = (self._usable_bytes - 12) * 32 // 255 - 23
+        most = self._usable_bytes - 35 if is_table else (self._usable_bytes - 12) * 64 // 255 - 23
+        if length <= most:
+            return length
+        some = least + (length - least) % (self._usable_bytes - 4)
+        return some if some <= most else least
+
+    def _overflow(self, number: int, length: int) -> bytes:
+        pieces: list[bytes] = []
+        while length > 0:
+            page = self._page(number)
+            piece = page[4 : 4 + min(length, self._usable_bytes - 4)]
+            pieces.append(piece)
+            length -= len(piece) or length
+            number = int.from_bytes(page[:4], "big")
+        return b"".join(pieces)
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and where it ends."""
+    value = 0
+    for count in range(9):
+        byte = content[at + count]
+        if count == 8:  # noqa: PLR2004 - the ninth byte counts whole
+            return (value << 8) | byte, at + 9
+        value = (value << 7) | (byte & 0x7F)
+        if byte < 0x80:  # noqa: PLR2004
+            return value, at + count + 1
+    raise ValueError("no number")  # pragma: no cover - the ninth byte ends it
+
+
+def _values(payload: bytes) -> tuple[SqliteValue, ...]:
+    end, at = _varint(payload, 0)
+    if end > len(payload):
+        raise ValueError("no header of a row")
+    kinds: list[int] = []
+    while at < end:
+        kind, at = _varint(payload, at)
+        kinds.append(kind)
+    values: list[SqliteValue] = []
+    for kind in kinds:
+        size = _size(kind)
+        content = payload[at : at + size]
+        if len(content) != size:
+            raise ValueError("a value is cut off")
+        values.append(_value(kind, content))
+        at += size
+    return tuple(values)
+
+
+def _size(kind: int) -> int:
+    if kind >= 12:  # noqa: PLR2004 - texts and blobs
+        return (kind - 12) // 2
+    return 8 if kind == 7 else _INTEGER_BYTES.get(kind, 0)  # noqa: PLR2004 - a floating-point number
+
+
+def _value(kind: int, content: bytes) -> SqliteValue:
+    if kind >= 12:  # noqa: PLR2004 - texts and blobs
+        return content.decode("utf-8", "replace") if kind % 2 else content
+    if kind in _INTEGER_BYTES:
+        return int.from_bytes(content, "big", signed=True)
+    if kind == 7:  # noqa: PLR2004 - a floating-point number
+        return struct.unpack(">d", content)[0]
+    return {8: 0, 9: 1}.get(kind)
+
+
+SQLITE_MAGIC = b"SQLite format 3\x00"
+DAMAGED_FILE_LABEL = "the damaged file"
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    """What is left of one session."""
+
+    id: str
+    name: str = ""
+    length: int = 0
+    records: dict[int, tuple[int, JsonRecord]] = field(default_factory=dict[int, tuple[int, JsonRecord]])
+    """By position: time and record."""
+
+    @property
+    def lost(self) -> list[int]:
+        """The positions of records that could not be read."""
+        length = max([self.length, *(position + 1 for position in self.records)])
+        return [position for position in range(length) if position not in self.records]
+
+
+@dataclass(slots=True)
+class RecoveredStore:
+    """What is left of a store."""
+
+    logs: dict[int, RecoveredLog] = field(default_factory=dict[int, RecoveredLog])
+    blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    values: dict[str, JsonRecord] = field(default_factory=dict[str, JsonRecord])
+
+    def add_row(self, row: SqliteRow) -> None:
+        """Take in a row, whatever table it is of."""
+        match row.values:
+            case (None, int(time_ms), bytes(data)) if row.row_id is not None and row.row_id > POSITION_MASK:
+                record = decode_record(decompress(data, DAMAGED_FILE_LABEL), DAMAGED_FILE_LABEL)
+                if isinstance(record, dict):
+                    log, position = self._log(row.row_id >> POSITION_BITS), row.row_id & POSITION_MASK
+                    log.records.setdefault(position, (time_ms, record))
+            case (None, str(name_id), str(title), int(length), int(), int()) if row.row_id is not None:
+                log = self._log(row.row_id)
+                log.id, log.name, log.length = name_id, title, length
+            case (bytes(digest), bytes(data)):
+                content = decompress(data, DAMAGED_FILE_LABEL)
+                if sha256_hex(content) == digest.hex():
+                    self.blobs[digest.hex()] = content
+            case (str(key), bytes(value)):
+                self.values[key] = decode_record(value, DAMAGED_FILE_LABEL)
+            case _:
+                pass
+
+    def _log(self, number: int) -> RecoveredLog:
+        return self.logs.setdefault(number, RecoveredLog(f"recovered-{number}"))
+
+
+def recover_store(path: Path, progress: Callable[[int], None] = lambda _: None) -> RecoveredStore:
+    """Return what can be read of a damaged file."""
+    found = RecoveredStore()
+    with _temporary_copy(path) as copy, closing(SqlitePages(copy)) as pages:
+        for number, row in enumerate(pages.rows(), start=1):
+            with suppress(DamagedStoreError):
+                found.add_row(row)
+            progress(number)
+    found.logs = {number: log for number, log in sorted(found.logs.items()) if log.records}
+    return found
+
+
+@contextmanager
+def _temporary_copy(path: Path) -> Generator[Path]:
+    """Give a copy of a file that holds all its changes."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as folder:
+        copy = Path(folder) / "damaged.db"
+        try:
+            shutil.copyfile(path, copy)
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}-wal", f"{copy}-wal")
+        except OSError as error:
+            raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
+        _apply_wal(copy)
+        yield copy
+
+
+def _apply_wal(copy: Path) -> None:
+    """Bring the log of changes into the file, if there is one; a first page that lost its name gets it back."""
+    if not Path(f"{copy}-wal").exists():
+        return
+    with copy.open("r+b") as file:
+        file.write(SQLITE_MAGIC)
+    with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,0 +1,1 @@
+"""Hypothesis strategies for histories in every format; needs hypothesis."""

@@ -1,0 +1,378 @@
+"""Anthropic Messages: blocks in user and assistant turns, system text apart."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.core.conversation.batching import RESULTS_IN_ONE_MESSAGE
+from holdfast.core.conversation.json_values import parse_json
+from holdfast.core.conversation.messages import (
+    TRUST_OF_ROLE,
+    Content,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Trust,
+)
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
+from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.wire.json_reader import (
+    InputPath,
+    extra_fields,
+    is_list,
+    is_mapping,
+    json_bytes,
+    preview_value,
+)
+from holdfast.wire.media import data_tokens, image_source, image_tokens
+
+ANTHROPIC_FORMAT_NAME = "anthropic-messages"
+ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
+MAX_CACHE_MARKS = 4
+_FIELDS = frozenset({"role", "content"})
+_BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
+    "text": frozenset({"type", "text"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+    "image": frozenset({"type", "source"}),
+    "document": frozenset({"type", "source"}),
+    "tool_use": frozenset({"type", "id", "name", "input"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error"}),
+}
+"""The fields that parts stand for, by kind of block; whatever else is there is sent too, and counted as it is."""
+
+
+class AnthropicMessages:
+    """Reads and writes Anthropic messages."""
+
+    name = ANTHROPIC_FORMAT_NAME
+    batching = RESULTS_IN_ONE_MESSAGE
+    has_separate_system = True
+    max_cache_marks: int | None = MAX_CACHE_MARKS
+    max_text_chars: int | None = None
+    max_images = 100
+
+    def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
+        """Return the sizes and roles of messages."""
+        survey = MessageMeasures([], [], [])
+        for index, native in enumerate(natives, start):
+            try:
+                role, weight, is_prompt = ANTHROPIC_ROLES[native["role"]], *_measure_content(native["content"])
+            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+                message = self.decode(native, index)
+                role, weight, is_prompt = message.role, message_bytes(message), message.is_prompt
+            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
+            if role == "user" and is_prompt:
+                survey.prompts.append(index)
+        return survey
+
+    def decode(self, native: object, index: int) -> Message:
+        """Return a message with its parts."""
+        place = InputPath(index)
+        if not is_mapping(native):
+            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+        spelled = native.get("role")
+        role = ANTHROPIC_ROLES.get(spelled) if isinstance(spelled, str) else None
+        if role is None:
+            hint = "; system text goes into system=" if spelled == "system" else ""
+            place.fail(".role", f"{preview_value(spelled)} is not a role; use 'user' or 'assistant'{hint}")
+        native = _repair_message(place.sendable_message(native), role, place)
+        parts = _parts(native.get("content"), TRUST_OF_ROLE[role], place)
+        extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
+        return Message(role, parts, native, parts, tuple(place.repair_notes), extras)
+
+    def encode(self, message: Message) -> Mapping[str, Any]:
+        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        if message.is_unedited and message.native is not None:
+            return message.native
+        native = dict(message.native or {"role": "user" if message.role == "tool" else message.role})
+        parts = message.parts
+        if not is_list(native.get("content")) and len(parts) == 1 and isinstance(parts[0], Text):
+            native["content"] = parts[0].text
+        else:
+            native["content"] = [_block_json(part) for part in parts]
+        return native
+
+    def json_bytes(self, message: Message) -> int:
+        """Return the size of a message as it would be sent."""
+        return json_bytes(self.encode(message))
+
+
+def _extras(content: Any) -> str:
+    """Return everything of blocks that is sent and that no part stands for, as JSON text."""
+    if not is_list(content):
+        return ""
+    extras = ""
+    for block in content:
+        kind = str(block.get("type"))
+        extras += extra_fields(block, _BLOCK_FIELDS.get(kind))
+        if kind == "tool_result":
+            extras += _extras(block.get("content"))
+    return extras
+
+
+def _measure_content(content: Any) -> tuple[int, bool]:
+    """Return the size of plain content and whether it is more than results; raise where it is not plain."""
+    if isinstance(content, str):
+        return utf8_length(content), True
+    weight, is_prompt = 0, False
+    for block in content:
+        kind = block["type"]
+        if kind == "text":
+            weight += utf8_length(block["text"])
+            is_prompt = True
+        elif kind == "tool_use":
+            weight += len(block["id"] + block["name"]) + len(json.dumps(block["input"], allow_nan=False))
+        elif kind == "tool_result":
+            weight += len(block["tool_use_id"] + "") + _measure_content(block.get("content") or "")[0]
+        else:
+            raise ValueError(kind)
+    return weight, is_prompt
+
+
+def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
+    """Return a message without what providers refuse in it, noting what that took."""
+    content = native.get("content")
+    if not is_list(content):
+        return native
+    uses = {
+        str(block.get("id")) for block in content if is_mapping(block) and str(block.get("type")).endswith("_tool_use")
+    }
+    mended = [block for raw in content if (block := _repair_block(raw, role, uses, place)) is not None]
+    is_same = len(mended) == len(content) and all(new is old for new, old in zip(mended, content, strict=True))
+    return native if is_same else {**native, "content": mended}
+
+
+def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> Any:
+    kind = block.get("type") if is_mapping(block) else None
+    if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
+        place.repair_notes.append("left out reasoning without a signature")
+        return None
+    if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):
+        place.repair_notes.append(f"left out a {kind} in a message of the {role}")
+        return None
+    if str(kind).endswith("_tool_result") and str(block.get("tool_use_id")) not in uses:
+        place.repair_notes.append(f"left out a {kind} without its use")
+        return None
+    if kind != "tool_use":
+        return _without_blank_inside(block, kind, place)
+    changes: dict[str, Any] = {}
+    if not is_mapping(block.get("input")):
+        changes["input"] = {} if block.get("input") is None else {"arguments": block["input"]}
+        place.repair_notes.append("wrapped the input of a tool_use that was no object")
+    if not block.get("name"):
+        changes["name"] = "tool"
+        place.repair_notes.append("gave a tool_use without a name one")
+    return {**block, **changes} if changes else block
+
+
+def _without_blank_inside(block: Any, kind: object, place: InputPath) -> Any:
+    """Return a block that only its provider understands without empty texts inside it."""
+    inner = block.get("content") if is_mapping(block) and str(kind) not in _BLOCK_FIELDS else None
+    if not is_list(inner) or not any(map(_is_blank_text, inner)):
+        return block
+    place.repair_notes.append("removed an empty text")
+    left = [item for item in inner if not _is_blank_text(item)]
+    return {**block, "content": left} if left or kind != "search_result" else None
+
+
+def _is_blank_text(block: Any) -> bool:
+    if not is_mapping(block) or block.get("type") != "text":
+        return False
+    text = block.get("text")
+    return not isinstance(text, str) or not text.strip()
+
+
+def _parts(content: object, trust: Trust, place: InputPath) -> tuple[Part, ...]:
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (Text(content, trust),) if content else ()
+    if not is_list(content):
+        place.fail(".content", f"must be a string or a list of blocks, not {type(content).__name__}")
+    return tuple(_part(block, trust, place, f".content[{number}]") for number, block in enumerate(content))
+
+
+def _part(value: object, trust: Trust, place: InputPath, path: str) -> Part:
+    block = place.require_mapping(value, path, "an object with a type")
+    kind = place.require_text(block.get("type"), f"{path}.type")
+    if kind == "tool_use":
+        name, arguments = _text(block, "name", place, path), place.json_text(block.get("input", {}), f"{path}.input")
+        return ToolCall(_text(block, "id", place, path), name, arguments, native=block)
+    if kind == "tool_result":
+        return _result(block, place, path)
+    if kind == "thinking":
+        text = place.require_text(block.get("thinking"), f"{path}.thinking")
+        return Thinking(text, place.require_text(block.get("signature"), f"{path}.signature"), native=block)
+    if kind == "redacted_thinking":
+        return Thinking("", _text(block, "data", place, path), native=block)
+    return _content(block, kind, trust, place, path)
+
+
+def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Content:
+    if kind == "text":
+        return Text(place.require_text(block.get("text"), f"{path}.text"), trust, block)
+    if kind == "image":
+        return Media("image", trust, image_tokens(), block)
+    source = block.get("source")
+    if kind == "document" and is_mapping(source) and str(source.get("type")) not in {"text", "content"}:
+        return Media("document", trust, data_tokens(source.get("data")), block)
+    for key in ("id", "tool_use_id"):
+        if key in block:
+            place.require_text(block[key], f"{path}.{key}")
+    return Opaque(kind, place.json_text(block, path), trust, block)
+
+
+def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:
+    value = block.get("content")
+    content: tuple[Content, ...] = ()
+    if isinstance(value, str):
+        content = (Text(value, "tool"),)
+    elif is_list(value):
+        content = tuple(_inner(item, place, f"{path}.content[{number}]") for number, item in enumerate(value))
+    elif value is not None:
+        place.fail(f"{path}.content", f"must be a string or a list of blocks, not {type(value).__name__}")
+    return ToolResult(_text(block, "tool_use_id", place, path), content, bool(block.get("is_error")), native=block)
+
+
+def _inner(value: object, place: InputPath, path: str) -> Content:
+    block = place.require_mapping(value, path, "an object with a type")
+    return _content(block, place.require_text(block.get("type"), f"{path}.type"), "tool", place, path)
+
+
+def _text(block: Mapping[str, Any], key: str, place: InputPath, path: str) -> str:
+    return "" if block.get(key) is None else place.require_text(block[key], f"{path}.{key}")
+
+
+def _block_json(part: Part) -> Mapping[str, Any]:
+    if isinstance(part, Text):
+        return _text_json(part)
+    if isinstance(part, ToolCall):
+        return _call_json(part)
+    if isinstance(part, ToolResult):
+        return _result_json(part)
+    if isinstance(part, Media):
+        return _media_json(part)
+    if is_mapping(part.native):
+        return part.native
+    if isinstance(part, Thinking):
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}
+    return {"type": "text", "text": part.text}
+
+
+def _text_json(part: Text) -> Mapping[str, Any]:
+    if not is_mapping(part.native):
+        return {"type": "text", "text": part.text}
+    return {**part.native, "text": part.text} if part.is_edited else part.native
+
+
+def _call_json(call: ToolCall) -> Mapping[str, Any]:
+    block = call.native if is_mapping(call.native) else {"type": "tool_use"}
+    if block.get("type") == "tool_use" and not call.is_edited and "id" in block:
+        return block
+    return {**block, "id": call.id, "name": call.name, "input": arguments_object(call.arguments)}
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """Return a call's arguments as an object; what is not one is wrapped."""
+    try:
+        value = parse_json(arguments or "{}")
+    except ValueError:
+        return {"arguments": arguments}
+    return dict(value) if is_mapping(value) else {"arguments": value}
+
+
+def _result_json(result: ToolResult) -> Mapping[str, Any]:
+    block = result.native if is_mapping(result.native) else {"type": "tool_result"}
+    if result.native is not None and not result.is_edited:
+        return block
+    edited: dict[str, Any] = {**block, "tool_use_id": result.call_id}
+    if not is_list(block.get("content")) and len(result.content) == 1 and isinstance(result.content[0], Text):
+        edited["content"] = result.content[0].text
+    else:
+        edited["content"] = [_block_json(part) for part in result.content]
+    if result.is_error:
+        edited["is_error"] = True
+    return edited
+
+
+def _media_json(media: Media) -> Mapping[str, Any]:
+    if is_mapping(media.native) and media.native.get("type") in {"image", "document"}:
+        return media.native
+    source = image_source(media)
+    if source is None:
+        return {"type": "text", "text": f"[{media.kind} not carried over]"}
+    kind, data = source
+    if kind == "url":
+        return {"type": "image", "source": {"type": "url", "url": data}}
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
+def strip_cache_marks(native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a message says, whoever marks it for the cache: a mark moves on with every request of a client."""
+    content = native.get("content")
+    blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**native, "content": _strip_block_marks(blocks)}
+
+
+def _strip_block_marks(blocks: object) -> object:
+    if not is_list(blocks):
+        return blocks
+    return [
+        {
+            key: _strip_block_marks(value) if key == "content" else value
+            for key, value in block.items()
+            if key != "cache_control"
+        }
+        if is_mapping(block)
+        else block
+        for block in blocks
+    ]
+
+
+def count_cache_marks(blocks: object) -> int:
+    """Return how many cache marks a list of messages, blocks or tools carries."""
+    if not is_list(blocks):
+        return 0
+    return sum(
+        ("cache_control" in block and block["cache_control"] is not None) + count_cache_marks(block.get("content"))
+        for block in blocks
+        if is_mapping(block)
+    )
+
+
+def drop_excess_cache_marks(messages: Sequence[Mapping[str, Any]], allowed: int) -> list[Mapping[str, Any]]:
+    """Return the messages with the oldest cache marks removed, so that at most `allowed` are left."""
+    excess = count_cache_marks(messages) - max(0, allowed)
+    out: list[Mapping[str, Any]] = []
+    for message in messages:
+        kept = message
+        if excess > 0:
+            kept, excess = _remove_first_marks(message, excess)
+        out.append(kept)
+    return out
+
+
+def _remove_first_marks(value: Mapping[str, Any], excess: int) -> tuple[Mapping[str, Any], int]:
+    """Return a message or block without its first marks, and how many are still too many."""
+    if not count_cache_marks([value]):
+        return value, excess
+    bare = dict(value)
+    if excess > 0 and bare.get("cache_control") is not None:
+        del bare["cache_control"]
+        excess -= 1
+    if is_list(content := bare.get("content")):
+        blocks: list[Any] = []
+        for block in content:
+            kept = block
+            if is_mapping(block) and excess > 0:
+                kept, excess = _remove_first_marks(block, excess)
+            blocks.append(kept)
+        bare["content"] = blocks
+    return bare, excess

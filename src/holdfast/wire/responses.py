@@ -1,0 +1,236 @@
+"""OpenAI Responses: a conversation as a list of items.
+
+A message, a piece of reasoning, a call, an output, each is an item of its own, and a turn of the model is a run of
+them. Reasoning is only valid together with the item behind it. Where responses are not stored (`store=false`)
+an item cannot be referred to, and reasoning comes back encrypted or not at all; that is a contract of its own,
+so it is a format of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.core.conversation.batching import CALLS_AS_ITEMS
+from holdfast.core.conversation.messages import TRUST_OF_ROLE, Message, Opaque, Part, Role, Thinking
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
+from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.wire.json_reader import (
+    InputPath,
+    extra_fields,
+    is_list,
+    is_mapping,
+    json_bytes,
+    preview_value,
+)
+from holdfast.wire.media import IMAGE_TOKENS
+from holdfast.wire.responses_items import (
+    TEXT_BLOCK_TYPES,
+    TEXT_OUTPUT_TYPES,
+    TOOL_CALL_KINDS,
+    block_extra_fields,
+    call_kind_of,
+    decode_blocks,
+    decode_call_item,
+    decode_output_item,
+    encode_call_item,
+    encode_content,
+    encode_output_item,
+    encrypted_tokens,
+    output_kind_of,
+    shell_extra_fields,
+)
+
+OPENAI_RESPONSES_FORMAT_NAME = "openai-responses"
+OPENAI_RESPONSES_STATELESS_FORMAT_NAME = "openai-responses-stateless"
+OPENAI_RESPONSES_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+COMPACTION_ITEM_TYPES = frozenset({"compaction", "compaction_summary"})
+ITEM_ID_PREFIXES: Mapping[str, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+}
+"""How the ids of items begin, where the provider looks at that; calls and outputs pair by another id."""
+_FIELDS = frozenset({"type", "id", "status", "role", "content", "phase"})
+_CALL_FIELDS = frozenset(
+    {"type", "id", "status", "call_id", "name", "arguments", "input", "action", "actions", "operation"}
+)
+_OUTPUT_FIELDS = frozenset({"type", "id", "status", "call_id", "approval_request_id", "output"})
+
+
+class OpenAIResponses:
+    """Reads and writes the items of a response's input."""
+
+    batching = CALLS_AS_ITEMS
+    has_separate_system = True
+    max_cache_marks: int | None = None
+    max_text_chars: int | None = 10_485_760
+    max_images = 500
+
+    def __init__(self, *, is_stored: bool = True) -> None:
+        self.name = OPENAI_RESPONSES_FORMAT_NAME if is_stored else OPENAI_RESPONSES_STATELESS_FORMAT_NAME
+        self._is_stored = is_stored
+
+    def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
+        """Return the sizes and roles of items."""
+        survey = MessageMeasures([], [], [])
+        for index, native in enumerate(natives, start):
+            try:
+                role, weight = _measure_item(native)
+            except (KeyError, TypeError, AttributeError, ValueError):
+                message = self.decode(native, index)
+                role, weight = message.role, message_bytes(message)
+            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
+            if role == "user":
+                survey.prompts.append(index)
+            elif role == "system":
+                survey.systems.append(index)
+        return survey
+
+    def decode(self, native: object, index: int) -> Message:
+        """Return an item with its parts."""
+        place = InputPath(index)
+        if not is_mapping(native):
+            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+        kind = _kind(native, place)
+        native = _repair_item(place.sendable_message(native), kind, place)
+        if not self._is_stored and (note := _unsendable_reason(native, kind)):
+            return Message("assistant", (), native, (), (*place.repair_notes, note))
+        role, parts = _decode_item(native, kind, place)
+        return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, kind))
+
+    def encode(self, message: Message) -> Mapping[str, Any]:
+        """Return an item as JSON: the JSON it came from, changed only where it was edited."""
+        if message.is_unedited and message.native is not None:
+            return message.native
+        if message.results:
+            return encode_output_item(message.results[0])
+        if message.calls:
+            return encode_call_item(message.calls[0])
+        native = message.native
+        if native is not None and "role" not in native:
+            return native
+        was = native.get("content") if native else None
+        content = encode_content(message.parts, was, message.role)
+        return {**(native or {"role": message.role}), "content": content}
+
+    def json_bytes(self, message: Message) -> int:
+        """Return the size of an item as it would be sent."""
+        return json_bytes(self.encode(message))
+
+
+def _kind(native: Mapping[str, Any], place: InputPath) -> str:
+    kind = native.get("type")
+    if kind is None:
+        if "role" in native or "id" not in native:
+            return "message"
+        return "item_reference"
+    return place.require_text(kind, ".type")
+
+
+def _measure_item(native: Mapping[str, Any]) -> tuple[Role, int]:
+    """Return the role and size of a plain item; raise where it is not plain."""
+    kind = native.get("type")
+    if kind == "function_call_output" and type(native["call_id"]) is str and type(output := native["output"]) is str:
+        return "tool", utf8_length(output)
+    if kind == "function_call" and type(native["call_id"]) is str and type(native["name"]) is str:
+        return "assistant", utf8_length(native["arguments"])
+    if kind not in {None, "message"}:
+        raise ValueError(kind)
+    content = native["content"]
+    if type(content) is str:
+        return OPENAI_RESPONSES_ROLES[native["role"]], utf8_length(content)
+    if not is_list(content) or not all(block["type"] in TEXT_BLOCK_TYPES for block in content):
+        raise ValueError(kind)
+    return OPENAI_RESPONSES_ROLES[native["role"]], sum(utf8_length(block["text"]) for block in content)
+
+
+def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
+    """Return why an item cannot be sent where nothing is stored."""
+    if kind == "item_reference":
+        return "left out a reference to an item: nothing is stored that it could mean"
+    if kind == "reasoning" and not native.get("encrypted_content") and native.get("id") is not None:
+        return "left out reasoning that is neither stored nor encrypted"
+    return None
+
+
+def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tuple[Role, tuple[Part, ...]]:
+    if kind == "message":
+        spelled = native.get("role")
+        role = OPENAI_RESPONSES_ROLES.get(spelled) if isinstance(spelled, str) else None
+        if role is None:
+            place.fail(
+                ".role", f"{preview_value(spelled)} is not a role; use one of: {', '.join(OPENAI_RESPONSES_ROLES)}"
+            )
+        return role, decode_blocks(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
+    if kind == "reasoning":
+        return "assistant", (_reasoning(native, place),)
+    if kind in COMPACTION_ITEM_TYPES:
+        # It stands for everything before it and is not to be touched: system text, as far as we are concerned.
+        sealed = place.require_text(native.get("encrypted_content"), ".encrypted_content")
+        return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(sealed)),)
+    if tool := call_kind_of(kind, native):
+        return "assistant", (decode_call_item(kind, tool, native, place),)
+    if tool := output_kind_of(kind, native):
+        return "tool", (decode_output_item(tool, native, place),)
+    if kind == "image_generation_call":
+        return "assistant", (Opaque(kind, "", "model", native, IMAGE_TOKENS),)
+    return "assistant", (Opaque(kind, place.json_text(native, ""), "model", native),)
+
+
+def _reasoning(native: Mapping[str, Any], place: InputPath) -> Thinking:
+    texts: list[str] = []
+    for field in ("summary", "content"):
+        blocks = native.get(field)
+        if blocks is not None and not is_list(blocks):
+            place.fail(f".{field}", f"must be a list, not {preview_value(blocks)}")
+        for number, block in enumerate(blocks or ()):
+            path = f".{field}[{number}]"
+            texts.append(place.require_text(place.require_mapping(block, path).get("text"), f"{path}.text"))
+    sealed = native.get("encrypted_content")
+    signature = None if sealed is None else place.require_text(sealed, ".encrypted_content")
+    return Thinking("\n".join(texts), signature, native=native)
+
+
+def _extras(native: Mapping[str, Any], kind: str) -> str:
+    """Return everything that is sent and that no part stands for, as JSON text."""
+    if kind == "message":
+        return extra_fields(native, _FIELDS) + block_extra_fields(native.get("content"))
+    if kind in TOOL_CALL_KINDS:
+        return extra_fields(native, _CALL_FIELDS)
+    if output_kind_of(kind, native):
+        return (
+            extra_fields(native, _OUTPUT_FIELDS) + block_extra_fields(native.get("output")) + shell_extra_fields(native)
+        )
+    return ""
+
+
+def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapping[str, Any]:
+    """Return an item without what its provider refuses in it, noting what that took."""
+    changes: dict[str, Any] = {}
+    if kind in {"function_call", "custom_tool_call"}:
+        changes |= _repair_call(native, TOOL_CALL_KINDS[kind].arguments[0], place)
+    if kind in TEXT_OUTPUT_TYPES and native.get("output") is None:
+        place.repair_notes.append("gave an output without content an empty one")
+        changes["output"] = ""
+    prefix, item_id = ITEM_ID_PREFIXES.get(kind), native.get("id")
+    if prefix and item_id is not None and not (isinstance(item_id, str) and item_id.startswith(prefix)):
+        place.repair_notes.append(f"left out an item id that does not begin with {prefix!r}")
+        native = {key: value for key, value in native.items() if key != "id"}
+    return {**native, **changes} if changes else native
+
+
+def _repair_call(native: Mapping[str, Any], key: str, place: InputPath) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if not isinstance(native.get(key), str):
+        value = native.get(key)
+        changes[key] = "{}" if value is None else place.json_text(value, f".{key}")
+        place.repair_notes.append("wrote the arguments of a call as JSON text")
+    if native.get("name") == "":
+        changes["name"] = "tool"
+        place.repair_notes.append("gave a call without a name one")
+    return changes
