@@ -44,15 +44,14 @@ from holdfast.session.prepare import RequestBuilder, RequestOptions
 class ManualCompaction:
     """Compacts a session on somebody's word."""
 
-    def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder, policy: Policy) -> None:
+    def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder) -> None:
         self._log = session_log
         self._compactor = compactor
         self._builder = builder
-        self._policy = policy
 
-    def set_policy(self, policy: Policy) -> None:
-        """Go by another policy from now on."""
-        self._policy = policy
+    @property
+    def _policy(self) -> Policy:
+        return self._compactor.policy
 
     async def compact(
         self, options: RequestOptions, trigger: log.CompactionTrigger, focus: str = ""

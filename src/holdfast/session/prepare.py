@@ -152,22 +152,19 @@ MUST_WAIT = _MustWait()
 class RequestBuilder:
     """Makes the requests of one session."""
 
-    def __init__(
-        self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator, policy: Policy
-    ) -> None:
+    def __init__(self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator) -> None:
         self._log = session_log
         self._compactor = compactor
         self._calibrator = calibrator
-        self._policy = policy
         self._last_requests: dict[str, SentRequest] = {}
         """By scope, the last request."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the last one's budget."""
         self._extras_counter = ExtrasCounter()
 
-    def set_policy(self, policy: Policy) -> None:
-        """Go by another policy from now on."""
-        self._policy = policy
+    @property
+    def _policy(self) -> Policy:
+        return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> PreparedRequest:
         """Return the next request, recorded."""
