@@ -25,6 +25,7 @@ FLOORS = (
     {"core.history"},
     {"core.ledger"},
     {"core.conversation"},
+    {"core.schema"},
     {"errors"},
     {"redaction", "text"},
 )
