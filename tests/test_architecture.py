@@ -27,6 +27,7 @@ LAYERS = (
     {"core.history"},
     {"core.ledger"},
     {"core.conversation"},
+    {"core.schema"},
     {"errors"},
     {"redaction", "text"},
 )

@@ -61,8 +61,8 @@ from holdfast.core.history.codec import from_record as decode_event
 from holdfast.core.history.codec import to_record as encode_event
 from holdfast.core.history.events import Event, PlanChanged, SkillInvoked, TodosChanged
 from holdfast.core.history.visibility import Visibility
-from holdfast.core.planning.bounds import types_in
 from holdfast.core.planning.policy import PRESETS, Policy, read_policy
+from holdfast.core.schema import types_in
 from holdfast.errors import ModelAccessError, SettingsError
 from holdfast.govern import govern
 from holdfast.session.compaction.compactor import CompactionOptions
