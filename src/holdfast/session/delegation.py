@@ -21,10 +21,11 @@ from holdfast.core.history.visibility import SEES_EVERYTHING, SEES_NOTHING, Visi
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.ledger.names import is_name_in
 from holdfast.core.recall.references import parse_references
+from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError
 from holdfast.session.conversation import Conversation, SessionEngine
-from holdfast.session.inputs import check_text, short_repr
+from holdfast.session.inputs import check_text
 from holdfast.session.log.event_log import SessionLog, locked, retried
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.wire.formats import format_named

@@ -23,6 +23,7 @@ from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.situation import Budget
+from holdfast.core.schema import short_repr
 from holdfast.errors import (
     MalformedInputError,
     NothingToCompactError,
@@ -34,7 +35,7 @@ from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages, short_repr
+from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
 from holdfast.session.log.event_log import Clock, locked, retried
 from holdfast.session.manual import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.prepare import RequestOptions
