@@ -52,8 +52,6 @@ from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT
 from holdfast.stores.base import Store
 from holdfast.wire.formats import MessageFormat, format_named
 
-__all__ = ["Conversation", "RecallAnswer", "RecallQuery", "SessionEngine"]
-
 MAX_ALLOWANCE_FACTOR = 4
 """How many times its allowance a model may ask for."""
 

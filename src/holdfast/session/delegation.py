@@ -16,8 +16,8 @@ from typing import get_args
 from holdfast.core.conversation.messages import Entry, assistant, user
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
-from holdfast.core.history.scopes import DelegateFinding, DelegationRecord, MainVisibility, parse_findings
-from holdfast.core.history.visibility import SEES_EVERYTHING, SEES_NOTHING, Visibility, choose_visible
+from holdfast.core.history.scopes import DelegateFinding, MainVisibility, parse_findings
+from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility, choose_visible
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.ledger.names import is_name_in
 from holdfast.core.recall.references import parse_references
@@ -29,17 +29,6 @@ from holdfast.session.inputs import check_text
 from holdfast.session.log.event_log import SessionLog, locked, retried
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.wire.formats import format_named
-
-__all__ = [
-    "SEES_EVERYTHING",
-    "SEES_NOTHING",
-    "Delegate",
-    "DelegateAnswer",
-    "DelegateContext",
-    "DelegatingConversation",
-    "DelegationRecord",
-    "Visibility",
-]
 
 MAX_FAILURE_CHARS = 500
 _POSITION_SOURCE = re.compile(r"#\d")

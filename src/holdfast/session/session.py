@@ -138,16 +138,14 @@ class Session(DelegatingConversation):
     async def restore(self) -> None:
         """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
-        Ends compactions and delegations whose process has exited, unless the log is read-only.
+        Ends compactions and delegations whose process has exited, unless the log is read-only, and starts to write
+        what has left the view to memory, if the session has one.
         """
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
             await end_abandoned_delegations(self._log)
         if events := restore_events(self.history.context(), self.policy):
             await self._log.append(*events)
-
-    def start_memory_update(self) -> None:
-        """Write what has left the view to memory in the background, if the session has a memory."""
         self._compactor.observers.start_memory_update()
 
     # Recording.
@@ -358,7 +356,6 @@ class SessionOpener:
     async def _open(self) -> Session:
         session = self._session
         await session.restore()
-        session.start_memory_update()
         days, now = session.policy.retention_days, session.clock()
         await delete_expired_sessions(session.store, days=days, now_ms=now, keep=session.id)
         return session
