@@ -112,9 +112,7 @@ def test_hooks_checkpoints_and_approval_go_with_compactions(settings: Setup, hom
     assert how.checkpoints is not None
     assert how.checkpoints.folder == home / "checkpoints" / "s1"
     assert how.approve is None
-    assert (
-        compaction_from(found.with_change("approve", "on"), "s1", callbacks).approve is approve
-    )
+    assert compaction_from(found.with_change("approve", "on"), "s1", callbacks).approve is approve
     assert compaction_from(found.with_change("checkpoints", "off"), "s1").checkpoints is None
 
 
