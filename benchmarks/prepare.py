@@ -31,7 +31,7 @@ from holdfast.core.planning.changes import compaction_completed_event, step_even
 from holdfast.core.planning.plan import plan_input_of, plan_rounds
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
 from holdfast.session.request import encode_entry, limit_cache_marks
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.sessions import generate_session
@@ -80,11 +80,10 @@ def plan_request(history: History, messages: list[Any], budget: int) -> list[Any
     for plan in plan_rounds(history, policy, lambda: situation):
         for step in plan.now:
             plan_input = plan_input_of(history, policy, situation)
-            history.append(
-                compaction_completed_event(step, policy.fold, plan_input)
-                if isinstance(step, CompactSpan) and policy.fold
-                else step_event(step, plan_input)
-            )
+            if isinstance(step, CompactSpan) and policy.fold:
+                history.append(compaction_completed_event(step, policy.fold, plan_input))
+            elif isinstance(step, OffloadOutputs):
+                history.append(step_event(step, plan_input))
         if not plan.now:
             sent += [encode_entry(entry, message_format) for entry in plan.view.entries]
     return limit_cache_marks(sent, message_format)
