@@ -5,7 +5,7 @@ One that is written in the background is there at the next request.
 A history that remembers the events it was told.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,7 +13,8 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event, compaction_started_event, step_event
-from holdfast.core.planning.plan import Plan, plan_input_of, plan_rounds
+from holdfast.core.planning.fit.receipt import View
+from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, CompactSpan, Step, Summary
@@ -58,9 +59,8 @@ class Planned:
         elements, _ = split_elements(self.wire, list(messages))
         for native in cast("list[Mapping[str, object]]", elements)[len(self.history) :]:
             self.history.append(log.MessageAppended(format=self.wire.name, native=native))
-        return limit_cache_marks(
-            [encode_entry(entry, self.wire) for entry in self._settled(budget).view.entries], self.wire
-        )
+        view = self._view(budget)
+        return limit_cache_marks([encode_entry(entry, self.wire) for entry in view.entries], self.wire)
 
     def _situation(self, budget: int) -> Situation:
         return Situation(
@@ -75,23 +75,23 @@ class Planned:
             max_images=self.wire.max_images,
         )
 
-    def _settled(self, budget: int) -> Plan:
-        """Return the plan to send, after the steps of those before it were carried out."""
-        last = list(self._rounds(budget))[-1]
-        for step in last.later:
-            if isinstance(step, CompactSpan) and self._begun is None:
-                self.history.append(
-                    compaction_started_event(step, plan_input_of(self.history, self.policy, self._situation(budget)))
-                )
-                self._begun = step
-        return last
-
-    def _rounds(self, budget: int) -> Iterator[Plan]:
-        for plan in plan_rounds(self.history, self.policy, lambda: self._situation(budget)):
-            self.reasons += plan.reasons
+    def _view(self, budget: int) -> View:
+        """Return what is sent, after the steps of the plans before it were carried out."""
+        rounds = 0
+        while True:
+            plan_input = plan_input_of(self.history, self.policy, self._situation(budget))
+            plan, view = make_plan(plan_input, self.policy), view_of(plan_input, self.policy)
+            self.reasons += (*plan.reasons, *view.reasons)
+            rounds += 1
+            if not plan.now or rounds == MAX_PLAN_ROUNDS:
+                break
             for step in plan.now:
                 self._carry_out(step, self._situation(budget))
-            yield plan
+        for step in plan.later:
+            if isinstance(step, CompactSpan) and self._begun is None:
+                self.history.append(compaction_started_event(step, plan_input))
+                self._begun = step
+        return view
 
     def _carry_out(self, step: Step, situation: Situation) -> None:
         if isinstance(step, AwaitSummary):
