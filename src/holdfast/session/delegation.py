@@ -32,10 +32,11 @@ from holdfast.core.ledger.names import is_name_in
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import DEFAULT_RECALL_TOKENS
 from holdfast.core.recall.references import parse_references
+from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError
 from holdfast.session.conversation import Archivist, RecallAnswer, RecallQuery
-from holdfast.session.inputs import check_scope, check_text, short_repr
+from holdfast.session.inputs import check_scope, check_text
 from holdfast.session.log.event_log import retry_when_not_loaded
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.session.request import Request

@@ -27,6 +27,7 @@ from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.situation import Budget
+from holdfast.core.schema import short_repr
 from holdfast.errors import MalformedInputError, RemoteCompactionError, SettingsError, StoreUnavailableError
 from holdfast.models.base import Summarizer
 from holdfast.session.calibration import UsageCalibrator
@@ -40,7 +41,6 @@ from holdfast.session.inputs import (
     check_scope,
     check_text,
     decode_messages,
-    short_repr,
 )
 from holdfast.session.log.event_log import Clock, SessionLog, retry_when_not_loaded
 from holdfast.session.overflow_retry import OverflowRetry

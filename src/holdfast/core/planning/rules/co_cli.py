@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges
 from holdfast.core.conversation.messages import Entry, Text
-from holdfast.core.planning.bounds import check_bounds, integer_bounds
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -23,6 +22,7 @@ from holdfast.core.planning.steps import (
     Threshold,
     compact_all_step,
 )
+from holdfast.core.schema import check_fields, integer_bounds
 
 MIN_TAIL = 4
 
@@ -88,7 +88,7 @@ class CoCliCompaction:
     """More requests and responses than this are too many; 0 switches it off."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the fold of the middle, if there are too many messages."""

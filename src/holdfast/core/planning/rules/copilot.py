@@ -13,7 +13,6 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
-from holdfast.core.planning.bounds import check_bounds
 from holdfast.core.planning.breaker import describe_fixed_size
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -28,6 +27,7 @@ from holdfast.core.planning.steps import (
     compact_all_step,
 )
 from holdfast.core.planning.triggers import CompactionMove, PendingCompaction, TwoThresholds
+from holdfast.core.schema import check_fields
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
@@ -52,7 +52,7 @@ class CopilotCompaction:
     lines: TwoThresholds = field(default_factory=TwoThresholds)
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return what the two lines say: start, wait, apply or go on."""

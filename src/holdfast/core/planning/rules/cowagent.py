@@ -11,7 +11,6 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
-from holdfast.core.planning.bounds import check_bounds, integer_bounds
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -24,6 +23,7 @@ from holdfast.core.planning.steps import (
     Summary,
     Threshold,
 )
+from holdfast.core.schema import check_fields, integer_bounds
 
 FEW_TURNS = 5
 KEPT_TURNS = 2
@@ -79,7 +79,7 @@ class Emergency:
     """After how many refusals it begins; after one more the context is cleared."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "emergency")
+        check_fields(self, "policy.emergency")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return what empties the context when even that was refused; prompt and pins stay, and so does the log."""
@@ -154,7 +154,7 @@ class CowAgentCompaction:
     """Of a request, system text and tools included."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the trim, the reduction to words, or the summary that an earlier trim still lacks."""

@@ -13,7 +13,6 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import next_cut, uncuttable_span
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.history.events import MAIN
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, number_bounds, share_bounds
 from holdfast.core.planning.breaker import describe_fixed_size, loop_reason
 from holdfast.core.planning.fit.protection import reasoning_exchange
 from holdfast.core.planning.replacement import (
@@ -34,6 +33,7 @@ from holdfast.core.planning.steps import (
     Summary,
     Threshold,
 )
+from holdfast.core.schema import check_fields, integer_bounds, number_bounds, share_bounds
 from holdfast.errors import SettingsError
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
@@ -75,7 +75,7 @@ class DefaultCompaction:
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
         kept = self.tail_share + self.summary_share
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, user
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -28,6 +27,7 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.core.planning.triggers import mid_run_fraction
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, Artifact, large_results
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
 MAX_ARTIFACTS = 12
 SUMMARY_HEADING = "[Summary of the conversation so far, for reference.]"
@@ -54,7 +54,7 @@ class InkeepCompaction:
     """A tool result larger than this is referred to by name."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compression that is due; it happens before the request goes out."""
@@ -164,7 +164,7 @@ class FixedLimits:
     """How many of the newest messages are looked at where summaries can be had."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "limits")
+        check_fields(self, "policy.limits")
 
     def keep_retrieved(
         self, entries: Sequence[Entry], first_position: int, pins: frozenset[int] = frozenset()

@@ -18,8 +18,8 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import exchange_ranges, next_cut, turn_ranges, uncuttable_span
 from holdfast.core.conversation.messages import Content, Entry, Message, Text, ToolResult
 from holdfast.core.conversation.shorten import clip_outputs
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds
 from holdfast.core.planning.steps import NO_STEPS, OffloadOutputs, Plan, PlanInput
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
 _NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
 
@@ -58,7 +58,7 @@ class KeepHeads:
     """How many of the newest requests and responses are left alone."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "outputs")
+        check_fields(self, "policy.outputs")
 
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
@@ -111,7 +111,7 @@ class KeepEnds:
     max_chars: int = field(default=20_000, metadata=integer_bounds(64, 10**9))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "outputs")
+        check_fields(self, "policy.outputs")
 
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
@@ -144,7 +144,7 @@ class Offload:
     """What is shown of an output."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "offload")
+        check_fields(self, "policy.offload")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the pass over everything before the tail, if it frees enough."""
