@@ -46,7 +46,7 @@ from holdfast.session.recall.answer import answer_recall
 from holdfast.session.recall.artifacts import artifacts_in, find_artifact, text_range
 from holdfast.session.recall.earlier import EarlierSessions
 from holdfast.session.recall.search import check_query_words
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.sync import with_read_notes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
@@ -166,7 +166,7 @@ class Conversation:
         tools: Sequence[Mapping[str, object]] | None = None,
         scope: str | OwnScope = OWN_SCOPE,
         has_recall: bool | None = None,
-    ) -> PreparedRequest:
+    ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
         `has_recall` says whether the model has the tool of `recall_tool`; if so, markers say how to ask for the rest.
@@ -178,12 +178,10 @@ class Conversation:
         options = RequestOptions(
             budget=budget, model=model, system=system, tools=tools, scope=scope, has_recall=has_recall
         )
-        return await self._engine.overflow_retry.prepare(options)
+        return await self._builder.prepare(options)
 
     @retried
-    async def retry(
-        self, error: object, *, status: int | None = None, scope: str | OwnScope = OWN_SCOPE
-    ) -> PreparedRequest:
+    async def retry(self, error: object, *, status: int | None = None, scope: str | OwnScope = OWN_SCOPE) -> Request:
         """Return the last request made smaller, after the provider refused it as too long.
 
         `error` is the exception, or the body of the response with its `status`. A refusal for another reason, such as

@@ -35,7 +35,7 @@ from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastErro
 from holdfast.models.base import Summarizer
 from holdfast.models.pydantic_ai import usage_from_response
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 
@@ -91,7 +91,7 @@ class Holdfast(AbstractCapability[Any]):
         self.recall = recall
         self.recall_from = recall_from
         self.compact_context = compact_context
-        self.last_request: PreparedRequest | None = None
+        self.last_request: Request | None = None
         """The newest request, without those of runs inside other runs."""
         self.last_usage: Usage | None = None
         """The usage of the newest response, as the provider reports it."""
@@ -177,7 +177,7 @@ class GovernedRun(AbstractCapability[Any]):
         """The messages that the last request was prepared from."""
         self._is_prepared = False
         """Whether the session has prepared the current request."""
-        self._retry_request: PreparedRequest | None = None
+        self._retry_request: Request | None = None
         """The smaller request to send after a refusal."""
 
     # The run.
@@ -270,7 +270,7 @@ class GovernedRun(AbstractCapability[Any]):
 
     async def _prepare(
         self, conversation: AgentConversation, request_context: ModelRequestContext, options: AgentRequestOptions
-    ) -> PreparedRequest:
+    ) -> Request:
         """Return the next request; it offers the recall tool from the first one on that leaves something out."""
         request = await conversation.prepare(request_context, options)
         needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
