@@ -7,7 +7,7 @@ method again when it needs messages that are not in memory, or when another writ
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from itertools import zip_longest
@@ -94,7 +94,7 @@ class SessionLog:
         self.reset()
 
     @asynccontextmanager
-    async def locked(self) -> AsyncIterator[None]:
+    async def locked(self) -> AsyncGenerator[None, None]:
         """Hold the lock over a history that has every event of the store."""
         async with self.lock:
             await self.refresh()
@@ -376,6 +376,10 @@ S = TypeVar("S", bound=HasSessionLog)
 AsyncMethod: TypeAlias = Callable[Concatenate[S, P], Coroutine[object, object, T]]
 
 
+def _log_of(owner: HasSessionLog) -> SessionLog:
+    return owner._log  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - decorators are part of their class
+
+
 def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
     """Run a method again after loading messages that it needs, and after another writer was faster.
 
@@ -388,8 +392,9 @@ def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
             try:
                 return await method(self, *args, **kwargs)
             except NotInMemoryError as missing:
-                async with self._log.lock:
-                    await self._log.load_messages(missing.positions)
+                session_log = _log_of(self)
+                async with session_log.lock:
+                    await session_log.load_messages(missing.positions)
             except ConcurrentWriteError:
                 continue
 
@@ -402,7 +407,7 @@ def locked(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
     @retried
     @wraps(method)
     async def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        async with self._log.locked():
+        async with _log_of(self).locked():
             return await method(self, *args, **kwargs)
 
     return wrapper
