@@ -58,8 +58,7 @@ class ManualCompaction:
     ) -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
         options = self._builder.with_last_budget(options)
-        async with self._log.lock:
-            await self._log.refresh()
+        async with self._log.locked():
             await self._compactor.end_stale_run()
             await self._compactor.shelve_ready_summary()
             if self._log.history.session_state.running_compaction is not None:
@@ -83,8 +82,7 @@ class ManualCompaction:
 
     async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
         """Return the fold of what was waited for; a request that came in between may have made it already."""
-        async with self._log.lock:
-            await self._log.refresh()
+        async with self._log.locked():
             event = await self._compactor.commit(self._builder.situation(options))
             if event is not None:
                 return event
@@ -101,8 +99,7 @@ class ManualCompaction:
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
         options = self._builder.with_last_budget(options)
-        async with self._log.lock:
-            await self._log.refresh()
+        async with self._log.locked():
             step, situation = self._plan(options, "manual")
             if step.by != "summary" or not situation.has_summarizer:
                 return self._with_losses(self._completed_event(step, situation), situation)
@@ -111,8 +108,7 @@ class ManualCompaction:
             )
             basis = self._log.history.change_count
         summary = await self._compactor.draft_summary(job)
-        async with self._log.lock:
-            await self._log.refresh()
+        async with self._log.locked():
             if self._log.history.change_count != basis:
                 raise CompactionFailedError("the context has changed meanwhile")
             return await self._log.load_and_retry(
@@ -207,8 +203,7 @@ async def switch_model_and_fit(
     """Let another model answer; where what stands is too long for it, a compaction comes first."""
     if not options.model or not isinstance(options.model, str):
         raise SettingsError("model", f"needs a name, not {options.model!r}")
-    async with session_log.lock:
-        await session_log.refresh()
+    async with session_log.locked():
         situation = builder.situation(options)
         fills = session_log.history.projection(situation.counter).tokens if session_log.history.format else 0
     done = None
@@ -216,8 +211,7 @@ async def switch_model_and_fit(
         smaller = replace(options, budget=replace(situation.budget, source="user"))
         with suppress(CompactionError, ModelError):
             done = await manual.compact(smaller, "model_switch")
-    async with session_log.lock:
-        await session_log.refresh()
+    async with session_log.locked():
         await session_log.append(log.ModelSwitched(model=options.model, window=situation.window))
     return done
 

@@ -151,8 +151,7 @@ class RequestBuilder:
         waits = 0
         while True:
             try:
-                async with self._log.lock:
-                    await self._log.refresh()
+                async with self._log.locked():
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:
                 continue
