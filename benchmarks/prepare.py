@@ -31,7 +31,7 @@ from holdfast.core.planning.changes import compaction_completed_event, step_even
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
 from holdfast.session.request import encode_entry, limit_cache_marks
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.sessions import generate_session
@@ -85,11 +85,10 @@ def plan_request(history: History, messages: list[Any], budget: int) -> list[Any
             break
         for step in plan.now:
             plan_input = plan_input_of(history, policy, situation)
-            history.append(
-                compaction_completed_event(step, policy.fold, plan_input)
-                if isinstance(step, CompactSpan) and policy.fold
-                else step_event(step, plan_input)
-            )
+            if isinstance(step, CompactSpan) and policy.fold:
+                history.append(compaction_completed_event(step, policy.fold, plan_input))
+            elif isinstance(step, OffloadOutputs):
+                history.append(step_event(step, plan_input))
     return limit_cache_marks([encode_entry(entry, message_format) for entry in view.entries], message_format)
 
 
