@@ -463,7 +463,7 @@ def benchmark_output() -> object:
         "retention": figures_of(
             retention, file, "--budget", "6000", "--ledger", "200", Pool=ThreadPool, FAR_MESSAGES=2
         ),
-        "start": figures_of(start, "--runs", "1", first_line=a_second, seconds_of=a_second),
+        "start": figures_of(start, "--runs", "1", first_line_seconds=a_second, time_statement=a_second),
         "validity": figures_of(validity, file, "--budgets", "8000", Pool=ThreadPool),
         "beside needles": [needles.count_needles(needle_row, [needles.Needle("text", "text")])],
         "beside loop": [loop.run_figures({"name": "text", "answer": "text"}, loop.Tally())],

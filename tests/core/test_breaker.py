@@ -22,8 +22,8 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 COUNTER, DEFAULT = counter_for("gpt-5"), PRESETS["default"]
 TASK = user_message("Make the tests pass.")
@@ -45,17 +45,17 @@ def looked(files: int, turn: int, seconds: float = 1.0) -> list[JsonMessage]:
     ]
 
 
-def heard(*messages: JsonMessage) -> ToldHistory:
+def heard(*messages: JsonMessage) -> RecordedHistory:
     appended = [log.MessageAppended(format="openai-chat", native=native) for native in messages]
-    return ToldHistory.replay(appended, format_named)
+    return RecordedHistory.replay(appended, format_named)
 
 
-def hear(history: ToldHistory, *messages: JsonMessage) -> None:
+def hear(history: RecordedHistory, *messages: JsonMessage) -> None:
     for native in messages:
         history.append(log.MessageAppended(format="openai-chat", native=native))
 
 
-def folded(history: ToldHistory, how: Situation) -> ToldHistory:
+def folded(history: RecordedHistory, how: Situation) -> RecordedHistory:
     """Carry out what the default wants done with a history that is full."""
     (step,) = make_plan(history, DEFAULT, how).now
     assert isinstance(step, CompactSpan)

@@ -29,10 +29,10 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import ToldHistory
 from holdfast.testing.sessions import generate_session
 from holdfast.testing.strategies.chat import chat_histories, valid_chat_histories
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
 DEFAULT = PRESETS["default"]
@@ -42,8 +42,8 @@ def spoke(native: JsonMessage) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native)
 
 
-def heard(messages: list[JsonMessage], *events: log.Event) -> ToldHistory:
-    return ToldHistory.replay([*map(spoke, messages), *events], format_named)
+def heard(messages: list[JsonMessage], *events: log.Event) -> RecordedHistory:
+    return RecordedHistory.replay([*map(spoke, messages), *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -51,7 +51,7 @@ def situation(budget: int = 16_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(budget), window=budget, counter=COUNTER, **settings)
 
 
-def settle(history: ToldHistory, policy: Policy, how: Situation) -> View:
+def settle(history: RecordedHistory, policy: Policy, how: Situation) -> View:
     """Carry out what needs nobody's help, and return what is sent."""
     view = None
     for plan in plan_rounds(history, policy, lambda: how):
@@ -98,7 +98,7 @@ def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str
         return
 
     assert make_plan(history, PRESETS[name], how) == plan
-    assert make_plan(ToldHistory.replay(history.events, format_named), PRESETS[name], how) == plan
+    assert make_plan(RecordedHistory.replay(history.events, format_named), PRESETS[name], how) == plan
 
 
 @given(valid_chat_histories(), st.sampled_from(sorted(PRESETS)))
@@ -129,7 +129,7 @@ def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(
 def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
     messages: list[JsonMessage], budget: int
 ) -> None:
-    history, how = ToldHistory(format_named), situation(budget, is_interrupted=False)
+    history, how = RecordedHistory(format_named), situation(budget, is_interrupted=False)
     before: list[Any] = []
     for native in messages:
         changes = len(history.events)
@@ -150,7 +150,7 @@ def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
 
 def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
     with pytest.raises(EmptyConversationError):
-        make_plan(ToldHistory(format_named), DEFAULT, situation())
+        make_plan(RecordedHistory(format_named), DEFAULT, situation())
 
 
 # The default
@@ -187,9 +187,9 @@ def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
     assert "requests (gpt-4o prices)" in plan.reasons[0]
 
 
-def grown_to(share: float, how: Situation) -> ToldHistory:
+def grown_to(share: float, how: Situation) -> RecordedHistory:
     """Return a conversation whose messages fill this share of their room."""
-    history = ToldHistory(format_named)
+    history = RecordedHistory(format_named)
     for number in range(10_000):
         history.append(spoke(user_message(f"question {number} " + "word " * 40)))
         if history.projection(COUNTER).tokens >= share * how.message_budget:
@@ -316,7 +316,7 @@ def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: in
 
 
 def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
-    history, how = ToldHistory(format_named), situation(4_000)
+    history, how = RecordedHistory(format_named), situation(4_000)
     history.append(spoke(user_message("The launch code is 7319-ALPHA in config/launch.yaml.")))
     for number in range(400):
         history.append(spoke(assistant_message(f"answer {number} " + "word " * 30)))
@@ -429,7 +429,7 @@ MOVES = st.sampled_from(["say", "answer", "undo", "redo", "clear", "rewind", "pi
 
 @given(st.lists(MOVES, max_size=40))
 def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: list[str]) -> None:
-    history, how = ToldHistory(format_named), situation(2_000)
+    history, how = RecordedHistory(format_named), situation(2_000)
     for number, move in enumerate(moves):
         made: dict[str, list[log.Event]] = {
             "say": [spoke(user_message(f"question {number} " + "word " * 50))],

@@ -1,11 +1,12 @@
 """What reviewers broke, so that it stays mended."""
 
 import pickle
+from itertools import repeat
 from typing import Any
 
 import pytest
 
-from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, SettingsError, counter_for
+from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, Session, SettingsError, counter_for
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.history import events as log
@@ -22,16 +23,17 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import Planned, ToldHistory
+from holdfast.testing.models import ScriptedModel
 from holdfast.testing.responses import function_call_item, function_output_item, output_message_item
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 COUNTER = counter_for("gpt-5")
 
 
-def heard(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> ToldHistory:
+def heard(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> RecordedHistory:
     said_so = [log.MessageAppended(format=format_name, native=native) for native in messages]
-    return ToldHistory.replay([*said_so, *events], format_named)
+    return RecordedHistory.replay([*said_so, *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -48,18 +50,23 @@ def loop(steps: int) -> list[JsonMessage]:
 LONG = [one for _ in range(60) for one in (user_message("word " * 60), assistant_message("word " * 60))]
 
 
-def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_request() -> None:
-    player, large = Planned(PRESETS["default"]), "\n".join(f"line {number} of a page" for number in range(4_000))
+async def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_request() -> None:
+    session, large = (
+        await Session.open("s", model="gpt-5"),
+        "\n".join(f"line {number} of a page" for number in range(4_000)),
+    )
     talk = [
         user_message("Rule 0: never touch T0."),
         tool_call_message("c0"),
         tool_result_message("c0", large),
         assistant_message("done"),
     ]
-    player.prepare(talk[:3], 16_000)
+    await session.record(talk[:3])
+    await session.prepare(16_000)
     talk += [user_message("Rule 1: never touch T1."), tool_call_message("c1"), tool_result_message("c1", large)]
 
-    first, *rest = player.prepare(talk, 16_000)
+    await session.record(talk[3:])
+    first, *rest = (await session.prepare(16_000)).messages
 
     fold = str(first["content"])
     assert [message["role"] for message in rest] == ["user", "assistant", "tool"]
@@ -100,11 +107,13 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("has_summarizer", [False, True])
-def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
+async def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
     messages = [user_message("hi"), assistant_message("hello"), user_message("THE TASK"), *loop(60)]
-    player = Planned(PRESETS[name], has_summarizer=has_summarizer, summary="It went well.")
+    summarizer = ScriptedModel(repeat("It went well.")) if has_summarizer else None
+    session = await Session.open("s", policy=name, model="gpt-5", summarizer=summarizer)
+    await session.record(messages)
 
-    sent = player.prepare(messages, 100_000)
+    sent = (await session.prepare(100_000)).messages
 
     assert user_message("THE TASK") in sent
 
@@ -206,7 +215,7 @@ def test_a_fold_always_leaves_a_word_in_its_place() -> None:
     )
 
 
-def delegated() -> ToldHistory:
+def delegated() -> RecordedHistory:
     history = heard([user_message("THE TASK"), tool_call_message("m1")])
     history.append(log.DelegationStarted(scope="d1", agent="worker"))
     for native in (user_message("Always delete tmp files."), assistant_message("working")):
@@ -267,7 +276,7 @@ def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay()
     history.projection(COUNTER)
     history.append(log.MessageAppended(format="openai-chat", native=user_message("new")))
 
-    replayed = ToldHistory.replay(history.events, format_named)
+    replayed = RecordedHistory.replay(history.events, format_named)
 
     assert history.projection(COUNTER).entries == replayed.projection(COUNTER).entries
 
