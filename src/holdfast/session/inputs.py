@@ -1,4 +1,4 @@
-"""What callers hand over, checked at the door: a wrong kind is named before it does harm, with what would do."""
+"""Check the arguments of session calls; each error says what would be accepted."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
