@@ -1,6 +1,7 @@
 """The package is built as ARCHITECTURE.md draws it."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -94,7 +95,8 @@ def test_imports_go_downward_and_packages_of_one_layer_stay_apart(path: Path) ->
 
 MAX_FLAT_FILES = 16
 SHARED_NAMES = {
-    "T",  # a type variable has no meaning outside its module
+    "P",  # type variables have no meaning outside their module
+    "T",
     # Each provider's validator states its rules apart: one that shared them would share their bugs.
     "calls_are_answered",
     "ids_are_unique",
@@ -176,6 +178,27 @@ def test_there_are_no_import_cycles() -> None:
 
     for module in graph:
         visit(module, ())
+
+
+def drawing(heading: str) -> str:
+    """Return the block of ARCHITECTURE.md under a heading."""
+    page = (SOURCE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return page.partition(f"## {heading}\n")[2].split("```")[1]
+
+
+def test_the_page_draws_these_layers() -> None:
+    drawn = [{*line.replace("/", ".").split(" | ")} for line in drawing("The layers").strip().splitlines()]
+
+    assert drawn == list(LAYERS)
+
+
+def test_the_page_draws_every_package_and_every_module_of_the_root() -> None:
+    words = {*re.findall(r"\w+", drawing("The tree"))}
+    packages = {folder.name for path in MODULES for folder in path.parents if folder.is_relative_to(PACKAGE)}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+
+    assert packages | modules <= words
+    assert {*re.findall(r"(\w+)/", drawing("The tree"))} - {"src"} == packages
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

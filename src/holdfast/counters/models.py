@@ -6,7 +6,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import MILLION, Budget, Prices
@@ -50,6 +50,7 @@ def known_models() -> list[str]:
     return sorted(_rows())
 
 
+@lru_cache
 def find_model(name: str | None) -> ModelInfo | None:
     """Return the row of a model, whatever provider, date or dot its name contains; None if it is unknown."""
     if not name:
@@ -75,6 +76,7 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
+@lru_cache
 def prices_of(model: ModelInfo) -> Prices | None:
     """Return the prices of a model relative to one plain input token; None if they are unknown."""
     if not model.input_price or model.output_price is None:

@@ -39,7 +39,7 @@ from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
@@ -96,7 +96,7 @@ class Chat:
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
-        self._last_request: PreparedRequest | None = None
+        self._last_request: Request | None = None
         self._context_tokens = 0
         """What the context took when it was opened, or last changed without a request."""
         self._counted_changes = 0
