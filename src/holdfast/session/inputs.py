@@ -1,4 +1,4 @@
-"""Checks of what callers pass in: an error names the argument, and says what would be valid."""
+"""Check the arguments of session calls; each error says what would be accepted."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
