@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event, lost_facts
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
 from holdfast.core.planning.rules.inkeep import InkeepCompaction
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import CompactSpan, Summary, compact_all_step, without_open_exchange
+from holdfast.core.planning.steps import CompactSpan, compact_all_step, without_open_exchange
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionError,
@@ -90,7 +91,7 @@ class ManualCompaction:
             if event is not None:
                 return event
             folds = self._log.history.version.state_of(options.scope).compactions
-            made = [fold for fold in folds if (fold.start, fold.stop) == (step.start, step.stop) and fold.by_model]
+            made = [fold for fold in folds if fold.span.positions == step.span.positions and fold.summary.by_model]
             return made[-1] if made else await self._compact_without_summary(step, options)
 
     def preview(self, options: RequestOptions) -> log.CompactionCompleted:
@@ -157,10 +158,11 @@ class ManualCompaction:
 
     def _with_losses(self, event: log.CompactionCompleted, situation: Situation) -> log.CompactionCompleted:
         """Return a fold that lists what it would lose sight of; one that was judged does so already."""
-        if not event.success or event.score is not None:
+        if not event.success or event.summary.score is not None:
             return event
         outlook = plan_input_of(self._log.history, self._policy, situation)
-        return replace(event, left_out=lost_facts(event, outlook, self._compactor.redact))
+        lost = lost_facts(event, outlook, self._compactor.redact)
+        return replace(event, summary=replace(event.summary, left_out=lost))
 
     def _check_length(self) -> None:
         if (said := len(self._log.history)) < self._policy.manual_min_messages:

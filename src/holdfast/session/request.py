@@ -5,21 +5,21 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import count_media
+from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
 from holdfast.core.history import events as log
 from holdfast.core.history.fingerprints import message_hash, payload_hash
 from holdfast.core.history.history import History
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
-from holdfast.core.planning.fit.receipt import Receipt, ranges_without
+from holdfast.core.planning.fit.receipt import Receipt
 from holdfast.core.planning.plan import Plan, view_token_count
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
+from holdfast.session.log.records import engine_version
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
@@ -153,15 +153,6 @@ def rebuild_request(
     return messages, payload_hash(map(message_hash, messages), **beside)
 
 
-@cache
-def engine_version() -> str:
-    """Return which Holdfast this is."""
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
-        return "unknown"
-
-
 def policy_hash(policy: Policy) -> str:
     """Return a name for exactly these settings."""
     return f"{policy.name}:{hashlib.sha256(repr(policy).encode()).hexdigest()[:12]}"
@@ -203,7 +194,9 @@ def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
     kept = [position for position, _ in said if position in whole]
     changed = [(position, message) for position, message in said if position not in whole]
     shown = sorted({position for position, _ in said})
-    folded = [span for fold in standing.compactions for span in ranges_without(fold.stop, shown, start=fold.start)]
+    folded = [
+        span for fold in standing.compactions for span in ranges_without(fold.span.stop, shown, start=fold.span.start)
+    ]
     before = history.projection(situation.counter, situation.scope).tokens
     return Receipt(
         budget=situation.budget,

@@ -11,12 +11,13 @@ from typing import cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event, compaction_started_event, step_event
 from holdfast.core.planning.plan import Plan, plan_input_of, plan_rounds
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, CompactSpan, Step, Summary
+from holdfast.core.planning.steps import AwaitSummary, CompactSpan, Step
 from holdfast.counters.vocabularies import counter_for
 from holdfast.session.request import encode_entry, limit_cache_marks
 from holdfast.wire.formats import MessageFormat, format_named, split_elements

@@ -40,7 +40,7 @@ def loop_reason(plan_input: PlanInput) -> str:
     standing = plan_input.projection.context.state
     if not standing.compactions or not standing.compactions[-1].marks:
         return ""
-    stop, known = standing.compactions[-1].stop, frozenset(standing.compactions[-1].marks)
+    stop, known = standing.compactions[-1].span.stop, frozenset(standing.compactions[-1].marks)
     behind = [entry for entry in _recorded_entries(plan_input) if (entry.position or 0) >= stop]
     # What stayed behind the fold was said before it.
     calls = sum(len(entry.message.results) for entry in behind if (entry.position or 0) >= standing.changed_at)

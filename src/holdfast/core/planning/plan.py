@@ -352,9 +352,9 @@ def _failed_before(step: Step, plan_input: PlanInput) -> bool:
         and len(plan_input.history) - facts.failed_at < MESSAGES_AFTER_FAILURES
     )
     if _needs_summary(step):
-        return is_resting or step.stop <= facts.failed_stop
+        return is_resting or step.span.stop <= facts.failed_stop
     # What a fold without a model could not do, it cannot do again; what a model could not do, it may.
-    return step.stop <= facts.failed_stop and facts.failed_by != "summary"
+    return step.span.stop <= facts.failed_stop and facts.failed_by != "summary"
 
 
 def _needs_summary(step: Step) -> bool:

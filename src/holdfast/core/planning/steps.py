@@ -10,8 +10,9 @@ from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.history.events import CompactionTrigger, Usage
+from holdfast.core.history.events import CompactionTrigger
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
@@ -26,17 +27,9 @@ ReplacementKind: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
 class CompactSpan:
     """Replace the messages of a span; becomes `CompactionCompleted`."""
 
-    start: int
-    stop: int
-    """Positions in the history."""
+    span: Span
     by: ReplacementKind
-    count: int
-    """How many messages, as the rule counts them, the replacement stands for."""
-    kept: tuple[int, ...] = ()
-    """Positions inside the span that stay whole."""
     trigger: CompactionTrigger = "threshold"
-    is_merged: bool = False
-    """Whether the text goes into the first prompt that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +53,6 @@ class AwaitSummary:
 
 
 Step: TypeAlias = CompactSpan | OffloadOutputs | ReduceTurnsToText | AwaitSummary
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a model wrote about a span."""
-
-    text: str
-    by_model: str | None = None
-    usage: Usage | None = None
-    duration_ms: int | None = None
-    score: float | None = None
-    """Which share of what must not be forgotten it holds, with what stands beside it."""
-    dollars: float | None = None
-    """What writing it cost, where the prices of the model are known."""
-    request_id: str | None = None
-    """What the provider calls the call."""
-    put_back: tuple[str, ...] = ()
-    """What the model's text had lost and the check gave back to it, a fact each."""
-    left_out: tuple[str, ...] = ()
-    """What must not be forgotten and stands neither in it nor beside it; each names its message, one recall away."""
-    redacted: tuple[tuple[str, int], ...] = ()
-    """How many keys and passwords were kept from the summariser, by kind; never one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +176,23 @@ def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
     said = [entry for entry in shown.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
         return None
-    step = CompactSpan(start=0, stop=shown.position_at(len(shown)), by="summary", count=len(said), trigger="manual")
+    step = CompactSpan(
+        span=Span(start=0, stop=shown.position_at(len(shown)), count=len(said)), by="summary", trigger="manual"
+    )
     # A prompt that nobody has answered yet is the next thing to answer, whatever is folded.
     return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
 
 
 def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:
     """Return a fold without the newest exchange, which may not be over, and with the newest prompt kept."""
-    shown = plan_input.projection
+    shown, span = plan_input.projection, step.span
     if not len(shown):
         return None
-    stop = min(step.stop, shown.position_at(uncuttable_span(shown, len(shown) - 1)[0]))
+    stop = min(span.stop, shown.position_at(uncuttable_span(shown, len(shown) - 1)[0]))
     prompt = None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
-    kept = {position for position in (*step.kept, prompt) if position is not None and step.start <= position < stop}
+    kept = {position for position in (*span.kept, prompt) if position is not None and span.start <= position < stop}
     gone = [
-        entry for entry in plan_input.projection.context.entries_between(step.start, stop) if entry.position not in kept
+        entry for entry in plan_input.projection.context.entries_between(span.start, stop) if entry.position not in kept
     ]
-    return replace(step, stop=stop, kept=tuple(sorted(kept)), count=len(gone)) if gone else None
+    left = replace(span, stop=stop, kept=tuple(sorted(kept)), count=len(gone))
+    return replace(step, span=left) if gone else None

@@ -5,6 +5,8 @@ Large messages are kept apart from their records, once, whoever repeats them; wh
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -18,6 +20,15 @@ MIN_BLOB_BYTES = 16_384
 """A message larger than this is kept apart."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
 """What stands in the place of a message whose content is gone."""
+
+
+@cache
+def engine_version() -> str:
+    """Return the installed version of Holdfast."""
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
+        return "unknown"
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:

@@ -328,7 +328,7 @@ class _RecallAnswerer:
         """Return the names that go with the question and are not in view, as far as a ledger of them is at hand."""
         context, history = self._context, self._history
         folds, offloaded = context.state.compactions, context.state.offloaded
-        stop = max(folds[-1].stop if folds else 0, offloaded.line if offloaded else 0)
+        stop = max(folds[-1].span.stop if folds else 0, offloaded.line if offloaded else 0)
         if not stop:
             return ""
         try:

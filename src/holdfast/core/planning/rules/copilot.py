@@ -12,7 +12,9 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.shorten import clip_text
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.bounds import check_bounds
 from holdfast.core.planning.breaker import describe_fixed_size
 from holdfast.core.planning.steps import (
@@ -23,7 +25,6 @@ from holdfast.core.planning.steps import (
     CompactSpan,
     PlanInput,
     StepProposal,
-    Summary,
     Threshold,
     compact_all_step,
 )
@@ -111,9 +112,9 @@ class CopilotCompaction:
         if summary is None:
             return ()
         facts, entries = plan_input.history.session_state_for(plan_input.situation.scope), plan_input.history.entries
-        positions = list(reversed(plan_input.prompts_between(step.start, step.stop)))
+        positions = list(reversed(plan_input.prompts_between(step.span.start, step.span.stop)))
         entries.require(positions)
-        said = [entries[position].message.text for position in positions if position not in step.kept]
+        said = [entries[position].message.text for position in positions if position not in step.span.kept]
         whole = _CheckpointParts(
             summary.text,
             user_messages=said,
@@ -128,11 +129,11 @@ class CopilotCompaction:
     def _max_replacement_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
         """Return what a replacement may take: with what stays it must not reach the line at which one is begun."""
         shown, situation = plan_input.projection, plan_input.situation
-        stays = {*step.kept, *situation.pins, *plan_input.history.system_positions}
+        stays = {*step.span.kept, *situation.pins, *plan_input.history.system_positions}
         left = sum(
             size
             for entry, size in zip(shown.entries, shown.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.stop or entry.position in stays)
+            if entry.position is not None and (entry.position >= step.span.stop or entry.position in stays)
         )
         return int(self.lines.background * situation.message_budget) - left
 
@@ -152,7 +153,9 @@ class CopilotCompaction:
         if not count:
             return None
         return CompactSpan(
-            start=0, stop=stop, kept=() if kept is None else (kept,), by="summary", count=count, trigger=trigger
+            span=Span(start=0, stop=stop, kept=() if kept is None else (kept,), count=count),
+            by="summary",
+            trigger=trigger,
         )
 
 
