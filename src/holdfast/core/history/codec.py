@@ -6,18 +6,17 @@ spelling of the systems that share them. Unknown fields are ignored, records of 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, is_dataclass, replace
 from functools import cache, partial
-from types import UnionType
-from typing import Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import NamedTuple, TypeAlias, cast, get_args
 
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Event, Summary, UnknownEvent
+from holdfast.core.schema import TypeCheck, type_check, type_name, typed_fields
 from holdfast.errors import MalformedInputError
 
 RECORD_SCHEMA = 1
 EventRecord: TypeAlias = dict[str, object]
-TypeCheck: TypeAlias = Callable[[object], bool]
 
 EVENT_TYPES: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not UnknownEvent}
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
@@ -67,8 +66,7 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: type) -> tuple[_Field, ...]:
-    hints = get_type_hints(kind)
-    found = [one for item in fields(kind) for one in _stored_fields(item, hints[item.name])]
+    found = [one for item, hint in typed_fields(kind) for one in _stored_fields(item, hint)]
     order = cast("tuple[str, ...]", getattr(kind, "KEYS", ()))
     return tuple(sorted(found, key=lambda one: order.index(one.key)) if order else found)
 
@@ -83,7 +81,7 @@ def _stored_fields(item: "Field[object]", hint: object) -> Iterator[_Field]:
     nested = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)), None)
     is_required = item.default is MISSING and item.default_factory is MISSING
     key = stored if isinstance(stored, str) else _camel(item.name)
-    yield _Field("", item.name, key, is_required, hint, _type_check(hint), nested)
+    yield _Field("", item.name, key, is_required, hint, type_check(hint), nested)
 
 
 def _to_json(value: object) -> EventRecord:
@@ -112,7 +110,7 @@ def _from_json(kind: type, place: str, values: Mapping[str, object]) -> object:
         elif isinstance(content, list):
             content = _lists_to_tuples(cast("list[object]", content))
         if not fits(content):
-            raise MalformedInputError(f"{place}.{key}", f"must be {_type_name(hint)}, not {content!r:.60}")
+            raise MalformedInputError(f"{place}.{key}", f"must be {type_name(hint)}, not {content!r:.60}")
         found[owner][name] = content
     try:
         return kind(**found[""], **{owner: make(**found[owner]) for owner, make in makers.items()})
@@ -123,45 +121,11 @@ def _from_json(kind: type, place: str, values: Mapping[str, object]) -> object:
 @cache
 def _inlined(kind: type) -> Mapping[str, Callable[..., object]]:
     """Return, for each field that holds an inlined value, what makes that value of the fields that a record has."""
-    hints = get_type_hints(kind)
     return {
-        item.name: cast("type", hints[item.name]) if item.default is MISSING else partial(replace, item.default)
-        for item in fields(kind)
-        if hints[item.name] in _INLINE
+        item.name: cast("type", hint) if item.default is MISSING else partial(replace, item.default)
+        for item, hint in typed_fields(kind)
+        if hint in _INLINE
     }
-
-
-@cache
-def _type_check(hint: object) -> TypeCheck:
-    """Return what tells whether a value is of the kind that a field has."""
-    inner = get_args(hint)
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:
-        options = tuple(map(_type_check, inner))
-        return lambda value: any(fits(value) for fits in options)
-    if get_origin(hint) is Literal:
-        return lambda value: value in inner
-    if get_origin(hint) is tuple:
-        return _tuple_check(inner)
-    kind = cast("type", get_origin(hint) or hint)
-    if kind in {int, float}:
-        return lambda value: isinstance(value, kind) and not isinstance(value, bool)
-    return lambda value: isinstance(value, kind)
-
-
-def _tuple_check(inner: tuple[object, ...]) -> TypeCheck:
-    checks = tuple(_type_check(hint) for hint in inner if hint is not ...)
-
-    def fits(value: object) -> bool:
-        items = cast("tuple[object, ...]", value)
-        return isinstance(value, tuple) and all(checks[number % len(checks)](item) for number, item in enumerate(items))
-
-    return fits
-
-
-def _type_name(hint: object) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    return getattr(hint, "__name__", None) or str(hint).replace("collections.abc.", "")
 
 
 def _lists_to_tuples(values: list[object]) -> tuple[object, ...]:
