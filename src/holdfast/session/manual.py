@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event, lost_facts
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
 from holdfast.core.planning.rules.inkeep import InkeepCompaction
-from holdfast.core.planning.steps import CompactSpan, PlanInput, Summary, compact_all_step, without_open_exchange
+from holdfast.core.planning.steps import CompactSpan, PlanInput, compact_all_step, without_open_exchange
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionError,
@@ -84,7 +85,7 @@ class ManualCompaction:
             if event is not None:
                 return event
             compactions = self._log.history.version.state_of(options.scope).compactions
-            made = [one for one in compactions if (one.start, one.stop) == (step.start, step.stop) and one.by_model]
+            made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
             return made[-1] if made else await self._compact_without_summary(step, options)
 
     def preview(self, options: RequestOptions) -> log.CompactionCompleted:
@@ -164,9 +165,10 @@ class ManualCompaction:
     ) -> log.CompactionCompleted:
         """Return a compaction that lists the facts it would lose; one whose summary was checked lists them already."""
         event = self._completed_event(step, plan_input, summary)
-        if not event.success or event.score is not None:
+        if not event.success or event.summary.score is not None:
             return event
-        return replace(event, left_out=lost_facts(event, plan_input, self._compactor.redact))
+        lost = lost_facts(event, plan_input, self._compactor.redact)
+        return replace(event, summary=replace(event.summary, left_out=lost))
 
     async def _compact_by_rule(
         self, step: CompactSpan, plan_input: PlanInput, reason: str = ""

@@ -16,7 +16,7 @@ from operator import sub
 from types import UnionType
 from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from holdfast.core.history.compaction_events import PositionSpans
+from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.recall_marks import RecallMarksSnapshot
 from holdfast.core.history.scopes import MainVisibility
@@ -194,6 +194,6 @@ class HistorySnapshot:
     parents: Mapping[str, str]
     main_sees: MainVisibility
     main_limits: Mapping[str, MainVisibility]
-    visible_spans: Mapping[str, PositionSpans]
+    visible_spans: Mapping[str, PositionPairs]
     attributed_scopes: tuple[str, ...]
     ledgers: Mapping[str, PackedLedger]

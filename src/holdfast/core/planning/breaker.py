@@ -40,7 +40,7 @@ def loop_reason(plan_input: PlanInput) -> str:
     state = plan_input.projection.context.state
     if not state.compactions or not state.compactions[-1].marks:
         return ""
-    stop, known = state.compactions[-1].stop, frozenset(state.compactions[-1].marks)
+    stop, known = state.compactions[-1].span.stop, frozenset(state.compactions[-1].marks)
     after = [entry for entry in _recorded_entries(plan_input) if (entry.position or 0) >= stop]
     # Messages that the compaction kept were recorded before it.
     calls = sum(len(entry.message.results) for entry in after if (entry.position or 0) >= state.changed_at)

@@ -97,7 +97,9 @@ def _tokens_at(threshold: Threshold, tokens: int) -> int:
 
 def _last_summary_tokens(plan_input: PlanInput) -> int:
     """Return the tokens of the last summary; 0 where no model has written one."""
-    usages = (one.usage for one in reversed(plan_input.projection.context.state.compactions) if one.by_model)
+    usages = (
+        one.summary.usage for one in reversed(plan_input.projection.context.state.compactions) if one.summary.by_model
+    )
     return next((usage.output_tokens for usage in usages if usage is not None), 0)
 
 

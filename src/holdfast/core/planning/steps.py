@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.history.events import CompactionTrigger, Usage
+from holdfast.core.history.events import CompactionTrigger
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
@@ -25,17 +26,9 @@ ReplacementKind: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
 class CompactSpan:
     """Replace the messages of a span; becomes `CompactionCompleted`."""
 
-    start: int
-    stop: int
-    """Positions in the history."""
+    span: Span
     by: ReplacementKind
-    count: int
-    """How many messages, as the rule counts them, are replaced."""
-    kept: tuple[int, ...] = ()
-    """Positions inside the span that stay whole."""
     trigger: CompactionTrigger = "threshold"
-    is_merged: bool = False
-    """Whether the text goes into the first prompt that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +52,6 @@ class AwaitSummary:
 
 
 Step: TypeAlias = CompactSpan | OffloadOutputs | ReduceTurnsToText | AwaitSummary
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a model wrote about a span."""
-
-    text: str
-    by_model: str | None = None
-    usage: Usage | None = None
-    duration_ms: int | None = None
-    score: float | None = None
-    """The share of facts to keep that it holds, together with the texts next to it."""
-    dollars: float | None = None
-    """What writing it cost, where the prices of the model are known."""
-    request_id: str | None = None
-    """What the provider calls the call."""
-    put_back: tuple[str, ...] = ()
-    """Facts that the model's text had lost and the check put back."""
-    left_out: tuple[str, ...] = ()
-    """Facts to keep that neither it nor the texts next to it hold; each names the message to recall."""
-    redacted: tuple[tuple[str, int], ...] = ()
-    """How many keys and passwords were hidden from the summarizer, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +176,9 @@ def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
     if not said:
         return None
     step = CompactSpan(
-        start=0, stop=projection.position_at(len(projection)), by="summary", count=len(said), trigger="manual"
+        span=Span(start=0, stop=projection.position_at(len(projection)), count=len(said)),
+        by="summary",
+        trigger="manual",
     )
     # A prompt without an answer stays: it is the next thing to answer.
     return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
@@ -213,11 +186,11 @@ def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
 
 def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:
     """Return a compaction that keeps the newest exchange, which may not be over, and the newest prompt."""
-    projection = plan_input.projection
+    projection, span = plan_input.projection, step.span
     if not len(projection):
         return None
-    stop = min(step.stop, projection.position_at(uncuttable_span(projection, len(projection) - 1)[0]))
+    stop = min(span.stop, projection.position_at(uncuttable_span(projection, len(projection) - 1)[0]))
     prompt = None if projection.newest_prompt is None else projection.entries[projection.newest_prompt].position
-    kept = {position for position in (*step.kept, prompt) if position is not None and step.start <= position < stop}
-    gone = [entry for entry in projection.context.entries_between(step.start, stop) if entry.position not in kept]
-    return replace(step, stop=stop, kept=tuple(sorted(kept)), count=len(gone)) if gone else None
+    kept = {position for position in (*span.kept, prompt) if position is not None and span.start <= position < stop}
+    gone = [entry for entry in projection.context.entries_between(span.start, stop) if entry.position not in kept]
+    return replace(step, span=replace(span, stop=stop, kept=tuple(sorted(kept)), count=len(gone))) if gone else None

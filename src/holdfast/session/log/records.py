@@ -5,6 +5,8 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -18,6 +20,15 @@ MIN_BLOB_BYTES = 16_384
 """A message of at least this size becomes a blob."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
 """Replaces a message whose content is lost."""
+
+
+@cache
+def engine_version() -> str:
+    """Return the installed version of Holdfast."""
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
+        return "unknown"
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:

@@ -9,9 +9,9 @@ from hashlib import sha256
 
 from holdfast.core.history.codec import RECORD_SCHEMA
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json
-from holdfast.session.request import engine_version
+from holdfast.session.log.records import engine_version
 
-SNAPSHOT_VERSION = 8
+SNAPSHOT_VERSION = 9
 """Changes whenever an older snapshot would be read wrongly."""
 
 

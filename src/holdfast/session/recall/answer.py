@@ -315,7 +315,7 @@ class _RecallAnswerer:
         """Return the names that fit the query and are not in view, if the ledger is in memory."""
         context, history = self._context, self._history
         compactions, offloaded = context.state.compactions, context.state.offloaded
-        stop = max(compactions[-1].stop if compactions else 0, offloaded.line if offloaded else 0)
+        stop = max(compactions[-1].span.stop if compactions else 0, offloaded.line if offloaded else 0)
         if not stop:
             return ""
         try:

@@ -21,11 +21,12 @@ from holdfast.core.conversation.shorten import (
     drop_media,
     recall_range_hint,
 )
+from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.fit.protection import Protection
-from holdfast.core.planning.fit.receipt import PositionRanges, View, position_count, ranges_without
+from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
