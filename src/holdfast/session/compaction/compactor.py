@@ -106,7 +106,8 @@ class Compactor:
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
-        self._policy = policy
+        self.policy = policy
+        """The policy in force; every part of the session reads it here."""
         self.options = options
         self._task: asyncio.Task[None] | None = None
         self.observers = ObserverRunner(session_log, options, self._memory_writer)
@@ -120,7 +121,7 @@ class Compactor:
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other options where given."""
-        self._policy = policy
+        self.policy = policy
         if options is not None:
             self.options = options
             self.observers.set_observers(options)
@@ -180,7 +181,7 @@ class Compactor:
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> None:
         """Start a summary of a span in the background; `last_request` is the request to ask after."""
-        plan_input = plan_input_of(self._log.history, self._policy, situation)
+        plan_input = plan_input_of(self._log.history, self.policy, situation)
         job = self.make_job(step, situation, focus, last_request=last_request)
         summarizer, owner = self.summarizer_for(step.trigger), new_owner_id()
         event = compaction_started_event(step, plan_input, focus, owner=owner)
@@ -199,10 +200,8 @@ class Compactor:
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> SummaryJob:
         """Return the job of summarizing a span as it is now."""
-        plan_input = plan_input_of(self._log.history, self._policy, situation)
-        return summary_job(
-            step, plan_input, self._policy, focus, redacts=self.options.redact, last_request=last_request
-        )
+        plan_input = plan_input_of(self._log.history, self.policy, situation)
+        return summary_job(step, plan_input, self.policy, focus, redacts=self.options.redact, last_request=last_request)
 
     @property
     def redact(self) -> RedactText:
@@ -244,7 +243,7 @@ class Compactor:
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
-        cheap, primary, author = self.options.automatic, self.options.manual, self._policy.author
+        cheap, primary, author = self.options.automatic, self.options.manual, self.policy.author
         is_primary = author == "session" or (author == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
         return (primary or cheap) if is_primary else (cheap or primary)
 
@@ -258,7 +257,7 @@ class Compactor:
         if name != model:
             return SummaryAuthor(prices)
         supports_it = not isinstance(named, str) and supports_prefix(named, format or "")
-        return SummaryAuthor(self.options.prices or prices, reuses_prefix=supports_it and self._policy.reuses_prefix)
+        return SummaryAuthor(self.options.prices or prices, reuses_prefix=supports_it and self.policy.reuses_prefix)
 
     def _open_summarizer(self, name: str) -> Summarizer:
         """Return a named summarizer: opened once, as one may have to start a server of its own."""
@@ -269,14 +268,14 @@ class Compactor:
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
         """Apply the summary that is ready; None where there is none, or the context has changed."""
         await self.end_stale_run()
-        facts, rule = self._log.history.session_state, self._policy.fold
+        facts, rule = self._log.history.session_state, self.policy.fold
         run, done = facts.running_compaction, facts.ready_summary
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
         step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
         event = await self._log.load_and_retry(
             lambda: compaction_completed_event(
-                step, rule, plan_input_of(self._log.history, self._policy, situation), done.summary
+                step, rule, plan_input_of(self._log.history, self.policy, situation), done.summary
             )
         )
         event = await self.observers.add_checkpoint(event)

@@ -27,7 +27,7 @@ class View:
     compacted: PositionRanges = ()
     """Positions that a digest made for this view replaces."""
     dropped: PositionRanges = ()
-    """Positions that nothing replaces, because a digest had no room."""
+    """Positions that nothing replaces, because there was no room for a digest."""
     truncated: RequestTruncated | None = None
     """What a truncator left out of this request."""
     repairs: tuple[Repair, ...] = ()
@@ -61,7 +61,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The account of one request. Positions are indices into the list that was given."""
+    """What was done for one request. Positions are those of the session, or indices into the list given to `govern`."""
 
     budget: Budget
     tokens_before: TokenCount
@@ -74,14 +74,14 @@ class Receipt:
     clipped: tuple[int, ...] = ()
     """Positions whose tool output (or, as the last resort, call arguments) was shortened."""
     elided: tuple[int, ...] = ()
-    """Positions whose images, sounds or documents were replaced by a word."""
+    """Positions whose images, sounds or documents were replaced by a notice."""
     compacted: PositionRanges = ()
-    """Positions that are now part of the digest."""
+    """Positions that a summary or a digest replaces."""
     dropped: PositionRanges = ()
-    """Positions that left without a digest, because not even that had room."""
+    """Positions that nothing replaces, because there was no room for a digest."""
     repairs: tuple[Repair, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """What was folded says two things that cannot both be: a person has to decide."""
+    """Contradictions among the compacted messages: a person has to decide."""
     reasons: tuple[str, ...] = ()
 
     @property
