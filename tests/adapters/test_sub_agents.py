@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from holdfast import Session, SettingsError
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.core.history import events as log
-from holdfast.session.delegation import Visibility
+from holdfast.delegation import Visibility
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast import MalformedInputError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.core.planning.policy import PRESETS
+from holdfast.delegation import DelegateAnswer, Visibility
 from holdfast.errors import DelegationEndedError, SessionClosedError
-from holdfast.session.delegation import DelegateAnswer, Visibility
 from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session

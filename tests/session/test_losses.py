@@ -4,8 +4,8 @@ from typing import Any
 
 from holdfast import Session
 from holdfast.core.history import events as log
+from holdfast.recall import RecallQuery
 from holdfast.session.compaction.compactor import CompactionOptions, SummaryDraft
-from holdfast.session.conversation import RecallQuery
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel

@@ -104,7 +104,8 @@ class Compactor:
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
-        self._policy = policy
+        self.policy = policy
+        """The policy in force; every part of the session reads it here."""
         self.options = options
         self._task: asyncio.Task[None] | None = None
         self.observers = ObserverRunner(session_log, options, self._memory_writer)
@@ -117,8 +118,8 @@ class Compactor:
         """Why the last one came to nothing."""
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
-        """Go by another policy from now on, and in another way where one is given."""
-        self._policy = policy
+        """Use another policy from now on, and other options if they are given."""
+        self.policy = policy
         if options is not None:
             self.options = options
             self.observers.set_observers(options)
@@ -180,7 +181,7 @@ class Compactor:
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> None:
         """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
-        outlook = plan_input_of(self._log.history, self._policy, situation)
+        outlook = plan_input_of(self._log.history, self.policy, situation)
         job, writer = (
             self.make_job(step, situation, focus, last_request=last_request),
             self.summarizer_for(step.trigger),
@@ -202,8 +203,8 @@ class Compactor:
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> SummaryJob:
         """Return all that a summary of a span is made of, as it stands now."""
-        outlook = plan_input_of(self._log.history, self._policy, situation)
-        return summary_job(step, outlook, self._policy, focus, redacts=self.options.redact, last_request=last_request)
+        outlook = plan_input_of(self._log.history, self.policy, situation)
+        return summary_job(step, outlook, self.policy, focus, redacts=self.options.redact, last_request=last_request)
 
     @property
     def redact(self) -> RedactText:
@@ -245,7 +246,7 @@ class Compactor:
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
-        cheap, primary, author = self.options.automatic, self.options.manual, self._policy.author
+        cheap, primary, author = self.options.automatic, self.options.manual, self.policy.author
         is_primary = author == "session" or (author == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
         return (primary or cheap) if is_primary else (cheap or primary)
 
@@ -259,7 +260,7 @@ class Compactor:
         if name != model:
             return SummaryAuthor(prices)
         can_ask_behind = not isinstance(named, str) and supports_prefix(named, format or "")
-        return SummaryAuthor(self.options.prices or prices, reuses_prefix=can_ask_behind and self._policy.reuses_prefix)
+        return SummaryAuthor(self.options.prices or prices, reuses_prefix=can_ask_behind and self.policy.reuses_prefix)
 
     def _open_summarizer(self, name: str) -> Summarizer:
         """Return a named writer: made once and kept, as one may have a server of its own to start."""
@@ -270,14 +271,14 @@ class Compactor:
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
         """Put the summary that was written in place; None where there is none, or it does not fit any more."""
         await self.end_stale_run()
-        facts, rule = self._log.history.session_state, self._policy.fold
+        facts, rule = self._log.history.session_state, self.policy.fold
         run, done = facts.running_compaction, facts.ready_summary
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
         step, summary = step_from_event(run), summary_from_event(done)
         event = await self._log.load_and_retry(
             lambda: compaction_completed_event(
-                step, rule, plan_input_of(self._log.history, self._policy, situation), summary
+                step, rule, plan_input_of(self._log.history, self.policy, situation), summary
             )
         )
         event = await self.observers.add_checkpoint(event)
