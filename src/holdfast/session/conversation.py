@@ -24,7 +24,6 @@ from holdfast.core.history.history import History
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
 from holdfast.core.planning.changes import add_effect, with_measured_effect
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.rules.inkeep import InkeepCompaction
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.answer import Excerpt, RecallAnswer
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, RETRIEVAL_SHARE, Artifact, large_results
@@ -453,8 +452,7 @@ class Archivist(Folder):
         raise UnknownArtifactError(reference)
 
     def _large_results(self, context: Context, positions: range) -> Iterator[Artifact]:
-        fold = self.policy.fold
-        least = fold.artifact_tokens if isinstance(fold, InkeepCompaction) else DEFAULT_ARTIFACT_TOKENS
+        least = self.policy.fold.artifact_tokens if self.policy.fold else DEFAULT_ARTIFACT_TOKENS
         context.entries.require(filter(context.may_be_visible, positions))
         return large_results(context.entries_between(positions.start, positions.stop), least, counter_for(self.model))
 

@@ -19,9 +19,8 @@ from holdfast.core.planning.changes import compaction_completed_event, lost_fact
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
-from holdfast.core.planning.rules.inkeep import InkeepCompaction
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import CompactSpan, Summary, compact_all_step, without_open_exchange
+from holdfast.core.planning.steps import CompactSpan, Summary
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionError,
@@ -130,11 +129,7 @@ class ManualCompaction:
     def _plan_agent_step(self, situation: Situation) -> CompactSpan:
         """Return a fold for an agent in the middle of its work: its prompt stays, and the call by which it asks."""
         outlook, rule = plan_input_of(self._log.history, self._policy, situation), self._policy.fold
-        if isinstance(rule, InkeepCompaction):
-            step = rule.agent_requested_step(outlook)
-        else:
-            step = (rule.manual_step(outlook) if rule else None) or compact_all_step(outlook)
-            step = without_open_exchange(step, outlook) if step else None
+        step = rule.agent_requested_step(outlook) if rule else None
         if step is None:
             raise NothingToCompactError(len(self._log.history))
         return step

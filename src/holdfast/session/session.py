@@ -22,7 +22,6 @@ from holdfast.core.history import events as log
 from holdfast.core.history.fingerprints import sync_diff
 from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
-from holdfast.core.planning.changes import restore_events
 from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
@@ -146,7 +145,8 @@ class Session(Delegator):
             with suppress(StoreUnavailableError):
                 await self._compactor.end_stale_run()
                 await self.end_abandoned_delegations()
-            if events := restore_events(self.history.context(), self.policy):
+            rule = self.policy.fold if self.policy.restore == "recent_text" else None
+            if rule and (events := rule.restore_events(self.history.context())):
                 await self._log.append(*events)
 
     def start_memory_update(self) -> None:

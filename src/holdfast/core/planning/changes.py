@@ -9,32 +9,25 @@ yet, or the cache has forgotten it anyway, a change gives up nothing.
 What a fold would lose sight of: facts that must not be forgotten and that nothing in view shows after it.
 
 For who looks at a fold before it is made. Nothing is lost for good: each fact names the message that it was read off.
-
-What a session goes on with when it is opened again, where that is less than all of it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
-from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.conversation.shorten import turns_as_text
 from holdfast.core.history import events as log
-from holdfast.core.history.context import Context
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.breaker import progress_marks
-from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import message_texts, quoted_positions
-from holdfast.core.planning.rules.cowagent import CowAgentCompaction, restored_turn_count
+from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     CompactSpan,
     OffloadOutputs,
     PlanInput,
     ReduceTurnsToText,
-    StepProposal,
     Summary,
 )
 from holdfast.core.planning.summary.must_keep import FactReader, must_keep_lines, must_keep_of, must_keep_redacted
@@ -91,27 +84,6 @@ def _last_answer_index(entries: Sequence[Entry]) -> int:
         if entries[index].position is not None and entries[index].message.role == "assistant"
     )
     return next(answers, 0)
-
-
-class CompactionRule(Protocol):
-    """Decides when and what to fold, and what takes its place."""
-
-    offers_recall: ClassVar[bool]
-    """Whether what takes its place ends with a line on how to look it up, for an agent that can."""
-    detects_loops: ClassVar[bool]
-    """Whether it does not fold again where nothing was done since the last time."""
-
-    def propose(self, plan_input: PlanInput) -> StepProposal:
-        """Return what is to be done now and later, and why."""
-        ...
-
-    def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
-        """Return what the user's own word folds, whatever the lines say; None where there is nothing to fold."""
-        ...
-
-    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return the texts that stand for a span, the user's first; `summary` is None where none could be had."""
-        ...
 
 
 def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, reason: str = "") -> log.Event:
@@ -291,21 +263,3 @@ def lost_facts(
     )
     sight = FactReader(map(hide, message_texts(projection_after(compaction, plan_input).entries)))
     return must_keep_lines(fact for fact in facts if not sight.contains(fact))
-
-
-def restore_events(context: Context, policy: Policy) -> list[log.Event]:
-    """Return what is to happen to what stands: of the newest turns the words stay, where the policy wants that."""
-    if policy.restore != "recent_text" or not isinstance(policy.fold, CowAgentCompaction):
-        return []
-    events: list[log.Event] = []
-    shown, folded = context.visible_entries(), max((fold.stop for fold in context.state.compactions), default=0)
-    spans = turn_ranges(shown)
-    newest = spans[-restored_turn_count(policy.fold.max_turns) :]
-    line = (shown[newest[0].start].position or 0) if newest else 0
-    # What a fold kept for a pin stands behind it with an older position: there is nothing more to fold before it.
-    if len(newest) < len(spans) and line > folded:
-        events.append(log.CompactionCompleted(success=True, trigger="restore", stop=line))
-    recent = [shown[index] for span in newest for index in span]
-    if turns_as_text(recent, keep_last=0) != recent:
-        events.append(log.TurnsReducedToText(line=context.length))
-    return events

@@ -22,7 +22,6 @@ from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history import events as log
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.steps import MAX_SUMMARY_TOKENS, CompactSpan, PlanInput, Summary
 from holdfast.core.planning.summary.check import check_summary
 from holdfast.core.planning.summary.chunks import (
@@ -203,7 +202,7 @@ def summary_job(
     facts, before = history.session_state_for(scope), history.session_state.summary_within(step.start, step.stop, scope)
     first = max(before.stop if before else step.start, context.state.cleared_at)
     history.entries.require(range(first, min(step.stop, context.length)))
-    rule = policy.fold if isinstance(policy.fold, DefaultCompaction) else None
+    rule = policy.fold
     return SummaryJob(
         step=step,
         entries=tuple(context.entries_between(first, step.stop)),
@@ -219,7 +218,9 @@ def summary_job(
         counter=outlook.situation.counter,
         replaced_tokens=max(2, outlook.projection.tokens - _tokens_after(outlook, step)),
         max_tokens=rule.max_summary_tokens(outlook, step) if rule else MAX_SUMMARY_TOKENS,
-        must_keep=tuple(must_keep_redacted(must_keep_of(history.ledger(scope, step.stop)), hide)) if rule else None,
+        must_keep=tuple(must_keep_redacted(must_keep_of(history.ledger(scope, step.stop)), hide))
+        if rule and rule.checks_summary
+        else None,
         adjacent_texts=tuple(map(hide, rule.texts_beside_summary(outlook, step))) if rule else (),
         redact=hide,
         redactor=redactor,

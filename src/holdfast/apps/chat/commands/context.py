@@ -9,7 +9,6 @@ from holdfast.core.conversation.tokens import format_token_count
 from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
-from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.situation import format_dollars
 from holdfast.core.recall.references import is_reference_text, parse_references
 from holdfast.errors import NothingToCompactError, SettingsError
@@ -85,9 +84,9 @@ async def clear(chat: Chat, _: str) -> None:
 async def history(chat: Chat, _: str) -> None:
     """Show how long the conversation is: turns and messages."""
     shown = [entry.message for entry in await chat.session.visible_messages()]
-    # In co-cli every request counts as a turn of the user's, also one that carries tool results only.
-    every = isinstance(chat.session.policy.fold, CoCliCompaction)
-    turns = sum(message.role != "assistant" if every else message.is_prompt for message in shown)
+    rule = chat.session.policy.fold
+    counts_requests = rule is not None and rule.counts_requests_as_turns
+    turns = sum(message.role != "assistant" if counts_requests else message.is_prompt for message in shown)
     chat.screen.show(
         ChatNotice(
             f"{pluralize(turns, 'turn')}, {pluralize(len(shown), 'message')}; {len(chat.session):,} are in the log"
