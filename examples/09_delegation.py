@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast import Session
-from holdfast.session.delegation import Visibility
+from holdfast.delegation import Visibility
 
 
 async def main() -> None:

@@ -18,8 +18,8 @@ from holdfast.core.ledger.render import render_ledger
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 COUNTER: Counter = counter_for(None)
 CHOSEN = st.builds(
@@ -49,7 +49,7 @@ STEPS = st.lists(
 class Tree:
     """A conversation with delegations, told one step at a time; every message says whose it is."""
 
-    history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
+    history: RecordedHistory = field(default_factory=lambda: RecordedHistory(format_named))
     scopes: list[str] = field(default_factory=lambda: [log.MAIN])
     numbers: "count[int]" = field(default_factory=count)
 
@@ -194,7 +194,7 @@ def test_a_fold_that_holds_the_work_of_one_delegate_is_not_shown_to_another() ->
 
 @pytest.mark.parametrize(("scope", "parent"), [("main", "main"), ("a", "a"), (FUTURE_DELEGATE, "main"), ("a", "b")])
 def test_a_delegation_in_a_circle_is_refused_and_leaves_no_trace(scope: str, parent: str) -> None:
-    history = ToldHistory(format_named)
+    history = RecordedHistory(format_named)
     history.append(log.DelegationStarted(scope="b", agent="b", parent="a"))
 
     with pytest.raises(MalformedInputError):

@@ -12,8 +12,8 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import EVENT_TYPES, from_record, to_record
 from holdfast.core.history.scopes import tool_use_as_text
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 DONE = log.CompactionCompleted(success=True, stop=2, replacement=("Summary so far.",), summary_content="so far")
 
@@ -22,11 +22,11 @@ def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
-def history(*events: log.Event) -> ToldHistory:
-    return ToldHistory.replay(events, format_named)
+def history(*events: log.Event) -> RecordedHistory:
+    return RecordedHistory.replay(events, format_named)
 
 
-def texts(told: ToldHistory, scope: str = log.MAIN) -> list[str]:
+def texts(told: RecordedHistory, scope: str = log.MAIN) -> list[str]:
     return [entry.message.text or str(entry.message.outline) for entry in told.context(scope).visible_entries()]
 
 
@@ -212,7 +212,7 @@ DELEGATED = [
 ]  # fmt: skip
 
 
-def results(told: ToldHistory, scope: str) -> list[str]:
+def results(told: RecordedHistory, scope: str) -> list[str]:
     return [result.text for entry in told.context(scope).visible_entries() for result in entry.message.results]
 
 
@@ -411,7 +411,7 @@ CHANGES: st.SearchStrategy[log.Event] = st.one_of(
 
 @given(st.lists(CHANGES, max_size=25))
 def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: list[log.Event]) -> None:
-    live = ToldHistory(format_named)
+    live = RecordedHistory(format_named)
     for event in events:
         try:
             live.append(event)
@@ -419,7 +419,7 @@ def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: l
             continue
 
     written = json.loads(json.dumps([to_record(event) for event in live.events]))
-    replayed = ToldHistory.replay(map(from_record, written), format_named)
+    replayed = RecordedHistory.replay(map(from_record, written), format_named)
 
     assert replayed.events == live.events
     assert replayed.context().visible_entries() == live.context().visible_entries()

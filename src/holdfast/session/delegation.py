@@ -32,13 +32,14 @@ from holdfast.core.ledger.names import is_name_in
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import DEFAULT_RECALL_TOKENS
 from holdfast.core.recall.references import parse_references
+from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError
 from holdfast.session.conversation import Archivist, RecallAnswer, RecallQuery
-from holdfast.session.inputs import check_scope, check_text, short_repr
+from holdfast.session.inputs import check_scope, check_text
 from holdfast.session.log.event_log import retry_when_not_loaded
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.tools import ModelTool
 from holdfast.wire.formats import format_named
 
@@ -307,11 +308,11 @@ class SessionLike(Protocol):
         tools: Sequence[Mapping[str, object]] | None = ...,
         scope: str = ...,
         has_recall: bool | None = ...,
-    ) -> AsyncResult[PreparedRequest]:
+    ) -> AsyncResult[Request]:
         """Return the next request."""
         ...
 
-    def retry(self, error: object, *, status: int | None = ..., scope: str = ...) -> AsyncResult[PreparedRequest]:
+    def retry(self, error: object, *, status: int | None = ..., scope: str = ...) -> AsyncResult[Request]:
         """Return the last request made smaller."""
         ...
 
@@ -424,14 +425,14 @@ class Delegate:
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
         has_recall: bool | None = None,
-    ) -> PreparedRequest:
+    ) -> Request:
         """Return its next request: what it may see, within its budget, and recorded."""
         self._check_running()
         return await self._session.prepare(
             budget, model=model, system=system, tools=tools, scope=self.scope, has_recall=has_recall
         )
 
-    async def retry(self, error: object, *, status: int | None = None) -> PreparedRequest:
+    async def retry(self, error: object, *, status: int | None = None) -> Request:
         """Return its last request made smaller, after the provider refused it as too long."""
         self._check_running()
         return await self._session.retry(error, status=status, scope=self.scope)

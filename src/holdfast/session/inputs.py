@@ -5,6 +5,7 @@ from typing import cast
 
 from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import MessageFormat, split_elements
 from holdfast.wire.json_reader import InputPath
@@ -47,7 +48,7 @@ def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mappin
 
 def check_position(where: str, value: object) -> int:
     """Return the position of a message, or say what is none."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_integer(value):
         raise MalformedInputError(where, f"must be the position of a message, a whole number, not {short_repr(value)}")
     return value
 
@@ -75,17 +76,9 @@ def check_text(setting: str, value: object) -> str:
 
 def check_count(setting: str, value: object) -> int:
     """Return how many there are of something."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_integer(value) or value < 0:
         raise SettingsError(setting, f"must be a whole number from 0 on, not {short_repr(value)}")
     return value
-
-
-def short_repr(value: object) -> str:
-    """Return the beginning of what a value looks like."""
-    try:
-        return f"{value!r:.60}"
-    except ValueError:  # an integer of thousands of digits
-        return "a number without end"
 
 
 def extras_json(name: str, value: object) -> str:

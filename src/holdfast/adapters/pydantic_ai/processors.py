@@ -32,9 +32,9 @@ from pydantic_ai.models import Model
 
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
-from holdfast.core.planning.bounds import check_bounds, integer_bounds
 from holdfast.core.planning.rules.co_cli import manual_compaction_texts, plan_window, static_marker, summary_marker
 from holdfast.core.planning.rules.outputs import head_of
+from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.errors import SettingsError
 
 CURRENT_TURN_MESSAGES = 2
@@ -63,7 +63,7 @@ class HistorySettings:
     """Writes summaries that nobody asked for; empty is the model of the run."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "")
+        check_fields(self, "policy")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "HistorySettings":

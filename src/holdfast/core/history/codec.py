@@ -6,17 +6,16 @@ nobody knows is kept as it is, and records of earlier schemas are brought up to 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from functools import cache
-from types import UnionType
-from typing import Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import NamedTuple, TypeAlias, cast, get_args
 
 from holdfast.core.history.events import Effect, Event, TokenBreakdown, UnknownEvent, Usage
+from holdfast.core.schema import TypeCheck, type_check, type_name, typed_fields
 from holdfast.errors import MalformedInputError
 
 RECORD_SCHEMA = 1
 EventRecord: TypeAlias = dict[str, object]
-TypeCheck: TypeAlias = Callable[[object], bool]
 
 EVENT_TYPES: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not UnknownEvent}
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
@@ -62,16 +61,15 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: type) -> tuple[_Field, ...]:
-    hints = get_type_hints(kind)
     return tuple(
         _Field(
             item.name,
             _camel(item.name),
             item.default is MISSING and item.default_factory is MISSING,
-            hints[item.name],
-            _type_check(hints[item.name]),
+            hint,
+            type_check(hint),
         )
-        for item in fields(kind)
+        for item, hint in typed_fields(kind)
     )
 
 
@@ -100,45 +98,12 @@ def _event_from_json(kind: type[Event], place: str, values: Mapping[str, object]
         elif isinstance(content, list):
             content = _lists_to_tuples(cast("list[object]", content))
         if not fits(content):
-            raise MalformedInputError(f"{place}.{key}", f"must be {_type_name(hint)}, not {content!r:.60}")
+            raise MalformedInputError(f"{place}.{key}", f"must be {type_name(hint)}, not {content!r:.60}")
         given[name] = content
     try:
         return kind(**given)  # pyright: ignore[reportArgumentType]
     except TypeError as error:
         raise MalformedInputError(place, f"a field is missing: {error}") from error
-
-
-@cache
-def _type_check(hint: object) -> TypeCheck:
-    """Return what tells whether a value is of the kind that a field has."""
-    inner = get_args(hint)
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:
-        options = tuple(map(_type_check, inner))
-        return lambda value: any(fits(value) for fits in options)
-    if get_origin(hint) is Literal:
-        return lambda value: value in inner
-    if get_origin(hint) is tuple:
-        return _tuple_check(inner)
-    kind = cast("type", get_origin(hint) or hint)
-    if kind in {int, float}:
-        return lambda value: isinstance(value, kind) and not isinstance(value, bool)
-    return lambda value: isinstance(value, kind)
-
-
-def _tuple_check(inner: tuple[object, ...]) -> TypeCheck:
-    checks = tuple(_type_check(hint) for hint in inner if hint is not ...)
-
-    def fits(value: object) -> bool:
-        items = cast("tuple[object, ...]", value)
-        return isinstance(value, tuple) and all(checks[number % len(checks)](item) for number, item in enumerate(items))
-
-    return fits
-
-
-def _type_name(hint: object) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    return getattr(hint, "__name__", None) or str(hint).replace("collections.abc.", "")
 
 
 def _nested_from_json(
@@ -148,7 +113,7 @@ def _nested_from_json(
     for name, key, _, hint, fits in _fields(kind):
         if key in values:
             if not fits(values[key]):
-                raise MalformedInputError(f"{place}.{key}", f"must be {_type_name(hint)}, not {values[key]!r:.60}")
+                raise MalformedInputError(f"{place}.{key}", f"must be {type_name(hint)}, not {values[key]!r:.60}")
             known[name] = values[key]
     return kind(**known)  # pyright: ignore[reportArgumentType]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, number_bounds
+from holdfast.core.schema import check_fields, integer_bounds, number_bounds
 from holdfast.errors import SettingsError
 
 SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
@@ -86,7 +86,7 @@ class TwoThresholds:
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold.lines")
+        check_fields(self, "policy.fold.lines")
         if self.background >= self.exhausted:
             problem = f"{self.background} must lie below {self.exhausted}"
             raise SettingsError("policy.fold.lines.background", problem)

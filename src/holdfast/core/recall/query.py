@@ -20,6 +20,7 @@ from holdfast.core.recall.references import (
     parse_references,
     parse_span,
 )
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError
 
 DEFAULT_RECALL_TOKENS, MIN_RECALL_TOKENS, MAX_RECALL_TOKENS = 1_000, 100, 100_000
@@ -192,7 +193,7 @@ def _shorten_question(question: str) -> str:
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not is_integer(value) or not least <= value <= most:
         raise MalformedInputError(
             f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {_preview(value)}"
         )
@@ -233,7 +234,7 @@ def _coerce_number(value: object) -> object:
 
 def _coerce_reference(value: object) -> str:
     written = _value_as_text(value)
-    return f"#{written}" if isinstance(value, int) and not isinstance(value, bool) else written
+    return f"#{written}" if is_integer(value) else written
 
 
 def _value_as_text(value: object) -> str:
@@ -245,10 +246,7 @@ def _value_as_text(value: object) -> str:
 
 
 def _preview(value: object) -> str:
-    try:
-        return f"{value!r:.60}"
-    except ValueError:
-        return HUGE_NUMBER
+    return short_repr(value, huge_number=HUGE_NUMBER)
 
 
 RECALL_DESCRIPTION = (

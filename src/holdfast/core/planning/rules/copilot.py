@@ -13,21 +13,21 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
-from holdfast.core.planning.bounds import check_bounds
 from holdfast.core.planning.breaker import describe_fixed_size
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
 )
 from holdfast.core.planning.triggers import CompactionMove, PendingCompaction, TwoThresholds
+from holdfast.core.schema import check_fields
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
@@ -51,16 +51,16 @@ class CopilotCompaction(CompactionRule):
     lines: TwoThresholds = field(default_factory=TwoThresholds)
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return what the two thresholds say: start, wait, apply or continue."""
         situation, window = plan_input.situation, plan_input.window
         if not situation.has_summarizer:
-            return NO_PROPOSAL
+            return NO_STEPS
         if plan_input.fixed_tokens >= self.lines.background * window:
             reason = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
-            return StepProposal(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
+            return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
         move = self.lines.next_move(
             utilization=plan_input.tokens / window,
@@ -70,13 +70,13 @@ class CopilotCompaction(CompactionRule):
         )
         reasons = (f"{plan_input.tokens:,} tokens are {plan_input.tokens / window:.0%} of the window: {move.value}",)
         if move in {CompactionMove.APPLY, CompactionMove.WAIT}:
-            return StepProposal(now=(AwaitSummary(),), reasons=reasons)
+            return Plan(now=(AwaitSummary(),), reasons=reasons)
         step = self._span(plan_input) if move is not CompactionMove.CONTINUE else None
         if step is None:
-            return NO_PROPOSAL
+            return NO_STEPS
         if move is CompactionMove.START:
-            return StepProposal(later=(step,), reasons=reasons)
-        return StepProposal(now=(step,), reasons=reasons)
+            return Plan(later=(step,), reasons=reasons)
+        return Plan(now=(step,), reasons=reasons)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the threshold is at which a summary is started."""

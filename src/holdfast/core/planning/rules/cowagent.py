@@ -13,20 +13,20 @@ from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
 from holdfast.core.history.context import Context
 from holdfast.core.history.events import CompactionCompleted, Event, TurnsReducedToText
-from holdfast.core.planning.bounds import check_bounds, integer_bounds
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
     ReduceTurnsToText,
-    StepProposal,
     Summary,
     Threshold,
 )
+from holdfast.core.schema import check_fields, integer_bounds
 
 FEW_TURNS = 5
 KEPT_TURNS = 2
@@ -78,16 +78,16 @@ class Emergency(CompactionRule):
     """After how many refusals it begins; after one more the context is cleared."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "emergency")
+        check_fields(self, "policy.emergency")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the clearing of the context if even the clipped request was refused; prompt and pins stay."""
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
         has_more = any(
             entry.message.role != "system" and index != prompt for index, entry in enumerate(projection.entries)
         )
         if plan_input.situation.refusals <= self.first or not has_more:
-            return NO_PROPOSAL
+            return NO_STEPS
         step = CompactSpan(
             start=0,
             stop=projection.position_at(len(projection)),
@@ -96,7 +96,7 @@ class Emergency(CompactionRule):
             count=len(projection),
             trigger="context_limit_retry",
         )
-        return StepProposal(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
+        return Plan(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
 
     def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
         """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
@@ -139,13 +139,13 @@ class CowAgentCompaction(CompactionRule):
     """Of a request, system text and tools included."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the trim, the reduction to text, or the summary that an earlier trim still lacks."""
         entries, count = plan_input.entries, len(turn_ranges(plan_input.entries))
         if plan_input.situation.has_ready_summary and self._is_next_turn(plan_input):
-            return StepProposal(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
+            return Plan(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
         if cut := trim_cut(entries, self.max_turns):
             return self._trim_proposal(plan_input, cut, f"{count:,} turns are more than {self.max_turns:,}")
         limit = min(self.max_tokens, plan_input.situation.usable_tokens)
@@ -158,7 +158,7 @@ class CowAgentCompaction(CompactionRule):
         step = ReduceTurnsToText(before=plan_input.projection.position_at(current))
         if not current or step.before <= plan_input.projection.context.state.text_only_before:
             return self._summary_proposal(plan_input)
-        return StepProposal(now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns",))
+        return Plan(now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns",))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return what a trim is expected to leave: the newer half, and a summary that goes into it later."""
@@ -218,19 +218,19 @@ class CowAgentCompaction(CompactionRule):
         return prompt is not None and projection.position_at(prompt) >= projection.context.state.changed_at
 
     @staticmethod
-    def _trim_proposal(plan_input: PlanInput, cut: int, reason: str) -> StepProposal:
+    def _trim_proposal(plan_input: PlanInput, cut: int, reason: str) -> Plan:
         count = sum(span.start < cut for span in turn_ranges(plan_input.entries))
         step = CompactSpan(start=0, stop=plan_input.projection.position_at(cut), by="nothing", count=count)
-        return StepProposal(now=(step,), reasons=(f"{reason}: the oldest {count:,} turns were trimmed",))
+        return Plan(now=(step,), reasons=(f"{reason}: the oldest {count:,} turns were trimmed",))
 
     @staticmethod
-    def _summary_proposal(plan_input: PlanInput) -> StepProposal:
+    def _summary_proposal(plan_input: PlanInput) -> Plan:
         """Return the summary of the last trim, unless it has one, one is being written, or the last attempt failed."""
         compactions, state = plan_input.projection.context.state.compactions, plan_input.history.session_state
         can_write = plan_input.situation.has_summarizer and not plan_input.is_summarizing
         last = compactions[-1] if compactions else None
         if last is None or last.replacement or not can_write or last.stop == state.failed_stop:
-            return NO_PROPOSAL
+            return NO_STEPS
         count = len(plan_input.prompts_between(last.start, last.stop))
         step = CompactSpan(start=last.start, stop=last.stop, by="summary", count=count, is_merged=True)
-        return StepProposal(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))
+        return Plan(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))

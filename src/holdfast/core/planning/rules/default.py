@@ -14,7 +14,6 @@ from holdfast.core.conversation.cuts import next_cut, uncuttable_span
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, number_bounds, share_bounds
 from holdfast.core.planning.breaker import describe_fixed_size, loop_reason
 from holdfast.core.planning.fit.protection import reasoning_exchange
 from holdfast.core.planning.replacement import (
@@ -27,15 +26,16 @@ from holdfast.core.planning.replacement import (
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.situation import PROVIDER_PRICES, break_even_turns
 from holdfast.core.planning.steps import (
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
 )
+from holdfast.core.schema import check_fields, integer_bounds, number_bounds, share_bounds
 from holdfast.errors import SettingsError
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
@@ -80,7 +80,7 @@ class DefaultCompaction(CompactionRule):
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
         kept = self.tail_share + self.summary_share
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
@@ -91,7 +91,7 @@ class DefaultCompaction(CompactionRule):
                 problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
                 raise SettingsError(f"policy.fold.{name}", f"{problem}, not {above:g}")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction to do now, or the summary to request meanwhile."""
         situation, tokens, room = (
             plan_input.situation,
@@ -99,34 +99,34 @@ class DefaultCompaction(CompactionRule):
             plan_input.situation.message_budget,
         )
         if situation.has_ready_summary:
-            return StepProposal(now=(AwaitSummary(),), reasons=("a summary is ready",))
+            return Plan(now=(AwaitSummary(),), reasons=("a summary is ready",))
         cause = self._compaction_reason(plan_input)
         is_full = plan_input.fill >= self.soft_share and situation.has_summarizer
         if room <= 0 or (cause is None and not is_full):
-            return NO_PROPOSAL
+            return NO_STEPS
         step = self._span(plan_input, room, self.min_messages)
         if step is None:
-            return NO_PROPOSAL
+            return NO_STEPS
         if cause is not None and plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room:
             if plan_input.fill > 1:
-                return NO_PROPOSAL
+                return NO_STEPS
             reason = "system text, pins and the newest prompt alone fill the room: folding cannot help"
-            return StepProposal(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
+            return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
         after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
         if tokens - after < self._min_gain(plan_input):
             reason = f"folding would free only {max(0, tokens - after):,} of {tokens:,} tokens, so nothing was folded"
-            return StepProposal(reasons=(reason,)) if cause else NO_PROPOSAL
+            return Plan(reasons=(reason,)) if cause else NO_STEPS
         if not situation.refusals and (reason := loop_reason(plan_input)):
-            return StepProposal(reasons=(reason,))
+            return Plan(reasons=(reason,))
         if cause is not None:
             prices = situation.prices or ASSUMED_PRICES
             turns = break_even_turns(prices, before=tokens, after=after)
             cost = f"folding to about {after:,} pays for itself after {turns:.1f} requests ({prices.name} prices)"
-            return StepProposal(now=(step,), reasons=(f"{cause}; {cost}",))
+            return Plan(now=(step,), reasons=(f"{cause}; {cost}",))
         if plan_input.is_summarizing:
-            return NO_PROPOSAL
+            return NO_STEPS
         later = replace(step, by="summary")
-        return StepProposal(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
+        return Plan(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is: the soft threshold with a summarizer, the hard one without."""

@@ -12,21 +12,21 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, user
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
 )
 from holdfast.core.planning.triggers import mid_run_fraction
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, large_results
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
 MAX_ARTIFACTS = 12
 SUMMARY_HEADING = "[Summary of the conversation so far, for reference.]"
@@ -52,21 +52,21 @@ class InkeepCompaction(CompactionRule):
     """The summary refers to a larger tool result by name."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction that is due; it happens before the request goes out."""
         if not plan_input.situation.has_summarizer:
-            return NO_PROPOSAL
+            return NO_STEPS
         window, prompt = plan_input.window, plan_input.projection.newest_prompt
         is_working = prompt is not None and prompt < len(plan_input.projection) - 1
         part = mid_run_fraction(window) if is_working else self.fraction
         if plan_input.tokens < part * window:
-            return NO_PROPOSAL
+            return NO_STEPS
         # While an agent works, its task and everything before that stay unchanged as long as possible.
         step = (_span_since_prompt(plan_input) if is_working else None) or _span_before_prompt(plan_input)
         reason = f"{plan_input.tokens:,} tokens are {part:.0%} of the window or more"
-        return StepProposal(now=(step,), reasons=(reason,)) if step else NO_PROPOSAL
+        return Plan(now=(step,), reasons=(reason,)) if step else NO_STEPS
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is."""
@@ -151,7 +151,7 @@ class FixedLimits:
     """How many of the newest messages are considered with a summarizer."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "limits")
+        check_fields(self, "policy.limits")
 
     def keep_retrieved(
         self, entries: Sequence[Entry], first_position: int, pins: frozenset[int] = frozenset()

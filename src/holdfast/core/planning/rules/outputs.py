@@ -16,8 +16,8 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import exchange_ranges, next_cut, turn_ranges, uncuttable_span
 from holdfast.core.conversation.messages import Content, Entry, Message, Text, ToolResult
 from holdfast.core.conversation.shorten import clip_outputs
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds
-from holdfast.core.planning.steps import NO_PROPOSAL, OffloadOutputs, PlanInput, StepProposal
+from holdfast.core.planning.steps import NO_STEPS, OffloadOutputs, Plan, PlanInput
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
 _NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
 
@@ -56,7 +56,7 @@ class KeepHeads:
     """How many of the newest requests and responses are left alone."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "outputs")
+        check_fields(self, "policy.outputs")
 
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
@@ -109,7 +109,7 @@ class KeepEnds:
     max_chars: int = field(default=20_000, metadata=integer_bounds(64, 10**9))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "outputs")
+        check_fields(self, "policy.outputs")
 
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
@@ -142,27 +142,27 @@ class Offload:
     """The length of the preview."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "offload")
+        check_fields(self, "policy.offload")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the pass over everything before the tail, if it frees enough."""
         projection, room = plan_input.projection, plan_input.situation.message_budget
         if plan_input.token_fill < self.at_share or not len(projection):
-            return NO_PROPOSAL
+            return NO_STEPS
         last = uncuttable_span(projection, len(projection) - 1)[0]
         tail = max(projection.first_uncompacted, projection.tail_start(int(self.tail_share * room)))
         cut = min(next_cut(projection, tail), last)
         gain = sum(self._freed_tokens(plan_input, index) for index in range(cut))
         if gain < self.max_left_share * room or projection.tokens - gain > self.max_left_share * room:
-            return NO_PROPOSAL
+            return NO_STEPS
         step = OffloadOutputs(before=projection.position_at(cut), max_chars=self.max_chars)
         previous = projection.context.state.offloaded
         if previous is not None and step.before <= previous.line:
-            return NO_PROPOSAL
+            return NO_STEPS
         reason = (
             f"tool outputs before #{step.before} hold about {gain:,} tokens: they are shown as previews from now on"
         )
-        return StepProposal(now=(step,), reasons=(reason,))
+        return Plan(now=(step,), reasons=(reason,))
 
     def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:
         entry = plan_input.projection.entries[index]

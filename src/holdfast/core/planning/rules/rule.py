@@ -13,8 +13,8 @@ from holdfast.core.history.events import Event
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     compact_all_step,
     without_open_exchange,
@@ -53,7 +53,7 @@ class CompactionRule:
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS
     """The size above which a tool result is an artifact."""
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return what to do now and later, and why."""
         raise NotImplementedError
 
