@@ -18,7 +18,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
-from pydantic_ai.usage import UsageLimits
+from pydantic_ai.usage import RunUsage, UsageLimits
 
 from holdfast.apps.chat.events import (
     ChatEvent,
@@ -91,7 +91,8 @@ async def turn_events(
     try:
         async with agent.run_stream_events(prompt, usage_limits=limits) as events:
             async for event in events:
-                chat_event = _to_chat_event(event)
+                is_end = isinstance(event, AgentRunResultEvent)
+                chat_event = _turn_ended(event.result.usage) if is_end else _to_chat_event(event)
                 if isinstance(chat_event, TextDelta):
                     text = references.feed(chat_event.text)
                     chat_event = TextDelta(text) if text else None
@@ -107,9 +108,6 @@ async def turn_events(
 def _to_chat_event(event: object) -> ChatEvent | None:
     """Return what the user is shown of an event of the run, if anything."""
     match event:
-        case AgentRunResultEvent(result=run):
-            usage = run.usage
-            return TurnEnded("done", usage.input_tokens, usage.cache_read_tokens, usage.output_tokens, usage.requests)
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
             return TextDelta(text) if text else None
         case PartStartEvent(part=ThinkingPart(content=text)):
@@ -123,6 +121,10 @@ def _to_chat_event(event: object) -> ChatEvent | None:
             return ToolCallFinished(result.tool_call_id, result.tool_name, _as_text(result.content), is_error=is_error)
         case _:
             return None
+
+
+def _turn_ended(usage: RunUsage) -> TurnEnded:
+    return TurnEnded("done", usage.input_tokens, usage.cache_read_tokens, usage.output_tokens, usage.requests)
 
 
 def _as_text(value: object) -> str:
