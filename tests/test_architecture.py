@@ -155,7 +155,9 @@ def test_any_stays_at_the_edges() -> None:
     offenders = [
         name_of(path)
         for path in MODULES
+        # A request holds provider JSON, which users index without casts.
         if package_of(name_of(path)) not in {"wire", "adapters", "govern"}
+        and name_of(path) != "holdfast.session.request"
         and any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree_of(path)))
     ]
 

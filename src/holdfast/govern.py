@@ -6,7 +6,7 @@ call has already done.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.pairing import Repair
@@ -81,8 +81,8 @@ def govern(
     )
     settings = policy_named(policy).floor
     transcript, view = _fit(natives, message_format, settings, situation, previous)
-    sent = [
-        natives[position]
+    sent: list[Mapping[str, Any]] = [
+        cast("Mapping[str, Any]", natives[position])
         if position is not None and message.is_unedited and not message.repair_notes
         else message_format.encode(message)
         for message, position in view.entries

@@ -14,7 +14,7 @@ from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import VIEW_STAGES, plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
-from holdfast.core.planning.rules.copilot import compacted_history, user_reminder
+from holdfast.core.planning.rules.copilot import CompactedHistory, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText
 from holdfast.testing.chat import (
@@ -453,11 +453,11 @@ def test_copilot_prunes_harder_after_each_refusal() -> None:
 
 @pytest.mark.seed("C-39")
 def test_a_replacement_is_built_from_whatever_there_is() -> None:
-    text = compacted_history(
+    history = CompactedHistory(
         "S", user_messages=["one", "two"], plan="P", todos="T", skills={"old": "x", "new": "do it"}, agent_summary="A"
     )
 
-    assert text == (
+    assert str(history) == (
         "Some of the conversation history has been summarized to free up context.\n\n"
         "<user_messages>\n<user_message>\none\n</user_message>\n<user_message>\ntwo\n</user_message>\n"
         "</user_messages>\n\n"
@@ -466,7 +466,7 @@ def test_a_replacement_is_built_from_whatever_there_is() -> None:
         '<invoked_skills>\n- old\n<skill name="new">\ndo it\n</skill>\n</invoked_skills>\n\n'
         "<agent_summary>\nA\n</agent_summary>"
     )
-    assert compacted_history("S", is_manual=True) == (
+    assert str(CompactedHistory("S", is_manual=True)) == (
         "The conversation history has been summarized to free up context.\n\n<summary>\nS\n</summary>"
     )
 

@@ -17,8 +17,7 @@ from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event, lost_facts
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
-from holdfast.core.planning.rules.inkeep import InkeepCompaction
-from holdfast.core.planning.steps import CompactSpan, PlanInput, compact_all_step, without_open_exchange
+from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionError,
@@ -139,11 +138,7 @@ class ManualCompaction:
     def _agent_step(self, plan_input: PlanInput) -> CompactSpan:
         """Return a compaction for an agent at work: its prompt stays, and so does the call that asks for it."""
         rule = self._policy.fold
-        if isinstance(rule, InkeepCompaction):
-            step = rule.agent_requested_step(plan_input)
-        else:
-            step = (rule.manual_step(plan_input) if rule else None) or compact_all_step(plan_input)
-            step = without_open_exchange(step, plan_input) if step else None
+        step = rule.agent_requested_step(plan_input) if rule else None
         if step is None:
             raise NothingToCompactError(len(self._log.history))
         return step

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import count_media
@@ -38,7 +38,7 @@ class Encoder(Protocol):
 class Request:
     """What to send."""
 
-    messages: list[Mapping[str, object]]
+    messages: list[Mapping[str, Any]]
     """The same JSON types as the input; untouched messages are the same objects."""
     tokens: TokenCount
     receipt: Receipt

@@ -18,7 +18,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.fingerprints import sync_diff
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
-from holdfast.core.planning.changes import restore_events, with_measured_effect
+from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
@@ -144,7 +144,8 @@ class Session(DelegatingConversation):
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
             await end_abandoned_delegations(self._log)
-        if events := restore_events(self.history.context(), self.policy):
+        rule = self.policy.fold if self.policy.restore == "recent_text" else None
+        if rule and (events := rule.restore_events(self.history.context())):
             await self._log.append(*events)
         self._compactor.observers.start_memory_update()
 

@@ -136,20 +136,30 @@ def _shell_output(text: str) -> dict[str, Any]:
     return {"output": [{"stdout": "", "stderr": text, "outcome": {"type": "exit", "exit_code": 1}}]}
 
 
+def _failed_patch(text: str) -> dict[str, object]:
+    return {"status": "failed", "output": text}
+
+
+def _no_tools(_text: str) -> dict[str, object]:
+    return {"tools": []}
+
+
+def _not_approved(text: str) -> dict[str, object]:
+    return {"approve": False, "reason": text}
+
+
 TOOL_CALL_KINDS: Mapping[str, ToolItemKind] = {
     "function_call": ToolItemKind("function_call_output", ("arguments",), None, is_text=True),
     "custom_tool_call": ToolItemKind("custom_tool_call_output", ("input",), None, is_text=True),
     "computer_call": ToolItemKind("computer_call_output", ("action", "actions"), _screenshot),
     "shell_call": ToolItemKind("shell_call_output", ("action",), _shell_output),
     "local_shell_call": ToolItemKind("local_shell_call_output", ("action",), None, output_keys=("call_id", "id")),
-    "apply_patch_call": ToolItemKind(
-        "apply_patch_call_output", ("operation",), lambda text: {"status": "failed", "output": text}
-    ),
-    "tool_search_call": ToolItemKind("tool_search_output", ("arguments",), lambda _text: {"tools": []}),
+    "apply_patch_call": ToolItemKind("apply_patch_call_output", ("operation",), _failed_patch),
+    "tool_search_call": ToolItemKind("tool_search_output", ("arguments",), _no_tools),
     "mcp_approval_request": ToolItemKind(
         "mcp_approval_response",
         ("arguments",),
-        lambda text: {"approve": False, "reason": text},
+        _not_approved,
         is_text=True,
         call_key="id",
         output_keys=("approval_request_id",),

@@ -33,7 +33,6 @@ from holdfast.adapters.pydantic_ai.tools import without_recall
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import PendingToolCallsError, SettingsError
 from holdfast.models.base import CachedPrefix, Summarizer
@@ -148,7 +147,7 @@ class AgentConversation:
         """Return the messages of a request; unchanged ones are the objects that came in."""
         made = [native for native in request.messages if self._message_of(native) is None]
         new = validate_messages(made)
-        if not isinstance(self.session.policy.fold, DefaultCompaction):
+        if (rule := self.session.policy.fold) is None or rule.is_summary_prompt:
             new = summaries_as_prompts(new)
         objects = dict(zip(map(id, made), new, strict=True))
         sent, context = set(request.positions), self.session.history.context(self.agent.scope)

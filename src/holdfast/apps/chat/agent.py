@@ -1,11 +1,7 @@
 """The model that answers, with its tools, as a pydantic-ai agent whose history the session governs.
 
-This is the one door to pydantic-ai and the providers' libraries, which take a second or two to load: the loop opens it
-beside the first prompt, in a thread.
-
-A bound on the steps of one turn: when it is reached, the model closes with an answer.
-
-Its tools stay in the request, so that the provider's cached prefix stands; they may only not be called any more.
+Only this module and `turn` import pydantic-ai and the providers' libraries, which take a second or two to load: the
+loop loads them in a thread while the user types the first prompt.
 """
 
 import os
@@ -43,16 +39,19 @@ CLOSING_INSTRUCTION = (
 
 @dataclass
 class StepLimit(AbstractCapability[object]):
-    """Lets a turn take so many steps, and one more to close."""
+    """Limits the steps of a turn; then the model closes with an answer.
+
+    Its tools stay in the request, so that the provider's cached prefix remains valid; they just cannot be called.
+    """
 
     max_steps: int
 
-    def get_model_settings(self):  # noqa: ANN201 - a function of the run, as pydantic-ai wants it
+    def get_model_settings(self):  # noqa: ANN201 - pydantic-ai calls the returned function for each step
         """Forbid tools in the closing step."""
         return self._settings
 
     def get_instructions(self):  # noqa: ANN201 - as above
-        """Say so to the model."""
+        """Tell the model to close."""
         return self._instructions
 
     def _settings(self, ctx: RunContext[object]) -> ModelSettings:
@@ -73,10 +72,10 @@ FOLDER_SYSTEM_TEXT = " You work in the folder {folder}; look before you answer q
 
 
 def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
-    """Return the model of a name: the embedded one on its running server, an endpoint's, or any of pydantic-ai's."""
+    """Return a model by name: the embedded one on its running server, an endpoint's, or any of pydantic-ai's."""
     if server is not None:
         provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
-        # An answer that fills its window is cut off there; this one is small, and would ramble until then.
+        # The model is small and would ramble until its window is full.
         return OpenAIChatModel(
             name, provider=provider, settings={"max_tokens": min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)}
         )
@@ -133,7 +132,7 @@ def build_delegation_toolset(
     budget: Budget | None,
     toolsets: Callable[[Sequence[str]], Sequence[AbstractToolset[object]]],
 ) -> AbstractToolset[object]:
-    """Return the tool by which the main agent gives tasks to others; who names no model has its model and budget."""
+    """Return the tool to delegate tasks; agents without a model of their own use the main model and budget."""
     made = {name: _sub_agent(agent, model, toolsets(agent.tools)) for name, agent in agents.items()}
     return delegation_toolset(
         {name: one if agents[name].model else replace(one, budget=budget) for name, one in made.items()}
@@ -142,9 +141,9 @@ def build_delegation_toolset(
 
 def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractToolset[object]]) -> SubAgent:
     limit: list[AbstractCapability[object]] = [] if named.max_steps is None else [StepLimit(named.max_steps)]
-    asked = named.model or model
+    model_name = named.model or model
     made = Agent[object, str](
-        build_model(asked),
+        build_model(model_name),
         instructions=named.instructions or DELEGATE_SYSTEM_TEXT,
         toolsets=toolsets,
         capabilities=limit,
@@ -155,15 +154,14 @@ def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractTool
         sees=named.sees,
         main_sees=named.main_sees,
         timeout_seconds=named.timeout_seconds,
-        # One step to close with, and one for a model that calls a tool in it all the same.
+        # One step to close, and one for a model that calls a tool in it nevertheless.
         max_steps=None if named.max_steps is None else named.max_steps + 2,
-        model=bare_model_name(asked),
+        model=bare_model_name(model_name),
     )
 
 
 def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
-    # FastMCP reads its settings when it is imported, by default from `.env` in the working folder: anybody may have
-    # written that file.
+    # FastMCP reads its settings when it is imported, by default from `.env` in the working folder: an untrusted file.
     settings_file = os.environ.setdefault(MCP_SETTINGS_VARIABLE, os.devnull)
     try:
         from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 - an extra, and slow to load
@@ -180,13 +178,13 @@ def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
         return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(
             server.name
         )
-    # What a server says on its standard error would tear the screen.
+    # A server's standard error would garble the screen.
     transport = StdioTransport(server.command or "", list(server.args), env=dict(server.env), log_file=Path(os.devnull))
     return MCPToolset[object](transport, id=server.name).prefixed(server.name)
 
 
 def build_system_text(text: str | None, folder: Path, *, has_tools: bool) -> str:
-    """Return the system text: the user's, or a short one of ours."""
+    """Return the user's system text, or a short default."""
     if text is not None:
         return text
     return DEFAULT_SYSTEM_TEXT + (FOLDER_SYSTEM_TEXT.format(folder=folder) if has_tools else "")

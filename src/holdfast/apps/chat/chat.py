@@ -1,9 +1,8 @@
-"""The conversation a person has: which session it is, who answers, and what may be done about it.
+"""A user's conversation: its session, the agent that answers, and its turns.
 
-Everything that is shown goes through a screen and everything that is kept through the session, so the same chat runs
-in a terminal, behind a pipe, and in a test.
-
-What a new conversation finds in its inbox: the context board of the repository and branch it is held in.
+Everything that is shown goes through a screen and everything that is stored through the session, so the same chat runs
+in a terminal, behind a pipe, and in a test. A new conversation starts with the context board of its repository and
+branch.
 """
 
 import asyncio
@@ -46,11 +45,11 @@ from holdfast.stores.open import open_store
 
 CHAT_SESSION_FORMAT = "pydantic-ai"
 BOARD_SHARE = 1 / 16
-"""The most of the budget that a board takes."""
+"""The largest share of the budget for a board."""
 
 
 async def offer_board(session: Session, settings: Settings, screen: Screen, budget: Budget) -> None:
-    """Put the board into the inbox of a session, and remember where it is held; what is wrong with it is shown."""
+    """Add the board to a session as a note, and store which board it is; errors are shown."""
     board = board_from(settings)
     if board is None:
         return
@@ -68,52 +67,52 @@ MAX_SESSION_NAME_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class ChatStatus:
-    """How the conversation stands: what the meter shows."""
+    """What the status line shows."""
 
     model: str
     budget: int
     tokens: int = 0
     provenance: str = ""
     cost: float | None = None
-    """Dollars, since the program began; None where nobody knows the prices."""
+    """Dollars since the program started; None if the prices are unknown."""
     compactions: int = 0
     is_compacting: bool = False
 
 
 class Chat:
-    """One person's conversation."""
+    """One user's conversation."""
 
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
         self.failure_hint = "; /retry asks again"
-        """What to do after a failure, besides what its own words say."""
+        """What to do after a failure, besides what the error says."""
         self.settings = settings
         self.screen = screen
         self.file_tools = FileTools(folder)
         self.store = store or open_store(settings.store)
         self.is_over = False
         self.unrecorded_prompt: str | None = None
-        """A prompt that could not even be recorded; /retry says it."""
+        """A prompt that was not recorded; /retry sends it."""
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
         self._last_request: Request | None = None
         self._context_tokens = 0
-        """What the context took when it was opened, or last changed without a request."""
+        """The size of the context when it was opened, or last changed without a request."""
         self._counted_changes = 0
-        """How often the context had changed then."""
+        """The number of context changes at that time."""
         self._spent_dollars = 0.0
 
-    # Which session.
+    # Sessions.
 
     @property
     def session(self) -> Session:
-        """The session that is being talked in."""
+        """The open session."""
         if self._session is None:
             raise SettingsError("session", "none is open yet")
         return self._session
 
     async def open_conversation(self, session: str | None = None, *, is_newest: bool = False) -> None:
-        """Go on with a session, by the beginning of its id; with the newest one; or begin a new one."""
+        """Continue a session by the beginning of its id, or the newest one, or start a new one."""
         if session:
             await self._open(await resolve_session_id(self.store, session))
         elif is_newest:
@@ -126,10 +125,10 @@ class Chat:
 
     async def _open(self, session: str) -> None:
         opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
-        spoken = opened.history.format
-        if spoken not in {None, CHAT_SESSION_FORMAT}:
+        format_name = opened.history.format
+        if format_name not in {None, CHAT_SESSION_FORMAT}:
             await opened.close()
-            problem = f"{session!r} holds {spoken} messages; the chat goes on with sessions of its own only"
+            problem = f"{session!r} holds {format_name} messages; the chat goes on with sessions of its own only"
             raise SettingsError("session", problem)
         await self._close_session()
         self._session = opened
@@ -146,18 +145,18 @@ class Chat:
         )
 
     def rem_agent(self) -> RemAgent | None:
-        """Return who keeps the context board; None where boards are off."""
+        """Return the agent that maintains the context board; None if boards are off."""
         return rem_agent_from(
             self.settings, self.store, primary=self._runtimes.summarizer(self.settings), clock=self.session.clock
         )
 
     async def switch_to(self, session: Session) -> None:
-        """Go on with a session that is already open, such as a fork."""
+        """Continue with a session that is already open, such as a fork."""
         await session.close()
         await self._open(session.id)
 
     async def apply_settings(self, settings: Settings) -> None:
-        """Go on under other settings."""
+        """Continue with other settings."""
         self.settings = settings
         self.session.model = bare_model_name(settings.model)
         await update_session_settings(self.session, settings, self._callbacks())
@@ -169,7 +168,7 @@ class Chat:
             await session.close()
 
     async def close(self) -> None:
-        """Give back everything; the conversation is kept already."""
+        """Close the session, the servers and the store."""
         await self._close_session()
         await self._runtimes.close()
         await self.store.close()
@@ -179,27 +178,27 @@ class Chat:
         return self.settings.paths.attachments(self.session.id)
 
     async def last_exchange(self) -> tuple[str, str]:
-        """Return the last thing that was asked, and the last answer."""
-        shown = [entry.message for entry in await self.session.visible_messages()]
-        asked = next((message.text for message in reversed(shown) if message.is_prompt), "")
-        answer = next((message.text for message in reversed(shown) if message.role == "assistant" and message.text), "")
-        return asked, strip_artifact_references(answer)
+        """Return the last prompt and the last answer."""
+        newest = [entry.message for entry in reversed(await self.session.visible_messages())]
+        prompt = next((message.text for message in newest if message.is_prompt), "")
+        answer = next((message.text for message in newest if message.role == "assistant" and message.text), "")
+        return prompt, strip_artifact_references(answer)
 
-    # How it stands.
+    # Status.
 
     @property
     def model(self) -> str:
-        """Who answers."""
+        """The model of the settings."""
         return self.settings.model
 
     @property
     def budget(self) -> Budget:
-        """The most that may be sent."""
+        """The budget of a request."""
         return budget_from(self.settings) or budget_for(self.model)
 
     @property
     def status(self) -> ChatStatus:
-        """How the conversation stands."""
+        """The status of the conversation."""
         history, last, known = self.session.history, self._last_request, configured_model(self.settings)
         return ChatStatus(
             model=bare_model_name(self.model),
@@ -213,7 +212,7 @@ class Chat:
         )
 
     async def refresh_token_count(self) -> None:
-        """Count what the context holds where something other than a request has changed it."""
+        """Count the context again if something other than a request has changed it."""
         if self._session is not None and self._session.history.change_count != self._counted_changes:
             await self._count_context()
 
@@ -225,18 +224,18 @@ class Chat:
     # Turns.
 
     async def check_model(self, settings: Settings) -> None:
-        """Raise why the model of other settings could not answer."""
+        """Raise if the model of other settings cannot answer."""
         await self._runtimes.check_model(settings)
 
     async def warm_up(self) -> None:
-        """Load what the first turn needs; what is wrong with it is said there, where it can be acted upon."""
+        """Load what the first turn needs; errors are shown there."""
         with suppress(Exception):
             await self._runtimes.get(self.settings, self.session, self.file_tools)
 
     async def take_turn(self, typed: str | None) -> TurnOutcome:
-        """Take one turn: a prompt and its answer. Without a prompt, the last one is asked again."""
+        """Take one turn: a prompt and its answer. Without a prompt, the last one is answered again."""
         self._turn = asyncio.current_task()
-        session, is_first, said = self.session, not len(self.session), len(self.session)
+        session, is_first, length = self.session, not len(self.session), len(self.session)
         prompt: str | None = None
         try:
             prompt = None if typed is None else await self._prepare_prompt(typed)
@@ -244,7 +243,7 @@ class Chat:
                 return "failed"
             if is_first:
                 await offer_board(session, self.settings, self.screen, self.budget)
-                said = len(session)
+                length = len(session)
             outcome = await self._answer(prompt)
         except asyncio.CancelledError:
             outcome = self._show_interrupted()
@@ -252,7 +251,7 @@ class Chat:
             outcome = self._show_failed(error)
         finally:
             self._turn = None
-        is_recorded = len(session) > said
+        is_recorded = len(session) > length
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
@@ -260,22 +259,22 @@ class Chat:
         return outcome
 
     def interrupt(self) -> bool:
-        """Stop the turn, and say whether there was one; the conversation stays valid."""
+        """Stop the turn and return whether there was one; the conversation stays valid."""
         return self._turn is not None and self._turn.cancel()
 
     async def _answer(self, prompt: str | None) -> TurnOutcome:
-        mind = await self._runtimes.get(self.settings, self.session, self.file_tools)
-        from holdfast.apps.chat.turn import turn_events  # noqa: PLC0415 - loaded by now, and not before it is needed
+        runtime = await self._runtimes.get(self.settings, self.session, self.file_tools)
+        from holdfast.apps.chat.turn import turn_events  # noqa: PLC0415 - loaded by now
 
         outcome: TurnOutcome = "failed"
-        async with aclosing(turn_events(mind.agent, prompt, self.settings.max_steps)) as told:
-            async for happening in told:
-                self._last_request = mind.capability.last_request or self._last_request
+        async with aclosing(turn_events(runtime.agent, prompt, self.settings.max_steps)) as events:
+            async for event in events:
+                self._last_request = runtime.capability.last_request or self._last_request
                 self._counted_changes = self.session.history.change_count
-                if isinstance(happening, TurnEnded):
-                    outcome = happening.outcome
-                    self._add_cost(happening)
-                self.screen.show(happening)
+                if isinstance(event, TurnEnded):
+                    outcome = event.outcome
+                    self._add_cost(event)
+                self.screen.show(event)
         return outcome
 
     def _show_interrupted(self) -> TurnOutcome:
@@ -305,25 +304,25 @@ class Chat:
         self._spent_dollars += paid / 1_000_000
 
     async def _prepare_prompt(self, typed: str) -> str:
-        """Return a prompt as it can be said; empty if it is not to be."""
-        found = clean_prompt(typed)
-        if found.problem:
-            self.screen.show(ChatNotice(found.problem, "error"))
-        if found.note:
-            self.screen.show(ChatNotice(found.note, "warning"))
-        if not found.text or not is_too_large(found.text, self.budget.tokens, counter_for(self.model)):
-            return found.text
-        size = f"{len(found.text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"
+        """Return a prompt that can be sent; empty if it is not to be sent."""
+        cleaned = clean_prompt(typed)
+        if cleaned.problem:
+            self.screen.show(ChatNotice(cleaned.problem, "error"))
+        if cleaned.note:
+            self.screen.show(ChatNotice(cleaned.note, "warning"))
+        if not cleaned.text or not is_too_large(cleaned.text, self.budget.tokens, counter_for(self.model)):
+            return cleaned.text
+        size = f"{len(cleaned.text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"
         if await self.screen.ask_consent(f"{size}. Attach them as a file that the model reads piece by piece?") == "no":
             self.screen.show(ChatNotice("not sent", "warning"))
             return ""
-        name, path = await asyncio.to_thread(save_attachment, found.text, self._attachments_folder)
+        name, path = await asyncio.to_thread(save_attachment, cleaned.text, self._attachments_folder)
         self.file_tools.attachments[name] = path
         self._runtimes.invalidate()
-        return attachment_text(name, found.text)
+        return attachment_text(name, cleaned.text)
 
     async def _approve_summary(self, draft: SummaryDraft) -> bool | str:
-        """Show what a summary loses and ask whether it may count; it may be edited."""
+        """Show what a summary loses and let the user edit, accept or reject it."""
         if lost := describe_losses(draft.summary.put_back, draft.summary.left_out):
             self.screen.show(ChatNotice(lost))
         what = f"This summary is to stand for {draft.replaced_tokens:,} tokens. Edit it, or leave it as it is"
@@ -332,7 +331,7 @@ class Chat:
 
 
 def describe_failure(error: Exception, model: str) -> str:
-    """Return what went wrong and what to do, in a line."""
+    """Return what went wrong and what to do."""
     if isinstance(error, HoldfastError):
         return str(error)
     if any(
@@ -344,5 +343,5 @@ def describe_failure(error: Exception, model: str) -> str:
 
 
 def new_session_id() -> str:
-    """Return the id of a new session: when it began, and something of its own."""
+    """Return the id of a new session: its start time and a random part."""
     return f"{datetime.now(UTC):%Y-%m-%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -1,7 +1,4 @@
-"""Taking what was typed: a command if it begins with a slash, else a prompt.
-
-All commands together, and how a line that begins with a slash is carried out.
-"""
+"""Carries out what was typed: a command if it begins with a slash, else a prompt."""
 
 import asyncio
 import sys
@@ -9,15 +6,14 @@ import threading
 from collections.abc import AsyncIterator
 
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.commands import agents, context, memory, program, sessions
-from holdfast.apps.chat.commands import recall as recalling
+from holdfast.apps.chat.commands import agents, context, memory, program, recall, sessions
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable, TurnOutcome, unexpected_error_notice
 from holdfast.errors import HoldfastError
 
 SLASH_COMMANDS = SlashCommandRegistry(
     context.CONTEXT_COMMANDS,
-    recalling.RECALL_COMMANDS,
+    recall.RECALL_COMMANDS,
     sessions.SESSION_COMMANDS,
     memory.MEMORY_COMMANDS,
     agents.AGENT_COMMANDS,
@@ -37,7 +33,7 @@ async def help_(chat: Chat, name: str) -> None:
 
 
 async def run_slash_command(chat: Chat, line: str) -> bool:
-    """Carry out a line that begins with a slash, and say whether that was done; what is wrong with it is shown."""
+    """Carry out a line that begins with a slash and return whether that succeeded; errors are shown."""
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
         await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
@@ -45,27 +41,27 @@ async def run_slash_command(chat: Chat, line: str) -> bool:
     except HoldfastError as error:
         chat.screen.show(ChatNotice(str(error), "error"))
         return False
-    except Exception as error:  # noqa: BLE001 - a command that has a fault must not end the conversation
+    except Exception as error:  # noqa: BLE001 - a bug in a command must not end the conversation
         chat.screen.show(unexpected_error_notice(error))
         return False
     return True
 
 
 async def submit_line(chat: Chat, line: str) -> TurnOutcome:
-    """Take one line: a command if its first word is a slash and a name, else a prompt."""
+    """Carry out one line: a command if its first word is a slash and a name, else a prompt."""
     if is_command(line):
         return "done" if await run_slash_command(chat, line) else "failed"
     return await chat.take_turn(line)
 
 
 def is_command(line: str) -> bool:
-    """Return whether a line is a command; one that begins with a path is none."""
+    """Return whether a line is a command; a path at the beginning does not make one."""
     first = line.split(maxsplit=1)[0] if line.strip() else ""
     return first.startswith("/") and "/" not in first[1:]
 
 
 async def answer_stdin(chat: Chat, prompt: str | None = None) -> TurnOutcome:
-    """Take a prompt, if there is one, and standard input line by line; return how the last turn ended."""
+    """Answer a prompt, if there is one, and standard input line by line; return how the last turn ended."""
     outcome: TurnOutcome = await submit_line(chat, prompt) if prompt else "done"
     async for line in _stdin_lines():
         if line.strip():
@@ -76,16 +72,16 @@ async def answer_stdin(chat: Chat, prompt: str | None = None) -> TurnOutcome:
 
 
 async def _stdin_lines() -> AsyncIterator[str]:
-    """Yield the lines of standard input; the thread that waits for them holds nobody up."""
+    """Yield the lines of standard input, read by a daemon thread that does not keep the program alive."""
     loop = asyncio.get_running_loop()
-    coming: asyncio.Queue[str | None] = asyncio.Queue()
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def read() -> None:
         line: str | None = ""
         while line is not None:
             line = sys.stdin.readline() or None
-            loop.call_soon_threadsafe(coming.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, line)
 
     threading.Thread(target=read, daemon=True).start()
-    while (line := await coming.get()) is not None:
+    while (line := await lines.get()) is not None:
         yield line

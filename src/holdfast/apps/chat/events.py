@@ -1,7 +1,4 @@
-"""What happens in a conversation, as values: whoever shows it, a terminal, a pipe or a program, is told the same.
-
-What a summary does not show of what must not be forgotten, as a person reads it who may still refuse it.
-"""
+"""What happens in a conversation, as values: every screen, in a terminal, a pipe or a program, gets the same."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +20,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """A piece of what the model thinks before it answers."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """The model uses a tool."""
+    """The model calls a tool."""
 
     id: str
     tool: str
@@ -39,7 +36,7 @@ class ToolCallStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFinished:
-    """A tool has answered."""
+    """A tool has returned."""
 
     id: str
     tool: str
@@ -49,7 +46,7 @@ class ToolCallFinished:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over; what it cost, as the provider told."""
+    """The turn is over; its usage, as the provider reported it."""
 
     outcome: TurnOutcome
     input_tokens: int = 0
@@ -60,14 +57,14 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChatNotice:
-    """Something the person should know."""
+    """Something the user should know."""
 
     text: str
     level: NoticeLevel = "info"
 
 
 def unexpected_error_notice(error: Exception) -> ChatNotice:
-    """Return what a person is told of an error that nobody has thought of."""
+    """Return the notice for an unexpected error."""
     what = redact_text(" ".join(f"{type(error).__name__}: {error}".split()))
     return ChatNotice(f"that failed ({what:.200}), which is a fault of the program; the conversation goes on", "error")
 
@@ -101,14 +98,14 @@ ChatEvent: TypeAlias = (
 
 
 class Screen(Protocol):
-    """Where a conversation is shown, and where the person is asked."""
+    """Shows a conversation, and asks the user."""
 
     def show(self, event: ChatEvent) -> None:
         """Show what happened."""
         ...
 
     def show_busy(self, what: str) -> None:
-        """Say what is being waited for; an empty text when that is over."""
+        """Show what the program is waiting for; an empty text when that is over."""
         ...
 
     def ask_consent(self, question: str, *, has_always: bool = False) -> Awaitable[Consent]:
@@ -116,16 +113,16 @@ class Screen(Protocol):
         ...
 
     def edit_text(self, question: str, text: str) -> Awaitable[str | None]:
-        """Return a text as the person left it; None if it is refused."""
+        """Return a text as edited by the user; None if it is rejected."""
         ...
 
 
 MAX_LISTED_FACTS = 10
-"""How many facts of each sort a person is shown; a program has them all."""
+"""How many facts of each kind are shown to people; programs get all."""
 
 
 def describe_losses(put_back: Sequence[str], left_out: Sequence[str]) -> str:
-    """Return the facts that a summary had lost: those it was given back, and those that are one recall away."""
+    """Return the facts that a summary had lost: those put back into it, and those one recall away."""
     return "\n\n".join(
         f"{heading}:\n{_fact_list(facts)}"
         for heading, facts in (

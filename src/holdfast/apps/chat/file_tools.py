@@ -1,7 +1,7 @@
-"""What of a folder a model may read: files, listings and searches, and nothing outside of it.
+"""The files of a folder that a model may read: files, listings and searches, and nothing outside of it.
 
-Paths are resolved before they are looked at, so neither `..` nor a link leads out. Every answer is bounded and says
-what it left out and how to ask for it; what cannot be read is said in words, because the model is to go on.
+Paths are resolved before they are used, so neither `..` nor a link leads out. Every answer is bounded and says what it
+left out and how to ask for it. Errors are returned as text, because the model is to go on.
 """
 
 import fnmatch
@@ -15,15 +15,15 @@ MAX_LISTED_FILES = 300
 MAX_FILE_HITS = 60
 MAX_FILE_BYTES = 10_000_000
 MAX_SEARCHED_BYTES = 200_000_000
-"""A search looks at no more than this."""
+"""The most that a search reads."""
 PROBE_BYTES = 4_096
 SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
                      ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox"})  # fmt: skip
-"""Folders that are made by programs: listed by name, never walked."""
+"""Generated folders: listed by name, never searched."""
 
 
 class FileTools:
-    """A folder as a model sees it; `beside` are single files from elsewhere, by the name they are shown under."""
+    """A folder as a model sees it; `attachments` are single files from elsewhere, by their shown names."""
 
     def __init__(self, root: Path, attachments: dict[str, Path] | None = None) -> None:
         self.root = root.resolve()
@@ -98,7 +98,7 @@ class FileTools:
         return "\n".join(hits) or f"{text!r} is in no file of {path}"
 
     def _resolve(self, path: str) -> Path | str:
-        """Return a path inside the folder, or the words that say why there is none."""
+        """Return a path inside the folder, or a text that says why there is none."""
         try:
             found = (self.root / path).resolve()
             if not found.is_relative_to(self.root):
@@ -123,24 +123,24 @@ class FileTools:
         yield from (self._relative_name(path) for path in inside if fnmatch.fnmatch(path.name, pattern))
 
     def _list_tree(self, folder: Path, pattern: str) -> Iterator[str]:
-        wanted = pattern.replace("**/", "*")
+        flat = pattern.replace("**/", "*")
         for path in _files(folder):
-            if fnmatch.fnmatch(str(path.relative_to(folder)), wanted):
+            if fnmatch.fnmatch(str(path.relative_to(folder)), flat):
                 yield self._relative_name(path)
 
-    def _hits(self, file: Path, wanted: str) -> list[str]:
+    def _hits(self, file: Path, text: str) -> list[str]:
         if not file.resolve().is_relative_to(self.root):
             return []
-        text = _read_text(file)
-        if text is None or wanted not in text.casefold():
+        content = _read_text(file)
+        if content is None or text not in content.casefold():
             return []
-        lines = enumerate(text.splitlines(), start=1)
-        shown = self._relative_name(file)
-        return [f"{shown}:{number}: {line.strip()[:200]}" for number, line in lines if wanted in line.casefold()]
+        lines = enumerate(content.splitlines(), start=1)
+        name = self._relative_name(file)
+        return [f"{name}:{number}: {line.strip()[:200]}" for number, line in lines if text in line.casefold()]
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield files below a folder in a stable order, up to a bound of bytes."""
+    """Yield files below a folder in a stable order, up to a limit of bytes."""
     seen = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
@@ -156,7 +156,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_text(path: Path) -> str | None:
-    """Return a file as text, or None for what is none; damaged letters are replaced."""
+    """Return a file as text, with invalid bytes replaced; None if it is not text."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return None

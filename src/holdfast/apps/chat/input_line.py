@@ -1,9 +1,9 @@
-"""The line a person types on: history, completion, several lines, and questions that do not disturb what stands there.
+"""The line that the user types on: history, completion, several lines, and questions.
 
-The line is there from the beginning to the end, so nothing that is typed falls beside it. Enter says it; Alt-Enter
-begins a new line. A question is answered by a word and Enter, never by a key alone: whoever is
-typing when it comes up agrees to nothing, and what was typed comes back afterwards. Ctrl-C is handed to whoever can
-stop something; if nobody can, it empties the line, which the history keeps. Ctrl-D on an empty line leaves.
+The line is open from start to end, so nothing typed is lost. Enter submits; Alt-Enter starts a new line. A question is
+answered by a word and Enter, never by a key alone, so that somebody who is typing agrees to nothing; what was typed
+before comes back afterwards. Ctrl-C stops what is running; if nothing is, it clears the line, which the history keeps.
+Ctrl-D on an empty line leaves.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from holdfast.stores.files import create_private_file
 PROMPT_MARK = "› "
 PROMPT_STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
 CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
-"""Returns what may stand in place of the last word of a line, and what that means."""
+"""Returns completions for the last word of a line, and what each means."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """Something that is asked in between."""
+    """A question while the user may be typing."""
 
     text: str
     answers: Mapping[str, str]
-    """By letter; empty where a text is edited."""
+    """By letter; empty if a text is edited."""
     answer: "asyncio.Future[str | None]"
     typed: Document
-    """What stood on the line before."""
+    """What was on the line before."""
 
 
 class _InputCompleter(Completer):
@@ -56,7 +56,7 @@ class _InputCompleter(Completer):
 
 
 class InputLine:
-    """Reads what a person types."""
+    """Reads what the user types."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class InputLine:
         interrupt: Callable[[], bool],
         has_color: bool,
     ) -> None:
-        """`above` and `below` are shown around the line; `stop` stops what runs, and says whether anything did."""
+        """`above` and `below` are shown around the line; `interrupt` returns whether it stopped anything."""
         create_private_file(history)
         self._above = above
         self._interrupt_running = interrupt
         self._question: _Question | None = None
         self._question_lock = asyncio.Lock()
         self.is_drawn = asyncio.Event()
-        """Set when there is a line to type on."""
+        """Set when the line is on the screen."""
         self._submitted: asyncio.Queue[str | None] = asyncio.Queue()
         self._prompt_task: asyncio.Task[None] | None = None
         self._session: PromptSession[str] = PromptSession(
@@ -98,7 +98,7 @@ class InputLine:
         self.is_drawn.set()
 
     async def read(self) -> str | None:
-        """Return the next thing that was typed; None when the person leaves."""
+        """Return the next submitted text; None when the user leaves."""
         if self._prompt_task is None:
             self._prompt_task = asyncio.create_task(self._open())
         line = await self._submitted.get()
@@ -108,7 +108,7 @@ class InputLine:
         return line
 
     async def _open(self) -> None:
-        """Keep the line open until the person leaves."""
+        """Keep the line open until the user leaves."""
         try:
             with suppress(EOFError):
                 await self._session.prompt_async()
@@ -116,35 +116,35 @@ class InputLine:
             self._submitted.put_nowait(None)
 
     def refresh(self) -> None:
-        """Draw again what stands around the line."""
+        """Redraw the line and what is around it."""
         self._session.app.invalidate()
 
     def close(self) -> None:
-        """End the reading."""
+        """Close the line."""
         if self._session.app.is_running:
             self._session.app.exit(exception=EOFError)
 
     async def ask(self, question: str, answers: Mapping[str, str]) -> str | None:
-        """Return the answer that was given by its letter or in full; None if the question was dismissed."""
+        """Return the answer, given by its letter or in full; None if the question was dismissed."""
         return await self._ask_question(question, answers, "")
 
     async def edit(self, question: str, text: str) -> str | None:
-        """Return a text as it was left; None if that was dismissed."""
+        """Return the edited text; None if the question was dismissed."""
         return await self._ask_question(question, {}, text)
 
     async def _ask_question(self, question: str, answers: Mapping[str, str], text: str) -> str | None:
         async with self._question_lock:
             buffer = self._session.default_buffer
-            self._question = asked = _Question(
+            self._question = current = _Question(
                 question, answers, asyncio.get_running_loop().create_future(), buffer.document
             )
             buffer.document = Document(text)
             self.refresh()
             try:
-                return await asked.answer
+                return await current.answer
             finally:
                 self._question = None
-                buffer.document = asked.typed
+                buffer.document = current.typed
                 self.refresh()
 
     def _message(self) -> StyleAndTextTuples:
@@ -163,22 +163,22 @@ class InputLine:
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
 
-        # What is typed before the terminal is ours arrives with another key for the end of a line.
+        # Text typed before the terminal is in raw mode arrives with another key for the end of a line.
         @bindings.add("enter")
         @bindings.add("c-j")
-        def _said(event: KeyPressEvent) -> None:
+        def _submit_line(event: KeyPressEvent) -> None:
             self._submit(event)
 
         @bindings.add("escape", "enter")
-        def _broken(event: KeyPressEvent) -> None:
+        def _insert_newline(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
         @bindings.add("c-c")
-        def _stopped(event: KeyPressEvent) -> None:
+        def _interrupt(event: KeyPressEvent) -> None:
             self._interrupt_or_clear(event)
 
         @bindings.add("c-d")
-        def _left(event: KeyPressEvent) -> None:
+        def _leave(event: KeyPressEvent) -> None:
             if self._question is not None:
                 self._resolve_question(None)
             elif not event.current_buffer.text:
@@ -198,7 +198,7 @@ class InputLine:
             buffer.reset()
 
     def _accept_answer(self, question: _Question, buffer: Buffer) -> None:
-        """Take what stands on the line for an answer, if it is one; else keep it for later."""
+        """Use the line as the answer, if it is one; else keep it for later."""
         text = buffer.text.strip().lower()
         if not question.answers:
             self._resolve_question(buffer.text)

@@ -1,6 +1,6 @@
-"""The loop of a conversation in a terminal: what is typed, in order, until the person leaves.
+"""The loop of a conversation in a terminal: answers what is typed, in order, until the user leaves.
 
-The line stays open while a turn runs: what is said meanwhile waits its turn.
+The line stays open while a turn runs; what is typed meanwhile is queued.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ Greeting: TypeAlias = Callable[[], Awaitable[None]]
 
 
 async def run_chat_loop(chat: Chat, terminal: TerminalScreen, prompt: str | None, greeting: Greeting) -> None:
-    """Talk until the person leaves; `prompt` is what was said on the command line.
+    """Run until the user leaves; `prompt` comes from the command line.
 
-    The line is there first; the greeting, and what takes long to load, come when it is.
+    The line is drawn first; then come the greeting and what takes long to load.
     """
-    talk = _ChatLoop(chat, terminal, greeting)
+    chat_loop = _ChatLoop(chat, terminal, greeting)
     if prompt:
-        talk.enqueue(prompt)
+        chat_loop.enqueue(prompt)
     with patch_stdout(raw=True):
         warming = asyncio.create_task(_warm_up(chat, terminal))
         try:
-            await talk.run()
+            await chat_loop.run()
         finally:
             warming.cancel()
             with suppress(asyncio.CancelledError):
@@ -39,13 +39,13 @@ async def run_chat_loop(chat: Chat, terminal: TerminalScreen, prompt: str | None
 
 
 async def _warm_up(chat: Chat, terminal: TerminalScreen) -> None:
-    """Load what an answer needs, once there is a line to type on."""
+    """Load what an answer needs, once the line is drawn."""
     await terminal.input_line.is_drawn.wait()
     await chat.warm_up()
 
 
 class _ChatLoop:
-    """What was typed and what is being done about it."""
+    """The queue of typed lines, and the worker that carries them out."""
 
     def __init__(self, chat: Chat, terminal: TerminalScreen, greeting: Greeting) -> None:
         self._chat = chat
@@ -58,13 +58,13 @@ class _ChatLoop:
         terminal.interrupt = self._interrupt
 
     def enqueue(self, line: str) -> None:
-        """Take something that was typed."""
+        """Queue a line."""
         self._queue.append(line)
         self._update_queue_length()
         self._has_input.set()
 
     async def run(self) -> None:
-        """Read and answer until the person leaves."""
+        """Read and answer until the user leaves."""
         worker = asyncio.create_task(self._run_queue())
         try:
             while not self._chat.is_over and (line := await self._terminal.input_line.read()) is not None:
@@ -72,7 +72,7 @@ class _ChatLoop:
         finally:
             self._chat.is_over = True
             self._has_input.set()
-            # A turn ends by itself when it is stopped; anything else that is being done is given up.
+            # An interrupted turn ends by itself; anything else is cancelled.
             if not self._chat.interrupt():
                 worker.cancel()
             with suppress(asyncio.CancelledError):
@@ -83,7 +83,7 @@ class _ChatLoop:
                 )
 
     async def _run_queue(self) -> None:
-        """Greet, and take what was typed, one after the other."""
+        """Greet, and carry out the queued lines one after the other."""
         await self._terminal.input_line.is_drawn.wait()
         await self._show_errors(self._greeting())
         while not self._chat.is_over:
@@ -100,10 +100,10 @@ class _ChatLoop:
             self._has_input.clear()
         self._terminal.input_line.close()
 
-    async def _show_errors(self, doing: Awaitable[object]) -> None:
-        """Wait for something, and tell what is wrong with it, whatever that is: what is typed next is answered."""
+    async def _show_errors(self, action: Awaitable[object]) -> None:
+        """Await something and show any error, so that the next line is still answered."""
         try:
-            await doing
+            await action
         except HoldfastError as error:
             self._terminal.show(ChatNotice(str(error), "error"))
         except Exception as error:  # noqa: BLE001 - as above
@@ -113,7 +113,7 @@ class _ChatLoop:
         self._terminal.queued_lines = len(self._queue) if self._is_busy else max(0, len(self._queue) - 1)
 
     def _interrupt(self) -> bool:
-        """Stop the turn, or the compaction; what waits behind it is said next."""
+        """Stop the turn or the compaction; the queue continues."""
         if self._chat.interrupt():
             return True
         if self._chat.status.is_compacting:
@@ -122,6 +122,6 @@ class _ChatLoop:
         return False
 
     async def _cancel_compaction(self) -> None:
-        is_asked_for = self._is_busy  # then the command says what became of it
-        if await self._chat.session.cancel_compaction() and not is_asked_for:
+        is_command = self._is_busy  # then the command shows the result
+        if await self._chat.session.cancel_compaction() and not is_command:
             self._terminal.show(ChatNotice("compaction cancelled", "warning"))

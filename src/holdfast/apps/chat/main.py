@@ -1,7 +1,4 @@
-"""The beginning of a chat: where it is shown, which conversation it goes on with, and how it ends.
-
-What a conversation leaves for the next when it ends with nobody there to be asked.
-"""
+"""Starts and ends a chat: on which screen, in which conversation, and what it leaves on the context board."""
 
 import asyncio
 import os
@@ -27,13 +24,13 @@ if TYPE_CHECKING:
     from holdfast.apps.chat.terminal_screen import TerminalScreen
 
 MIN_CONSOLIDATED_MESSAGES = 4
-"""A shorter conversation leaves nothing."""
+"""A shorter conversation is not consolidated."""
 EXIT_SECONDS = 60
-"""How long a program that ends takes for it."""
+"""How long consolidation may delay the exit."""
 
 
 async def consolidate_on_exit(chat: Chat) -> None:
-    """Put what a conversation leaves on the board, where the settings allow that without anybody's word."""
+    """Consolidate the conversation to the board, if the settings allow that without a question."""
     session = chat.session
     agent = chat.rem_agent() if chat.settings.consolidate and len(session) >= MIN_CONSOLIDATED_MESSAGES else None
     if agent is None:
@@ -54,21 +51,21 @@ async def consolidate_on_exit(chat: Chat) -> None:
 
 EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
 RESUMING_RESTORE = "recent_text"
-"""How a policy restores that goes on with the newest conversation by itself."""
+"""A policy with this way to restore continues the newest conversation by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     prompt: str | None = None
     is_once: bool = False
-    """Answer once and leave."""
+    """Answer once and exit."""
     is_json: bool = False
     session: str | None = None
-    """The conversation to go on with, by the beginning of its id."""
+    """The conversation to continue, by the beginning of its id."""
     is_resumed: bool = False
-    """Go on with the newest one."""
+    """Continue the newest one."""
 
 
 async def run_chat(settings: Settings, options: ChatOptions) -> int:
@@ -79,7 +76,8 @@ async def run_chat(settings: Settings, options: ChatOptions) -> int:
     async with _open_chat(settings, screen, options) as chat:
         chat.failure_hint = f"; go on with: holdfast chat --resume {chat.session.id}"
         try:
-            with end_on_signals(_current_task_cancel()):
+            task = asyncio.current_task()
+            with end_on_signals(task.cancel if task is not None else lambda: None):
                 return EXIT_CODES[await _answer_input(chat, options)]
         finally:
             await consolidate_on_exit(chat)
@@ -88,8 +86,8 @@ async def run_chat(settings: Settings, options: ChatOptions) -> int:
 async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
     if not options.is_once:
         return await answer_stdin(chat, options.prompt)
-    given = "" if sys.stdin.isatty() else sys.stdin.read().strip()
-    prompt = "\n\n".join(text for text in (options.prompt or "", given) if text)
+    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    prompt = "\n\n".join(text for text in (options.prompt or "", piped) if text)
     if not prompt:
         raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
     return await submit_line(chat, prompt)
@@ -101,9 +99,9 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
 
     terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color(settings))
     async with _open_chat(settings, terminal, options) as chat:
-        with end_on_signals(terminal.input_line.close) as told:
+        with end_on_signals(terminal.input_line.close) as signals:
             await run_chat_loop(chat, terminal, options.prompt, greeting=lambda: _show_greeting(chat, terminal))
-        if told:
+        if signals:
             await consolidate_on_exit(chat)
         if len(chat.session):
             terminal.show(ChatNotice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
@@ -111,7 +109,7 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
 
 
 async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
-    """Say who answers, and what was said last."""
+    """Show the model, the conversation and its last exchange."""
     terminal.show(ChatNotice(welcome_text(chat)))
     if len(chat.session):
         asked, answer = await chat.last_exchange()
@@ -119,29 +117,24 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
         terminal.show(CommandReply(answer))
 
 
-def _current_task_cancel() -> Callable[[], object]:
-    task = asyncio.current_task()
-    return task.cancel if task is not None else lambda: None
-
-
 @contextmanager
 def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
-    """Let a program that is told to end, or whose terminal goes away, end as if the person had left.
+    """End as if the user had left when the program gets a signal to end, or its terminal goes away.
 
-    Yields what it was told, as it comes.
+    Yields the list of received signals.
     """
-    told: list[int] = []
+    received: list[int] = []
 
-    def heard(number: int) -> None:
-        told.append(number)
+    def receive(number: int) -> None:
+        received.append(number)
         end()
 
     loop = asyncio.get_running_loop()
     numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
     for number in numbers:
-        loop.add_signal_handler(number, heard, number)
+        loop.add_signal_handler(number, receive, number)
     try:
-        yield told
+        yield received
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
@@ -149,7 +142,7 @@ def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
 
 @asynccontextmanager
 async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -> AsyncGenerator[Chat]:
-    """Yield a chat in the conversation that was wished for."""
+    """Yield a chat in the conversation that the options name."""
     chat = Chat(settings, screen, folder=Path.cwd())
     try:
         if options.session or options.is_resumed:
@@ -157,22 +150,22 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
         else:
             is_newest = settings.effective_policy.restore == RESUMING_RESTORE and not options.is_once
             await chat.open_conversation(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
-        for told in (*map(str, settings.problems), *settings.notes):
-            screen.show(ChatNotice(told, "warning"))
+        for problem in (*map(str, settings.problems), *settings.notes):
+            screen.show(ChatNotice(problem, "warning"))
         yield chat
     finally:
         await chat.close()
 
 
 def welcome_text(chat: Chat) -> str:
-    """Return the first line: who answers, in which conversation, and where to find help."""
-    many = len(chat.session)
-    where = f"{chat.session.id}, {many:,} messages so far" if many else "a new conversation"
+    """Return the first lines: the model, the conversation, and where to find help."""
+    count = len(chat.session)
+    where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
     return f"holdfast {version('holdfast')} · {chat.status.model} · {where}\n/help lists the commands, Ctrl-D leaves"
 
 
 def has_terminal() -> bool:
-    """Return whether a person sits at both ends, with a terminal that can move its cursor."""
+    """Return whether input and output are a terminal that can move its cursor."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", ""}
 
 

@@ -1,4 +1,4 @@
-"""What is printed above the line, by rich: styled text, Markdown, tables. Loaded when there is something to print."""
+"""Prints styled text, Markdown and tables above the line, with rich. Loaded when there is something to print."""
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -10,7 +10,7 @@ from holdfast.apps.chat.plain_screen import replace_control_characters
 
 
 class MarkdownPrinter:
-    """Prints where prompt_toolkit leaves room for it."""
+    """Prints above prompt_toolkit's line."""
 
     def __init__(self, *, has_color: bool) -> None:
         self._console = Console(no_color=not has_color, highlight=False)

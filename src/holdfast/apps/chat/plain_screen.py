@@ -1,7 +1,7 @@
-"""Screens without a person at a terminal: text for pipes and simple terminals, and JSON lines for programs.
+"""Screens without an interactive terminal: text for pipes and simple terminals, and JSON lines for programs.
 
-The answer, and what a command answers, go to standard output; everything else to standard error. Nobody is there to be
-asked, so nothing is allowed that was not allowed before.
+Answers and the results of commands go to standard output, everything else to standard error. There is nobody to ask, so
+nothing is allowed that the settings do not allow.
 """
 
 import json
@@ -25,16 +25,16 @@ from holdfast.redaction import redact_text
 
 MAX_LINE_PREVIEW_CHARS = 160
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those that turn the direction of what follows."""
+"""Control characters, and those that change the direction of text."""
 
 
 def replace_control_characters(text: str) -> str:
-    """Return a text that cannot steer a terminal: what a model or a tool said is shown, never obeyed."""
+    """Return a text that cannot control a terminal, whatever a model or a tool has written."""
     return _CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def preview_line(text: str, max_chars: int = MAX_LINE_PREVIEW_CHARS) -> str:
-    """Return the beginning of a text on one line, without keys: what a screen shows ends up in the logs of others."""
+    """Return the beginning of a text on one line, without secrets, because output ends up in logs."""
     line = redact_text(" ".join(replace_control_characters(text).split())[: 8 * max_chars])
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
@@ -80,20 +80,20 @@ class PlainScreen:
                 return
 
     def show_busy(self, what: str) -> None:
-        """Say once what is being waited for."""
+        """Print once what the program is waiting for."""
         beginning = what.partition(":")[0]
         if beginning and beginning != self._busy:
             self._write_stderr(f"{beginning} …")
         self._busy = beginning
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
-        """Refuse: nobody can be asked."""
+        """Refuse: there is nobody to ask."""
         del has_always
         self._write_stderr(f"not allowed, because nobody can be asked: {preview_line(question)}")
         return "no"
 
     async def edit_text(self, question: str, text: str) -> str | None:
-        """Refuse: nobody can be asked."""
+        """Refuse: there is nobody to ask."""
         del text
         self._write_stderr(f"refused, because nobody can be asked: {preview_line(question)}")
 
@@ -132,7 +132,7 @@ class JsonScreen(PlainScreen):
         self._write_json({"event": CHAT_EVENT_NAMES[type(event)], **asdict(event)})
 
     def show_busy(self, what: str) -> None:
-        """Say what is being waited for."""
+        """Write what the program is waiting for."""
         self._write_json({"event": "busy", "what": what})
 
     def _write_stderr(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""What a person types or pastes, made fit to be said: sound text, and nothing larger than the window bears.
+"""Prepares what a user types or pastes: valid text, and no larger than the window allows.
 
 A paste that would fill the window is not cut. It becomes an attachment, a private file that the model reads piece by
-piece, and what stands in the prompt is its beginning and how to read on.
+piece; the prompt holds its beginning and how to read on.
 """
 
 import re
@@ -15,24 +15,24 @@ MAX_PROMPT_SHARE = 0.5
 """A prompt that takes more of the budget than this is offered as an attachment."""
 ATTACHMENT_PREVIEW_CHARS = 400
 MAX_CONTROL_SHARE = 0.1
-"""Text has fewer control characters than this."""
+"""With a larger share of control characters it is not text."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class CleanPrompt:
-    """A prompt, and what is wrong with it."""
+    """A prompt that can be sent, or why not."""
 
     text: str
     problem: str = ""
-    """Why it is not said."""
+    """Why it is not sent."""
     note: str = ""
     """What was changed."""
 
 
 def clean_prompt(text: str) -> CleanPrompt:
-    """Return what was typed as text that can be sent, or say why it is none."""
+    """Return typed text as text that can be sent, or the reason why it cannot."""
     stripped = text.strip()
     control = len(_CONTROL.findall(stripped))
     if control > max(8, MAX_CONTROL_SHARE * len(stripped)):
@@ -43,13 +43,13 @@ def clean_prompt(text: str) -> CleanPrompt:
 
 def is_too_large(text: str, budget: int, counter: Counter) -> bool:
     """Return whether a prompt would leave too little room for the conversation."""
-    # Nothing is shorter than a token for every sixteen bytes or so: what is plainly too long is not counted.
+    # No vocabulary gets by with a token for sixteen characters, so text that is clearly too long is not counted.
     limit = int(MAX_PROMPT_SHARE * budget)
     return len(text) > 16 * limit or (len(text) > limit and counter.count(text) > limit)
 
 
 def save_attachment(text: str, folder: Path) -> tuple[str, Path]:
-    """Keep a text as a file that only its owner reads, and return the name to show for it, and where it is."""
+    """Save a text as a file that only its owner can read; return its name and path."""
     folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     name = f"paste-{len(list(folder.glob('paste-*.txt'))) + 1}.txt"
     write_private_lines(folder / name, [text])
@@ -57,7 +57,7 @@ def save_attachment(text: str, folder: Path) -> tuple[str, Path]:
 
 
 def attachment_text(name: str, text: str) -> str:
-    """Return what stands in a prompt for an attachment."""
+    """Return the text that replaces an attachment in a prompt."""
     lines = len(text.splitlines())
     return (
         f"[attached: {name}, {lines:,} lines, {len(text):,} characters; it begins as below and is read with"

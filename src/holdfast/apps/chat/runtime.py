@@ -1,7 +1,7 @@
-"""Who answers: the model of the settings with its tools, made when it is first needed and again when they change.
+"""The agent that answers, built from the settings when it is first needed and again when they change.
 
 The providers' libraries take a second or two to load and the embedded model a little longer to start. Both happen in
-threads and processes of their own, so that a person can type meanwhile.
+other threads and processes, so that the user can type meanwhile.
 """
 
 import asyncio
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """An agent, and what governs its history."""
+    """An agent, and the capability that governs its history."""
 
     agent: "Agent[object, str]"
     capability: "Holdfast"
 
 
 class RuntimeCache:
-    """Makes whoever answers, and holds what that needs."""
+    """Builds the agent, and owns the server of the embedded model."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._runtime: Runtime | None = None
         self._server: EmbeddedServer | None = None
         self._stale_servers: list[EmbeddedServer] = []
-        """Servers of other settings, to be stopped."""
+        """Servers of earlier settings, to be stopped."""
         self._lock = asyncio.Lock()
 
     def invalidate(self) -> None:
-        """Let it be made anew: something has changed."""
+        """Build the agent again the next time."""
         self._runtime = None
 
     async def get(self, settings: Settings, session: Session, folder: FileTools) -> Runtime:
-        """Return who answers."""
+        """Return the agent for the settings."""
         async with self._lock:
             if self._runtime is None:
                 await self._stop_others(settings)
@@ -62,22 +62,22 @@ class RuntimeCache:
 
     @staticmethod
     async def check_model(settings: Settings) -> None:
-        """Raise why a model cannot answer, as far as that can be known without asking it."""
+        """Raise if a model cannot answer, as far as that is known without a call."""
         if settings.model == EMBEDDED:
             return
 
-        def made() -> None:
-            from holdfast.apps.chat import agent as brain  # noqa: PLC0415 - loads the model libraries
+        def build() -> None:
+            from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
 
-            brain.build_model(settings.model)
+            agent.build_model(settings.model)
 
         try:
-            await asyncio.to_thread(made)
+            await asyncio.to_thread(build)
         except Exception as error:
             raise as_model_error(bare_model_name(settings.model), error) from error
 
     def summarizer(self, settings: Settings) -> Summarizer | None:
-        """Return who writes summaries where that is the model which answers, on the same server."""
+        """Return the summarizer if it is the embedded model that answers too, on the same server."""
         if EMBEDDED not in {settings.summarization_model} & {settings.model}:
             return None
         from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an extra
@@ -85,13 +85,13 @@ class RuntimeCache:
         return EmbeddedSummarizer(self._embedded_server(settings))
 
     async def close(self) -> None:
-        """Stop what was started."""
+        """Stop the servers."""
         for server in (*self._stale_servers, self._server):
             if server is not None:
                 await server.stop()
 
     async def _stop_others(self, settings: Settings) -> None:
-        """Stop the servers that these settings do not want."""
+        """Stop the servers that these settings do not need."""
         if self._server is not None and (settings.model, settings.n_ctx) != (EMBEDDED, self._server.n_ctx):
             self._stale_servers.append(self._server)
         while self._stale_servers:
@@ -124,28 +124,28 @@ class RuntimeCache:
         self, settings: Settings, session: Session, folder: FileTools, server: "EmbeddedServer | None"
     ) -> Runtime:
         from holdfast.adapters.pydantic_ai import Holdfast  # noqa: PLC0415 - a second to load
-        from holdfast.apps.chat import agent as brain  # noqa: PLC0415 - loads the model libraries
+        from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
 
         # The embedded model cannot use tools: they would only fill its window.
-        wanted = () if server is not None else settings.tools
+        tools = () if server is not None else settings.tools
         servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
-        toolsets = brain.build_toolsets(wanted, folder, self._ask_consent, settings.allow, servers)
+        toolsets = agent.build_toolsets(tools, folder, self._ask_consent, settings.allow, servers)
         if settings.agents and server is None:
             toolsets.append(
-                brain.build_delegation_toolset(
+                agent.build_delegation_toolset(
                     settings.agents,
                     settings.model,
                     budget_from(settings),
-                    lambda tools: brain.build_toolsets(tools, folder, self._ask_consent, settings.allow, {}),
+                    lambda names: agent.build_toolsets(names, folder, self._ask_consent, settings.allow, {}),
                 )
             )
-        system = brain.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
-        if wanted and (daily := memory_from(settings)) is not None:
-            toolsets.append(brain.memory_toolset(MemorySearchTool(daily)))
-        budget, has_tools = budget_from(settings), bool(wanted or servers)
-        governed = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
-        model = brain.build_model(settings.model, server)
-        return Runtime(brain.build_agent(model, governed, toolsets, system, settings.max_steps), governed)
+        system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
+        if tools and (daily := memory_from(settings)) is not None:
+            toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
+        budget, has_tools = budget_from(settings), bool(tools or servers)
+        capability = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
+        model = agent.build_model(settings.model, server)
+        return Runtime(agent.build_agent(model, capability, toolsets, system, settings.max_steps), capability)
 
     async def _ask_consent(self, command: str) -> Consent:
         return await self._screen.ask_consent(f"Run: {command}", has_always=True)

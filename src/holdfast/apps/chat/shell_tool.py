@@ -1,8 +1,8 @@
-"""Running a command for a model: asked first, every time, unless the user has allowed it.
+"""Runs shell commands for a model. The user is asked first, every time, unless the command is allowed.
 
-What was allowed by the settings is the beginning of a plain command; one that could hide another (a pipe, a
-substitution, a second line) is always asked about. A command gets no keys: variables whose names look like secrets stay
-here. It ends with its turn, with all that it started.
+The settings allow beginnings of plain commands; a command that could hide another (a pipe, a substitution, a second
+line) is always asked about. Variables whose names look like secrets are not passed on. A command ends with its turn,
+and so does everything that it started.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MAX_COMMAND_TIMEOUT_SECONDS = 900
 MAX_OUTPUT_BYTES = 400_000
 COMMAND_TERMINATE_SECONDS = 2.0
 _SHELL_SYNTAX = re.compile(r"[;&|<>`$(){}\n\r\\*?\[\]~!#=]")
-"""What a shell reads as more than words."""
+"""Characters that a shell does not read as plain words."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|_PAT$|DSN$", re.IGNORECASE)
 COMMAND_REFUSED = "the user did not allow this command; do without it, or ask what to do instead"
 
@@ -66,7 +66,7 @@ class ShellTool:
             process = await asyncio.create_subprocess_shell(
                 command,
                 cwd=self._folder,
-                env=_environment(),
+                env={name: value for name, value in os.environ.items() if not _SECRET.search(name)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -88,7 +88,7 @@ class ShellTool:
 
 
 def is_allowed(command: str, allowed: Sequence[Sequence[str]]) -> bool:
-    """Return whether a command is plain and begins with words that were allowed."""
+    """Return whether a command is plain and begins with allowed words."""
     if _SHELL_SYNTAX.search(command):
         return False
     try:
@@ -98,13 +98,9 @@ def is_allowed(command: str, allowed: Sequence[Sequence[str]]) -> bool:
     return any(words[: len(beginning)] == list(beginning) for beginning in allowed if beginning)
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
-
-
 async def _collect_output(process: asyncio.subprocess.Process, output: bytearray) -> None:
-    """Take in what a process prints; what is too much is read and forgotten in the middle."""
-    assert process.stdout is not None  # noqa: S101 - we asked for a pipe
+    """Collect what a process prints; if it is too much, drop the middle."""
+    assert process.stdout is not None  # noqa: S101 - the process has a pipe
     while chunk := await process.stdout.read(65_536):
         output += chunk
         if len(output) > 2 * MAX_OUTPUT_BYTES:
@@ -112,7 +108,7 @@ async def _collect_output(process: asyncio.subprocess.Process, output: bytearray
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:
-    """End a process and all that it started."""
+    """End a process and everything that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)

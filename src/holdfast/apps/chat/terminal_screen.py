@@ -1,14 +1,8 @@
-"""The chat in a terminal: the answer grows above, the line below can be edited all the while.
+"""The chat in a terminal: the answer grows above a line that can be edited all the while.
 
-Finished blocks of Markdown are printed for good; the block that is still being written stands above the line until it
-is whole. What is typed while a turn runs is queued, and everything typed is in the history file: nothing is ever lost.
-
-Markdown that is still being written: which of it is whole already, and what may yet change.
-
-A block ends where an empty line follows it outside a fence of code; what stands before that will not be rendered
-differently by what comes later, except for lists, which go on over empty lines.
-
-The line that says how full the context is.
+Finished blocks of Markdown are printed for good; the block that is being written is drawn above the line until it is
+whole. Below the line a status says how full the context is. What is typed while a turn runs is queued and kept in the
+history file.
 """
 
 import re
@@ -44,7 +38,11 @@ _LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
 
 
 def split_finished_blocks(text: str) -> tuple[str, str]:
-    """Return what can be rendered for good, and the rest."""
+    """Return the part that can be rendered for good, and the rest.
+
+    A block ends at an empty line outside a code fence. Later text does not change how it is rendered, except for lists,
+    which continue over empty lines.
+    """
     end, fence, is_list, offset = 0, "", False, 0
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
@@ -54,8 +52,8 @@ def split_finished_blocks(text: str) -> tuple[str, str]:
         elif marked:
             fence = marked[1]
         elif not line.strip():
-            coming = lines[number + 1] if number + 1 < len(lines) else ""
-            if coming.strip() and coming.endswith("\n") and not (is_list and _LIST_LINE.match(coming)):
+            following = lines[number + 1] if number + 1 < len(lines) else ""
+            if following.strip() and following.endswith("\n") and not (is_list and _LIST_LINE.match(following)):
                 end = offset + len(line)
                 is_list = False
         elif _LIST_LINE.match(line):
@@ -65,16 +63,16 @@ def split_finished_blocks(text: str) -> tuple[str, str]:
 
 
 PROVENANCE_MARKS = {"reported": "", "counted": "", "calibrated": "≈", "estimated": "~"}
-"""How sure a number is: the provider's own or its vocabulary's, corrected by its reports, or a guess."""
+"""How exact a token count is: reported or counted with the model's vocabulary, calibrated, or estimated."""
 
 
 def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, width: int = 80) -> str:
     """Return the status on one line, the most important first, as far as it fits."""
     share = status.tokens / max(1, status.budget)
     mark = PROVENANCE_MARKS.get(status.provenance, "~") if status.tokens else ""
-    held, full = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
-    ways = (f"{held} tokens ({full})", f"{held} ({full})", f"{full} full", full)
-    parts = [next((way for way in ways if len(way) <= width), full)]
+    counts, percent = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
+    forms = (f"{counts} tokens ({percent})", f"{counts} ({percent})", f"{percent} full", percent)
+    parts = [next((form for form in forms if len(form) <= width), percent)]
     if busy or status.is_compacting:
         parts.insert(0, busy or COMPACTING_TEXT)
     if queued:
@@ -97,7 +95,7 @@ def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, w
 
 NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 MAX_LIVE_LINES = 12
-"""How much of an unfinished block is shown, and of what was pasted."""
+"""How many lines of an unfinished block, or of a long prompt, are shown."""
 CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
 THINKING_STATUS = "thinking …"
 
@@ -108,10 +106,10 @@ class TerminalScreen:
     def __init__(self, history: Path, *, has_color: bool = True) -> None:
         self.queued_lines = 0
         self.interrupt: Callable[[], bool] = lambda: False
-        """Stops what runs, and says whether anything did."""
+        """Stops what is running; returns whether anything was."""
         self._chat: Chat | None = None
         self._unprinted_text = ""
-        """What of the answer is not printed yet."""
+        """The part of the answer that is not printed yet."""
         self._busy = ""
         self._has_color = has_color
         self.input_line = InputLine(
@@ -125,7 +123,7 @@ class TerminalScreen:
 
     @cached_property
     def _printer(self) -> "MarkdownPrinter":
-        from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - a person can type before that is loaded
+        from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - the user can type before it is loaded
 
         return MarkdownPrinter(has_color=self._has_color)
 
@@ -133,11 +131,11 @@ class TerminalScreen:
         return self.interrupt()
 
     def attach_chat(self, chat: Chat) -> None:
-        """Show the state of a chat."""
+        """Show the status of a chat below the line."""
         self._chat = chat
 
     def show_prompt(self, text: str) -> None:
-        """Show what the person said, where it stays."""
+        """Print a prompt of the user for good."""
         lines = text.splitlines()
         more = [f"… {len(lines) - MAX_LIVE_LINES:,} more lines"] if len(lines) > MAX_LIVE_LINES else []
         self._printer.print_text(PROMPT_MARK + "\n  ".join([*lines[:MAX_LIVE_LINES], *more]), "bold")
@@ -158,12 +156,12 @@ class TerminalScreen:
         self.input_line.refresh()
 
     def show_busy(self, what: str) -> None:
-        """Show what is being waited for."""
+        """Show what the program is waiting for."""
         self._busy = what
         self.input_line.refresh()
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
-        """Show all that is asked about, where it stays, and ask for a word."""
+        """Print the question for good, and ask for an answer."""
         self._flush()
         self._printer.print_text(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
@@ -171,7 +169,7 @@ class TerminalScreen:
         return CONSENT_ANSWERS.get(answer or "no", "no")
 
     async def edit_text(self, question: str, text: str) -> str | None:
-        """Let the person edit a text on the line."""
+        """Let the user edit a text on the line."""
         self._printer.print_text(question, "bold yellow")
         return await self.input_line.edit("", text)
 
@@ -193,13 +191,13 @@ class TerminalScreen:
                 return
 
     def _flush(self) -> None:
-        """Print what is left of the answer."""
+        """Print the rest of the answer."""
         rest, self._unprinted_text = self._unprinted_text, ""
         if rest.strip():
             self._printer.print_markdown(rest)
 
     def _unfinished_lines(self) -> str:
-        """Return the end of the block that is being written, wrapped: what stands above the line is not."""
+        """Return the end of the unfinished block, wrapped, because the prompt does not wrap it."""
         if not self._unprinted_text:
             return ""
         width = max(1, shutil.get_terminal_size().columns - 1)
@@ -212,7 +210,7 @@ class TerminalScreen:
         return render_status_line(self._chat.status, busy=self._busy, queued=self.queued_lines, width=width)
 
     def _completions(self, text: str) -> Iterator[tuple[str, str]]:
-        """Yield what may follow on a line that is a command."""
+        """Yield completions for a line that is a command."""
         if not text.startswith("/") or self._chat is None:
             return
         name, space, argument = text[1:].partition(" ")

@@ -1,6 +1,6 @@
-"""One turn of the agent, told as it happens.
+"""One turn of the agent, as events for the screen.
 
-What of an answer a person is shown as it comes in pieces: what stands for a tool's output is left out.
+References to artifacts are left out of the answer while it streams.
 """
 
 import json
@@ -33,17 +33,17 @@ from holdfast.core.recall.artifacts import ARTIFACT_REFERENCE
 
 REFERENCE_START = "[artifact:"
 MAX_HELD_CHARS = 4_000
-"""What has not ended by then is no reference."""
+"""A longer text is not a reference."""
 
 
 class ReferenceFilter:
-    """Holds back what may be the beginning of a reference until that is clear."""
+    """Removes references from streamed text; holds back what may be the beginning of one."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Return what can be shown by now."""
+        """Return the text that can be shown now."""
         self._held += piece
         shown = ""
         while (start := _find_start(self._held)) is not None:
@@ -59,13 +59,13 @@ class ReferenceFilter:
         return shown
 
     def flush(self) -> str:
-        """Return what was held back and is shown all the same, now that nothing follows."""
+        """Return the rest of what was held back, now that nothing follows."""
         held, self._held = self._held, ""
         return ARTIFACT_REFERENCE.sub("", held)
 
 
 def _find_start(text: str) -> int | None:
-    """Return where what may be a reference begins."""
+    """Return where a possible reference begins."""
     at = text.find("[")
     while at >= 0 and text[at : at + len(REFERENCE_START)].lower() != REFERENCE_START:
         at = text.find("[", at + 1)
@@ -73,7 +73,7 @@ def _find_start(text: str) -> int | None:
 
 
 def _partial_start_chars(text: str) -> int:
-    """Return how much of the end of a text may be the beginning of a reference."""
+    """Return how many characters at the end may begin a reference."""
     end = text[1 - len(REFERENCE_START) :].lower()
     return next((size for size in range(len(end), 0, -1) if end.endswith(REFERENCE_START[:size])), 0)
 
@@ -84,29 +84,29 @@ SUCCESS = "success"
 async def turn_events(
     agent: Agent[object, str], prompt: str | None, max_steps: int | None
 ) -> AsyncGenerator[ChatEvent]:
-    """Yield what happens while the agent answers; ends with the turn."""
-    # One step to close with, and one for a model that calls a tool in it all the same.
+    """Yield what happens while the agent answers."""
+    # One step to close, and one for a model that calls a tool in it nevertheless.
     limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
-    curtain = ReferenceFilter()
+    references = ReferenceFilter()
     try:
         async with agent.run_stream_events(prompt, usage_limits=limits) as events:
             async for event in events:
-                happening = (
-                    _turn_ended(event.result.usage) if isinstance(event, AgentRunResultEvent) else _to_chat_event(event)
-                )
-                if isinstance(happening, TextDelta):
-                    happening = TextDelta(shown) if (shown := curtain.feed(happening.text)) else None
-                elif happening is not None and (rest := curtain.flush()):
+                is_end = isinstance(event, AgentRunResultEvent)
+                chat_event = _turn_ended(event.result.usage) if is_end else _to_chat_event(event)
+                if isinstance(chat_event, TextDelta):
+                    text = references.feed(chat_event.text)
+                    chat_event = TextDelta(text) if text else None
+                elif chat_event is not None and (rest := references.flush()):
                     yield TextDelta(rest)
-                if happening is not None:
-                    yield happening
+                if chat_event is not None:
+                    yield chat_event
     except UsageLimitExceeded:
         yield ChatNotice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")
         yield TurnEnded("failed")
 
 
 def _to_chat_event(event: object) -> ChatEvent | None:
-    """Return what an event of the run says to the person, if anything."""
+    """Return what the user is shown of an event of the run, if anything."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
             return TextDelta(text) if text else None

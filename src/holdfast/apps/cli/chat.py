@@ -7,7 +7,7 @@ from holdfast.apps.cli.config import settings_for
 from holdfast.stores.base import Store
 
 RESUME_NEWEST = ""
-"""What `--resume` means without an id."""
+"""The value of `--resume` without an id."""
 
 
 async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
@@ -19,7 +19,7 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     from holdfast.apps.chat.main import ChatOptions, run_chat  # noqa: PLC0415 - for this command only
 
-    wish = ChatOptions(
+    options = ChatOptions(
         prompt=" ".join(args.prompt) or None,
         is_once=args.print,
         is_json=args.json,
@@ -28,14 +28,14 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
     )
     settings = settings_for(args, is_tolerant=True)
     for problem in settings.problems:
-        # A typo in a file is told, and the chat begins; what was said just now has to be said again.
+        # An error in a file is reported and the chat starts; one in a flag or a variable ends the program.
         if problem.where.startswith(("-", "$")):
             raise problem
-    return await run_chat(settings, wish)
+    return await run_chat(settings, options)
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said about a chat."""
+    """Add the arguments of `holdfast chat`."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the first thing to say")
     parser.add_argument("-p", "--print", action="store_true", help="answer once and exit; reads standard input too")
     parser.add_argument(

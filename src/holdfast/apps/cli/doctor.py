@@ -1,6 +1,6 @@
-"""What is well and what is not: versions, settings, the model, the store, the clock and the disk.
+"""`holdfast doctor`: checks of versions, settings, the model, the store, the clock and the disk.
 
-Each check is a function that yields findings, and each finding that is not well says what to do.
+Each check is a function that yields findings. A finding that is not ok says what to do.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 DoctorState: TypeAlias = Literal["ok", "warn", "fail"]
 CHECKED_PACKAGES = ("splintr-rs", "pydantic-ai-slim", "httpx", "xllamacpp", "psycopg", "opentelemetry-api")
 EARLIEST_CLOCK_SECONDS = 1_730_000_000
-"""A clock that shows less, in seconds, is wrong: this program is younger."""
+"""An earlier time on the clock is wrong: this program is newer."""
 MAX_CLOCK_SKEW_MS = 3_600_000
 LOW_DISK_BYTES, MIN_DISK_BYTES = 1 << 30, 100 << 20
 DOCTOR_CONNECT_SECONDS = 3.0
@@ -54,7 +54,7 @@ GROUP_AND_OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     state: DoctorState
     what: str
@@ -88,11 +88,11 @@ def _check_versions() -> Iterator[DoctorFinding]:
         "ok", "python", f"{platform.python_version()} on {machine}, {display_path(Path(sys.executable))}"
     )
     found = {name: _package_version(name) for name in ("holdfast", *CHECKED_PACKAGES)}
-    there = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    installed = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     missing = ", ".join(name for name, number in found.items() if not number)
     if found["splintr-rs"] is None:
         yield DoctorFinding("fail", "packages", "splintr-rs is not installed", "pip install . in Holdfast's folder")
-    yield DoctorFinding("ok", "packages", there + (f" (not installed: {missing})" if missing else ""))
+    yield DoctorFinding("ok", "packages", installed + (f" (not installed: {missing})" if missing else ""))
 
 
 def _package_version(package: str) -> str | None:
@@ -120,7 +120,7 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
-    """Yield whether the model can be asked, as far as one sees without asking."""
+    """Yield whether the model can be called, as far as that is known without a call."""
     model = settings.model
     if model == EMBEDDED:
         yield from _check_embedded()
@@ -137,7 +137,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
-    """Yield whether a model that is named with its provider can be asked; that it can, only where nothing is amiss."""
+    """Yield what is wrong with a model that is named with its provider, or that nothing is."""
     model, is_known = settings.model, configured_model(settings) is not None
     if find_spec("pydantic_ai") is None:
         yield from _check_package(model, "pydantic_ai", "pydantic-ai")
@@ -183,7 +183,7 @@ def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFindin
 
 
 async def _check_reachable(settings: Settings, *, is_asked: bool) -> AsyncIterator[DoctorFinding]:
-    """Yield whether the model answers: it is asked if the user says so, else an address is tried."""
+    """Yield whether the model answers: with `--ask` it is called, else its address is tried."""
     parts = urlsplit(settings.model)
     if is_asked:
         yield await _check_answer(settings)
@@ -203,21 +203,21 @@ async def _check_reachable(settings: Settings, *, is_asked: bool) -> AsyncIterat
 
 async def _check_answer(settings: Settings) -> DoctorFinding:
     began = time.monotonic()
-    ask = SummaryPrompt(system="", text="Say ok.", max_output_tokens=16, interaction="doctor")
+    prompt = SummaryPrompt(system="", text="Say ok.", max_output_tokens=16, interaction="doctor")
     try:
-        writer = open_summarizer(settings.model)
+        model = open_summarizer(settings.model)
         try:
-            answer = await writer.write(ask)
+            answer = await model.write(prompt)
         finally:
-            if isinstance(writer, EmbeddedSummarizer):
-                await writer.close()
+            if isinstance(model, EmbeddedSummarizer):
+                await model.close()
     except HoldfastError as error:
         return DoctorFinding("fail", "model", str(error))
     return DoctorFinding("ok", "model", f"{answer.model} answered in {time.monotonic() - began:.1f} s")
 
 
 async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
-    """Yield whether the store opens, and whether it is for its owner's eyes only."""
+    """Yield whether the store opens, and whether only its owner can read it."""
     try:
         store = open_store(settings.store)
     except (HoldfastError, ImportError) as error:
@@ -225,7 +225,12 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
         return
     path = store.path if isinstance(store, SqliteStore) else None
     if path is not None and not path.exists():
-        yield _check_missing_store(path)
+        folder = _existing_folder(path.parent)
+        if os.access(folder, os.W_OK | os.X_OK):
+            yield DoctorFinding("ok", "store", f"{display_path(path)} is made when something is said")
+        else:
+            said = f"{display_path(folder)} cannot be written to"
+            yield DoctorFinding("fail", "store", said, "choose another store")
         return
     was_open = path is not None and bool(path.stat().st_mode & GROUP_AND_OTHERS_MODE)
     try:
@@ -245,25 +250,18 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
         yield DoctorFinding("warn", "clock", said, "set the clock of this machine")
 
 
-def _check_missing_store(path: Path) -> DoctorFinding:
-    folder = _existing_folder(path.parent)
-    if os.access(folder, os.W_OK | os.X_OK):
-        return DoctorFinding("ok", "store", f"{display_path(path)} is made when something is said")
-    return DoctorFinding("fail", "store", f"{display_path(folder)} cannot be written to", "choose another store")
-
-
 def _check_clock() -> Iterator[DoctorFinding]:
     now = time.time()
-    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < EARLIEST_CLOCK_SECONDS:
-        yield DoctorFinding("fail", "clock", f"{shown} has long passed", "set the clock of this machine")
+        yield DoctorFinding("fail", "clock", f"{text} has long passed", "set the clock of this machine")
     else:
-        yield DoctorFinding("ok", "clock", shown)
+        yield DoctorFinding("ok", "clock", text)
 
 
 def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
-    wanted = [settings.paths.data_folder, *([cache_folder()] if settings.model == EMBEDDED else [])]
-    disks = {folder.stat().st_dev: folder for folder in map(_existing_folder, reversed(wanted))}
+    folders = [settings.paths.data_folder, *([cache_folder()] if settings.model == EMBEDDED else [])]
+    disks = {folder.stat().st_dev: folder for folder in map(_existing_folder, reversed(folders))}
     for folder in disks.values():
         free = shutil.disk_usage(folder).free
         said = f"{free / (1 << 30):,.1f} GB free in {display_path(folder)}"

@@ -1,4 +1,4 @@
-"""`holdfast lab`: recorded conversations played again under any policy, without asking a provider."""
+"""`holdfast lab`: replay recorded conversations under any policy, without calling a provider."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -14,23 +14,19 @@ if TYPE_CHECKING:
     from holdfast.apps.lab.recordings import Recording
     from holdfast.apps.lab.runner import LabRun, PolicyResult, ReplayJob
 
-DEFAULT_BUDGETS, DEFAULT_TUNING_BUDGET, DEFAULT_POLICIES, DEFAULT_PRICE_LISTS = (
-    "16000,50000",
-    "16000",
-    "default",
-    "anthropic",
-)
+DEFAULT_BUDGETS, DEFAULT_TUNING_BUDGET = "16000,50000", "16000"
+DEFAULT_POLICIES, DEFAULT_PRICE_LISTS = "default", "anthropic"
 DEFAULT_BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
 DEFAULT_SUMMARY_SECONDS, MAX_BUDGET_DIGITS = 60.0, 12
 PROGRESS_LINE_SECONDS = 5.0
-"""How often it is said how far a run is, where there is no terminal."""
+"""How often progress is printed without a terminal."""
 SIGNAL_EXIT_BASE = 128
-"""What a shell adds to the number of a signal."""
+"""A shell adds this to the number of a signal."""
 ZERO_FIGURES = (
     "M4.lost", "M8.invalid", "M8.elsewhere", "M8.mistral", "M9.over", "M9.over_claude", "M9.over_tekken",
     "M14.differences",
 )  # fmt: skip
-"""Figures of ours that have to be nothing."""
+"""Figures that must be zero for policies of Holdfast."""
 
 
 async def lab_run(args: argparse.Namespace, store: Store) -> int:
@@ -88,14 +84,22 @@ async def lab_tune(args: argparse.Namespace, store: Store) -> int:
     if left_out:
         warn(left_out)
     recordings, problems = await _load_recordings(args, store, budgets)
-    how = {"has_summary": has_summary, "static": args.static, "seconds": args.seconds}
-    run = await _run_jobs(tuning.make_tuning_jobs(recordings, versions, budgets[0], prices, **how), args.jobs)
+    jobs = tuning.make_tuning_jobs(
+        recordings,
+        versions,
+        budgets[0],
+        prices,
+        has_summary=has_summary,
+        static=args.static,
+        seconds=args.seconds,
+    )
+    run = await _run_jobs(jobs, args.jobs)
     problems += _collect_problems(run.results, lambda entry: entry.problems)
-    trades = tuning.measure_tradeoffs(versions, run.results, prices)
+    tradeoffs = tuning.measure_tradeoffs(versions, run.results, prices)
     if args.json:
-        print_json(tuning.tradeoff_rows(trades, budgets[0]))
+        print_json(tuning.tradeoff_rows(tradeoffs, budgets[0]))
     else:
-        found = tuning.tradeoff_table(trades, prices)
+        found = tuning.tradeoff_table(tradeoffs, prices)
         print(escape_control_characters("\n".join([*found.render(), "", *found.legend])))
     return _exit_code(run, is_sound=not problems)
 
@@ -103,7 +107,7 @@ async def lab_tune(args: argparse.Namespace, store: Store) -> int:
 async def _load_recordings(
     args: argparse.Namespace, store: Store, budgets: Sequence[int]
 ) -> "tuple[list[Recording], list[str]]":
-    """Return what is to be played, and what could not be read, which is told."""
+    """Return the recordings, and what could not be read, which is printed."""
     from holdfast.apps.lab.recordings import concatenate  # noqa: PLC0415 - as above
     from holdfast.apps.lab.sources import load_recordings  # noqa: PLC0415 - as above
 
@@ -122,7 +126,7 @@ async def _load_recordings(
 
 
 async def _run_jobs(jobs: "Sequence[ReplayJob]", workers: int | None) -> "LabRun":
-    """Play everything, and say how far it is."""
+    """Run all replays and show the progress."""
     from holdfast.apps.lab.runner import run_jobs  # noqa: PLC0415 - as above
 
     progress = ProgressCounter(f"of {len(jobs):,} replays", line_seconds=PROGRESS_LINE_SECONDS)
@@ -134,7 +138,7 @@ async def _run_jobs(jobs: "Sequence[ReplayJob]", workers: int | None) -> "LabRun
 def _collect_problems(
     entries: "Sequence[PolicyResult]", problems_of: "Callable[[PolicyResult], Sequence[str]]"
 ) -> list[str]:
-    """Return what is wrong with entries, and say it."""
+    """Return the problems of entries and print them."""
     problems = [
         f"{one.session}, {one.policy} at {one.budget:,}: {text}" for one in entries for text in problems_of(one)
     ]
@@ -144,12 +148,12 @@ def _collect_problems(
 
 
 def _nonzero_figures(entry: "PolicyResult") -> list[str]:
-    """Return which figures are not nothing and have to be."""
+    """Return which figures must be zero and are not."""
     return [f"{name} is {entry.figures[name]:.0f} and has to be 0" for name in ZERO_FIGURES if entry.figures.get(name)]
 
 
 def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
-    """Return the exit code of a run, and say as the last thing if it was interrupted."""
+    """Return the exit code of a run, and say last if it was interrupted."""
     if run.signal:
         found = ", and what they found is shown" if run.done else ""
         warn(f"interrupted: {run.done:,} of {run.total:,} replays were played{found}")
@@ -158,62 +162,36 @@ def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
 
 
 def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said about the tuning of a policy."""
+    """Add the arguments of `holdfast lab tune`."""
     _add_common_arguments(parser)
-    parser.add_argument(
-        "--policy",
-        dest="tuned",
-        default=DEFAULT_POLICIES,
-        metavar="NAME",
-        help=f"a preset or a file ({DEFAULT_POLICIES})",
-    )
-    parser.add_argument(
-        "--budget", dest="budgets", default=DEFAULT_TUNING_BUDGET, metavar="N", help=f"tokens ({DEFAULT_TUNING_BUDGET})"
-    )
-    parser.add_argument(
-        "--vary",
-        action="append",
-        default=[],
-        metavar="SETTING=LIST",
-        help="values to try, such as fold.tail_share=0.05,0.1; may be said again (some of its numbers)",
-    )
+    policy = f"a preset or a file ({DEFAULT_POLICIES})"
+    parser.add_argument("--policy", dest="tuned", default=DEFAULT_POLICIES, metavar="NAME", help=policy)
+    budget = f"tokens ({DEFAULT_TUNING_BUDGET})"
+    parser.add_argument("--budget", dest="budgets", default=DEFAULT_TUNING_BUDGET, metavar="N", help=budget)
+    vary = "values to try, such as fold.tail_share=0.05,0.1; may be said again (some of its numbers)"
+    parser.add_argument("--vary", action="append", default=[], metavar="SETTING=LIST", help=vary)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said about a run."""
+    """Add the arguments of `holdfast lab run`."""
     _add_common_arguments(parser)
-    parser.add_argument(
-        "--policy",
-        dest="policies",
-        default=DEFAULT_POLICIES,
-        metavar="LIST",
-        help=f"presets or files, +summary behind ({DEFAULT_POLICIES})",
-    )
-    parser.add_argument(
-        "--baselines",
-        default=DEFAULT_BASELINES,
-        metavar="LIST",
-        help=f"what they are held against ({DEFAULT_BASELINES})",
-    )
-    parser.add_argument(
-        "--budget", dest="budgets", default=DEFAULT_BUDGETS, metavar="LIST", help=f"tokens ({DEFAULT_BUDGETS})"
-    )
+    policies = f"presets or files, +summary behind ({DEFAULT_POLICIES})"
+    parser.add_argument("--policy", dest="policies", default=DEFAULT_POLICIES, metavar="LIST", help=policies)
+    baselines = f"what they are held against ({DEFAULT_BASELINES})"
+    parser.add_argument("--baselines", default=DEFAULT_BASELINES, metavar="LIST", help=baselines)
+    budgets = f"tokens ({DEFAULT_BUDGETS})"
+    parser.add_argument("--budget", dest="budgets", default=DEFAULT_BUDGETS, metavar="LIST", help=budgets)
     parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
     parser.add_argument("--html", metavar="FILE", help="write a report with plots")
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or a session by its id")
-    parser.add_argument(
-        "--prices",
-        default=DEFAULT_PRICE_LISTS,
-        metavar="LIST",
-        help=f"price lists, models or a .toml, the first to plan with ({DEFAULT_PRICE_LISTS})",
-    )
+    prices = f"price lists, models or a .toml, the first to plan with ({DEFAULT_PRICE_LISTS})"
+    parser.add_argument("--prices", default=DEFAULT_PRICE_LISTS, metavar="LIST", help=prices)
     parser.add_argument("--static", type=int, default=3_000, metavar="N", help="tokens of system text and tools (3000)")
-    parser.add_argument(
-        "--seconds", type=float, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help="how long a summary takes (60)"
-    )
+    seconds = "how long a summary takes (60)"
+    parser.add_argument("--seconds", type=float, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help=seconds)
     parser.add_argument("--concat", action="store_true", help="play all conversations as one long one")
     parser.add_argument("--jobs", type=int, metavar="N", help="how many at once (all cores)")
 

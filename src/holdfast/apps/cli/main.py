@@ -1,7 +1,7 @@
-"""The command line: a chat; sessions to list, show, prove, move, save and clean; memory, settings and a laboratory.
+"""The entry point of the command line.
 
-Tables are for people, `--json` is for programs. What is asked for goes to standard output, everything else to standard
-error. Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted.
+Tables are for people, `--json` is for programs. Results go to standard output, everything else to standard error. Exit
+codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from holdfast.stores.memory import MemoryStore
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    said = sys.argv[1:] if argv is None else argv
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        args = build_parser(said).parse_args(said)
+        args = build_parser(arguments).parse_args(arguments)
         configure_output(is_utf8=args.json or args.is_data)
-        code = asyncio.run(_run_command(args)) if args.command else _print_welcome(args)
+        code = asyncio.run(_run_command(args))
         sys.stdout.flush()
     except (HoldfastError, ImportError) as error:
         warn(str(error))
@@ -32,27 +32,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         warn("interrupted")
         return 130
     except BrokenPipeError:
-        # Whoever read has seen enough; nothing may be written at exit either.
+        # The reader has closed the pipe; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     return code
 
 
 async def _run_command(args: argparse.Namespace) -> int:
+    if args.command is None:
+        from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - loaded when it is needed
+        from holdfast.apps.cli.welcome import render_welcome  # noqa: PLC0415 - as above
+
+        print(render_welcome(settings_for(args, is_tolerant=True)))
+        return 0
     store = _open_store(args)
     try:
         return await args.command(args, store)
     finally:
         await store.close()
-
-
-def _print_welcome(args: argparse.Namespace) -> int:
-    """Say what this is to somebody who said nothing else."""
-    from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - loaded when it is needed
-    from holdfast.apps.cli.welcome import render_welcome  # noqa: PLC0415 - as above
-
-    print(render_welcome(settings_for(args, is_tolerant=True)))
-    return 0
 
 
 def _open_store(args: argparse.Namespace) -> Store:

@@ -1,4 +1,4 @@
-"""`holdfast memory` and `holdfast consolidate`: what was noted, and what the next conversation should know."""
+"""`holdfast memory` and `holdfast consolidate`: the daily notes, and the context board made from conversations."""
 
 import argparse
 import sys
@@ -86,7 +86,7 @@ async def consolidate_sessions(args: argparse.Namespace, store: Store) -> int:
 
 
 async def _confirm_and_apply(args: argparse.Namespace, agent: RemAgent, done: ConsolidationResult) -> bool:
-    """Show what is proposed and apply it where somebody agrees; return whether that was so."""
+    """Show the proposals and apply them if the user agrees; return whether they were applied."""
     for note in done.notes:
         warn(note)
     if not done.proposals:

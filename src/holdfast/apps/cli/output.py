@@ -1,11 +1,11 @@
-"""How commands talk to people and to programs."""
+"""How commands print results, warnings and progress."""
 
 import argparse
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.conversation.messages import Message
@@ -18,10 +18,10 @@ AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class ProgressCounter:
-    """Counts on a terminal, once something takes longer than a second; elsewhere in lines, if at all."""
+    """Counts in place on a terminal once something takes longer than a second; elsewhere in lines, if at all."""
 
     def __init__(self, what: str, *, line_seconds: float = float("inf")) -> None:
-        """`line_seconds` is how often a line is written where there is no terminal."""
+        """`line_seconds` is how often a line is written without a terminal."""
         self._what = what
         self._is_line = not sys.stderr.isatty()
         self._pause = line_seconds if self._is_line else 0.2
@@ -29,7 +29,7 @@ class ProgressCounter:
         self._is_shown = False
 
     def __call__(self, count: int) -> None:
-        """Say how far it is."""
+        """Show the count."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._pause
@@ -40,18 +40,18 @@ class ProgressCounter:
             print(f"\r{count:,} {self._what}", end="", file=sys.stderr, flush=True)
 
     def done(self) -> None:
-        """Leave the line empty."""
+        """Clear the line."""
         if self._is_shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def warn(problem: str) -> None:
-    """Say on standard error what is not as it should be."""
+    """Print a problem to standard error."""
     print(f"holdfast: {redact_text(escape_control_characters(problem))}", file=sys.stderr)
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
-    """Ask before something goes for good."""
+    """Ask before something is deleted; raises unless the user agrees."""
     if args.yes:
         return
     if not sys.stdin.isatty():
@@ -62,7 +62,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
 
 
 def print_result(args: argparse.Namespace, text: str, result: Mapping[str, object]) -> None:
-    """Say what was done: in words, or in facts for a program."""
+    """Print what was done: a text for people, or JSON for programs."""
     if args.json:
         print_json(result)
     else:
@@ -83,19 +83,15 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def render_for_terminal(message: Message, number: int, speaker: str = "") -> str:
-    """Return a message as people read it; `speaker` is whose word it is, where that is not its role's."""
-    return escape_control_characters("\n".join([f"{number} {speaker or message.role}", *_message_lines(message)]))
-
-
-def _message_lines(message: Message) -> Iterator[str]:
-    if message.text:
-        yield message.text
-    yield from (f"→ {call.name}({call.arguments})" for call in message.calls)
-    yield from (f"← {result.text}" for result in message.results)
+    """Return a message for people; `speaker` is who said it, if that is not its role."""
+    lines = [f"{number} {speaker or message.role}", *([message.text] if message.text else [])]
+    lines += [f"→ {call.name}({call.arguments})" for call in message.calls]
+    lines += [f"← {result.text}" for result in message.results]
+    return escape_control_characters("\n".join(lines))
 
 
 def escape_control_characters(text: str) -> str:
-    """Return a text that cannot steer a terminal."""
+    """Return a text that cannot control a terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
@@ -106,7 +102,7 @@ def session_age(info: SessionInfo) -> str:
 
 
 def render_positions(positions: Sequence[int]) -> str:
-    """Return positions in few words."""
+    """Return positions as ranges."""
     starts = [at for number, at in enumerate(positions) if number == 0 or positions[number - 1] != at - 1]
     ends = [
         at for number, at in enumerate(positions) if number + 1 == len(positions) or positions[number + 1] != at + 1
@@ -115,7 +111,7 @@ def render_positions(positions: Sequence[int]) -> str:
 
 
 def configure_output(*, is_utf8: bool) -> None:
-    """Let whatever was said be printed, whatever the terminal can show, and also where nobody listens."""
+    """Make sure that any text can be printed, whatever the terminal's encoding, and also if a stream is closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program

@@ -1,4 +1,4 @@
-"""What can be said on the command line. A command is loaded when it is said, and all of them when help is asked for.
+"""The parser of the command line. A command is loaded when it is used, and all of them for `--help`.
 
 Each command is a function; its docstring is its help, with an example in the last line.
 """
@@ -29,7 +29,7 @@ Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 in
 
 
 class Subparsers(Protocol):
-    """What commands are added to."""
+    """The part of argparse that commands are added to."""
 
     def add_parser(
         self,
@@ -47,35 +47,35 @@ AddCommands: TypeAlias = Callable[[Subparsers], None]
 
 
 def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Return what reads a command line; of one that begins with a command, that alone."""
-    whole = argparse.ArgumentParser(
+    """Return the parser; if the command line begins with a command, with that command alone."""
+    parser = argparse.ArgumentParser(
         prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    whole.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
-    whole.add_argument("--version", action=_VersionAction, nargs=0, help="say which version this is")
-    commands = whole.add_subparsers(metavar="COMMAND")
-    wanted = COMMAND_GROUPS.get(argv[0]) if argv else None
-    for add in [wanted] if wanted else dict.fromkeys(COMMAND_GROUPS.values()):
+    parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
+    parser.add_argument("--version", action=_VersionAction, nargs=0, help="say which version this is")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    group = COMMAND_GROUPS.get(argv[0]) if argv else None
+    for add in [group] if group else dict.fromkeys(COMMAND_GROUPS.values()):
         add(commands)
-    return whole
+    return parser
 
 
 class _VersionAction(argparse.Action):
-    """Says which version this is; looked up only then."""
+    """Prints the version, which is looked up only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - loaded when it is said
+        from importlib.metadata import version  # noqa: PLC0415 - loaded when the command runs
 
         print(f"holdfast {version('holdfast')}")
         parser.exit()
 
 
 def _add_chat(commands: Subparsers) -> None:
-    from holdfast.apps.cli.chat import add_chat_arguments, run_chat_command  # noqa: PLC0415 - loaded when it is said
+    from holdfast.apps.cli.chat import add_chat_arguments, run_chat_command  # noqa: PLC0415 - loaded when the command runs
 
-    chatting = _add_command(commands, "chat", run_chat_command)
-    chatting.set_defaults(needs_store=False)
-    add_chat_arguments(chatting)
+    chat = _add_command(commands, "chat", run_chat_command)
+    chat.set_defaults(needs_store=False)
+    add_chat_arguments(chat)
 
 
 def _add_sessions(commands: Subparsers) -> None:
@@ -89,14 +89,14 @@ def _add_sessions(commands: Subparsers) -> None:
     prune = _add_command(inner, "prune", do.delete_old_sessions)
     prune.add_argument("--days", type=_positive_number, required=True, metavar="N", help="how old")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
-    for asking in (remove, prune):
-        asking.add_argument("--yes", action="store_true", help="do not ask")
+    for deleting in (remove, prune):
+        deleting.add_argument("--yes", action="store_true", help="do not ask")
     show = _add_command(commands, "show", do.show_session, of_session=True)
     show.add_argument("--at", type=_positive_number, metavar="N", help="the N-th request, counted from 1")
     replay = _add_command(commands, "replay", do.replay_session, of_session=True)
     replay.add_argument("--verify", action="store_true", help="exit with 1 if a request is not what was sent")
-    removing = _add_command(commands, "scrub", do.scrub_session, of_session=True)
-    removing.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
+    scrub = _add_command(commands, "scrub", do.scrub_session, of_session=True)
+    scrub.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
 
 
 def _add_files(commands: Subparsers) -> None:
@@ -104,10 +104,10 @@ def _add_files(commands: Subparsers) -> None:
 
     export = _add_command(commands, "export", do.export_session, of_session=True)
     export.set_defaults(is_data=True)
-    coming = _add_command(commands, "import", do.import_file)
-    coming.add_argument("--as", dest="session", metavar="ID", help="the id it gets")
+    importing = _add_command(commands, "import", do.import_file)
+    importing.add_argument("--as", dest="session", metavar="ID", help="the id it gets")
     recover = _add_command(commands, "recover", do.recover_file)
-    for reading in (coming, recover):
+    for reading in (importing, recover):
         reading.set_defaults(makes_store=True)
         reading.add_argument("file", type=Path, metavar="FILE")
     for writing in (export, recover):
@@ -117,10 +117,10 @@ def _add_files(commands: Subparsers) -> None:
 def _add_memory(commands: Subparsers) -> None:
     from holdfast.apps.cli.memory import consolidate_sessions, show_memory  # noqa: PLC0415 - as above
 
-    consolidating = _add_command(commands, "consolidate", consolidate_sessions)
-    consolidating.add_argument("--apply", action="store_true", help="do it, without asking")
+    consolidate = _add_command(commands, "consolidate", consolidate_sessions)
+    consolidate.add_argument("--apply", action="store_true", help="do it, without asking")
     now = "read also what was changed less than ten minutes ago, and may go on"
-    consolidating.add_argument("--now", action="store_true", help=now)
+    consolidate.add_argument("--now", action="store_true", help=now)
     memory = _add_command(commands, "memory", show_memory)
     memory.set_defaults(needs_store=False)
     memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
@@ -141,17 +141,21 @@ def _add_settings(commands: Subparsers) -> None:
     models.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only names that have this in them")
     doctor = _add_command(commands, "doctor", run_doctor)
     doctor.add_argument("--ask", action="store_true", help="ask the model for a word, too")
-    for about in (config, models, doctor):
-        about.set_defaults(needs_store=False)
-        about.add_argument("--preset", metavar="NAME", help="as if this were the preset")
-        about.add_argument("--model", metavar="NAME", help="as if this were the model")
+    for command in (config, models, doctor):
+        command.set_defaults(needs_store=False)
+        command.add_argument("--preset", metavar="NAME", help="as if this were the preset")
+        command.add_argument("--model", metavar="NAME", help="as if this were the model")
 
 
 def _add_lab(commands: Subparsers) -> None:
     from holdfast.apps.cli.lab import add_run_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
 
-    what = "Play recorded conversations again under any policy, or vary one; see lab run --help and lab tune --help."
-    lab = commands.add_parser("lab", help=what, description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    help_text = (
+        "Play recorded conversations again under any policy, or vary one; see lab run --help and lab tune --help."
+    )
+    lab = commands.add_parser(
+        "lab", help=help_text, description=help_text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     inner = lab.add_subparsers(metavar="run | tune", required=True)
     add_run_arguments(_add_command(inner, "run", lab_run))
     add_tuning_arguments(_add_command(inner, "tune", lab_tune))
@@ -165,7 +169,7 @@ COMMAND_GROUPS: Mapping[str, AddCommands] = {
     **dict.fromkeys(("config", "models", "doctor"), _add_settings),
     "lab": _add_lab,
 }
-"""Who adds which commands."""
+"""Which function adds a command."""
 
 
 def _add_command(

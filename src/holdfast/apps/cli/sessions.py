@@ -1,4 +1,4 @@
-"""The commands: each is a function, and its docstring is its help, with an example in the last line."""
+"""The commands about sessions. The docstring of a command is its help, with an example in the last line."""
 
 import argparse
 import sys
@@ -33,13 +33,13 @@ from holdfast.session.maintenance.transfer import (
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
 from holdfast.session.request import encode_entry
 from holdfast.session.session import Session, now_ms
-from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
+from holdfast.stores.base import Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines, load_file
 from holdfast.stores.sqlite.recover import recover_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.text import pluralize
-from holdfast.wire.formats import MessageFormat, format_named
+from holdfast.wire.formats import format_named
 
 CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
 
@@ -84,9 +84,9 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
         confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
         for info in old:
             await store.delete(info.id)
-    did = "would delete" if args.dry_run else "deleted"
+    verb = "would delete" if args.dry_run else "deleted"
     listed = "".join(f"\n  {escape_control_characters(info.id)}  {session_age(info)}" for info in old)
-    print_result(args, f"{did} {len(old):,} sessions{listed}", {did.replace(" ", "_"): [info.id for info in old]})
+    print_result(args, f"{verb} {len(old):,} sessions{listed}", {verb.replace(" ", "_"): [info.id for info in old]})
     return 0
 
 
@@ -96,25 +96,31 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
     holdfast show report-2024 --at 3 --json
     """
     session = await _open_session(store, args.id)
-    wire = _format_of(session)
+    message_format = format_named(session.history.message_format)
     if args.at is None:
-        facts = session.history.session_state
+        state = session.history.session_state
         entries = await session.visible_messages()
-        messages = [encode_entry(entry, wire) for entry in entries]
+        messages = [encode_entry(entry, message_format) for entry in entries]
         speakers = [entry.message.speaker for entry in entries]
-        system, tools = facts.system or None, list(facts.tools) or None
+        system, tools = state.system or None, list(state.tools) or None
     else:
         request = await _rebuild_request(session, args.at)
         messages, system, tools = request.messages, request.system, request.tools
         speakers = [""] * len(messages)
     if args.json:
-        whole = {"session": session.id, "format": wire.name, "system": system, "tools": tools, "messages": messages}
-        print_json(whole if args.at is None else {**whole, "request": args.at})
+        result = {
+            "session": session.id,
+            "format": message_format.name,
+            "system": system,
+            "tools": tools,
+            "messages": messages,
+        }
+        print_json(result if args.at is None else {**result, "request": args.at})
         return 0
     if isinstance(system, str):
         print(f"--- system\n{escape_control_characters(system)}\n")
     for number, (native, speaker) in enumerate(zip(messages, speakers, strict=True)):
-        print(f"--- {render_for_terminal(wire.decode(native, number), number, speaker)}\n")
+        print(f"--- {render_for_terminal(message_format.decode(native, number), number, speaker)}\n")
     return 0
 
 
@@ -130,7 +136,12 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
         progress(len(requests))
     progress.done()
     rows = [
-        {"request": one.number + 1, "messages": len(one.messages), "state": _describe_state(one)} for one in requests
+        {
+            "request": one.number + 1,
+            "messages": len(one.messages),
+            "state": "same" if one.is_same else "scrubbed" if one.is_scrubbed else "different",
+        }
+        for one in requests
     ]
     first = next((row["request"] for row in rows if row["state"] == "different"), None)
     if args.json:
@@ -157,23 +168,22 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     holdfast export report-2024 -o report.jsonl
     """
     session = await resolve_session_id(store, args.id)
-    info = (await _session_infos(store, session))[0]
-    progress, records, gone = ProgressCounter("records"), list[StoredRecord](), list[int]()
-    async for stored in export_records(store, session, gone):
+    names = [info.name async for info in iter_sessions(store, session) if info.id == session]
+    progress, records, lost = ProgressCounter("records"), list[StoredRecord](), list[int]()
+    async for stored in export_records(store, session, lost):
         records.append(stored)
         progress(len(records))
     progress.done()
-    for position in gone:
+    for position in lost:
         warn(f"record {position}: the store has lost this message; a notice stands in its place")
-    lines = export_lines(session, info.name, records)
+    lines = export_lines(session, names[0], records)
     if args.output is None:
         sys.stdout.writelines(lines)
-        return int(bool(gone))
-    write_private_lines(args.output, lines)
-    print_result(
-        args, f"wrote {len(records):,} records to {args.output}", {"records": len(records), "file": str(args.output)}
-    )
-    return int(bool(gone))
+    else:
+        write_private_lines(args.output, lines)
+        facts = {"records": len(records), "file": str(args.output)}
+        print_result(args, f"wrote {len(records):,} records to {args.output}", facts)
+    return int(bool(lost))
 
 
 async def import_file(args: argparse.Namespace, store: Store) -> int:
@@ -196,12 +206,12 @@ async def import_file(args: argparse.Namespace, store: Store) -> int:
     newer = [f"{one.session}: a newer Holdfast wrote it; it can only be read" for one in arrived if one.is_read_only]
     for problem in [*found.notes, *losses, *refused, *newer]:
         warn(problem)
-    said = [
+    lines = [
         f"imported {escape_control_characters(one.session)}: {one.messages:,} messages, {one.records:,} records"
         for one in arrived
     ]
     facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
-    print_result(args, "\n".join(said), {**facts, "notes": found.notes})
+    print_result(args, "\n".join(lines), {**facts, "notes": found.notes})
     return int(bool(losses or refused))
 
 
@@ -247,10 +257,10 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"it also stands in session {other}; scrub that one too")
-    told = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
+    text = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
     print_result(
         args,
-        "\n".join([told, *(f"replaced in {path}" for path in files)]),
+        "\n".join([text, *(f"replaced in {path}" for path in files)]),
         {**asdict(done), "files": [*map(str, files)]},
     )
     return int(done.count == 0 and not files)
@@ -261,16 +271,8 @@ def _check_new_file(path: Path) -> None:
         raise StoreUnavailableError(str(path), "it is already there; choose another file with -o")
 
 
-async def _session_infos(store: Store, session: str) -> list[SessionInfo]:
-    return [info async for info in iter_sessions(store, session) if info.id == session]
-
-
 async def _open_session(store: Store, prefix: str) -> Session:
     return await Session.open(await resolve_session_id(store, prefix), store=store)
-
-
-def _format_of(session: Session) -> MessageFormat:
-    return format_named(session.history.message_format)
 
 
 async def _rebuild_request(session: Session, number: int) -> RebuiltRequest:
@@ -281,7 +283,3 @@ async def _rebuild_request(session: Session, number: int) -> RebuiltRequest:
             return request
     has = f"requests 1 to {count:,}, not {number:,}" if count else "no requests yet"
     raise SettingsError("--at", f"session {session.id!r} has {has}")
-
-
-def _describe_state(request: RebuiltRequest) -> str:
-    return "same" if request.is_same else "scrubbed" if request.is_scrubbed else "different"

@@ -1,4 +1,4 @@
-"""What is said to somebody who says nothing but `holdfast`."""
+"""What `holdfast` without arguments prints."""
 
 from holdfast.apps.settings.settings import Settings
 

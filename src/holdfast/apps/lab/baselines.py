@@ -1,7 +1,7 @@
-"""What people do today: the policies that every other one is held against.
+"""What people do today: the policies that every other one is compared with.
 
-Each takes the whole conversation so far and gives back what it would send. Those that remember
-anything between two requests do so in the object. `floor` is ours without a memory.
+Each gets the whole conversation so far and returns what it would send. Those that remember anything between two
+requests keep it in the object. `floor` is Holdfast without a memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from holdfast.testing.chat import JsonMessage, user_message
 PLACEHOLDER_SUMMARY = "[Summary of the conversation so far.]"
 MASKED_OUTPUT = "[output left out]"
 PLACEHOLDER_SUMMARY_TOKENS = 1_000
-"""What a summary by a model is taken to cost when it is written."""
+"""The assumed size of a summary by a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryCost:
-    """What one call for a summary would have taken, in tokens."""
+    """What one call for a summary would have cost, in tokens."""
 
     fresh_tokens: int
     """Read for the first time."""
@@ -33,15 +33,15 @@ class SummaryCost:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a policy would send, and what it spent on deciding that."""
+    """What a policy would send, and what it spent on it."""
 
     messages: Sequence[Mapping[str, object]]
     summaries: Sequence[SummaryCost] = ()
-    """The calls to a model that were made for it."""
+    """The calls to a model."""
     waited_seconds: float = 0.0
-    """How long the request had to wait for one of them."""
+    """How long the request waited for one of them."""
     is_compacted: bool = False
-    """Whether messages were folded for this request."""
+    """Whether messages were compacted for this request."""
 
 
 class ReplayPolicy(Protocol):
@@ -58,7 +58,7 @@ class MessageSizes:
 
     transcript: Transcript
     static: int
-    """System text and tools that every request carries besides."""
+    """Tokens of system text and tools in every request."""
     _sums: list[int] = field(default_factory=lambda: [0])
 
     def tokens_between(self, start: int, stop: int) -> int:
@@ -68,7 +68,7 @@ class MessageSizes:
         return self._sums[stop] - self._sums[start]
 
     def start_within(self, stop: int, tokens: int) -> int:
-        """Return where the longest part begins that ends at `stop` and fits `tokens`."""
+        """Return the start of the longest part that ends at `stop` and fits `tokens`."""
         start = stop
         while start > 0 and self.tokens_between(start - 1, stop) <= tokens:
             start -= 1
@@ -80,11 +80,11 @@ class ReplayRequest:
     """A request that a policy has to prepare."""
 
     messages: list[JsonMessage]
-    """Everything said so far."""
+    """The conversation so far."""
     sizes: MessageSizes
     budget: int
     idle_seconds: float = 0.0
-    """Since the request before."""
+    """Since the previous request."""
 
     @property
     def system_count(self) -> int:
@@ -98,7 +98,7 @@ class ReplayRequest:
 
 
 class FullHistory:
-    """Sends everything, whatever the budget."""
+    """Sends everything and ignores the budget."""
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
         """Return all messages."""
@@ -110,21 +110,24 @@ class SlidingWindow:
     """Sends system messages and the newest others that fit; the window moves with every request."""
 
     is_pair_safe: bool = False
-    """Whether the window begins at a user's message, so that no call is parted from its result."""
+    """Whether the window begins at a user's message, so that no call is separated from its result."""
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
         """Return the window."""
-        messages, sizes, head, room = (
-            replay_request.messages,
-            replay_request.sizes,
-            replay_request.system_count,
-            replay_request.available_tokens,
-        )
-        start = max(head, sizes.start_within(len(messages), room))
+        messages, head = replay_request.messages, replay_request.system_count
+        start = max(head, replay_request.sizes.start_within(len(messages), replay_request.available_tokens))
         if self.is_pair_safe:
             while start < len(messages) and messages[start]["role"] != "user":
                 start += 1
         return ReplayResult([*messages[:head], *messages[start:]])
+
+
+def _start_after_cut(replay_request: ReplayRequest, start: int, room: int, keep_share: float) -> int:
+    """Return where the window starts: moved to keep a share of the room once the messages exceed it."""
+    sizes, count = replay_request.sizes, len(replay_request.messages)
+    if sizes.tokens_between(start, count) <= room:
+        return start
+    return max(start, next_cut(sizes.transcript, sizes.start_within(count, int(room * keep_share))))
 
 
 @dataclass(slots=True)
@@ -136,58 +139,40 @@ class HysteresisWindow:
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
         """Return everything from the last cut on."""
-        messages, sizes, head, room = (
-            replay_request.messages,
-            replay_request.sizes,
-            replay_request.system_count,
-            replay_request.available_tokens,
-        )
-        self.start = max(head, self.start)
-        if sizes.tokens_between(self.start, len(messages)) > room:
-            wanted = sizes.start_within(len(messages), int(room * self.keep_share))
-            self.start = max(self.start, next_cut(sizes.transcript, wanted))
+        messages, head, room = replay_request.messages, replay_request.system_count, replay_request.available_tokens
+        self.start = _start_after_cut(replay_request, max(head, self.start), room, self.keep_share)
         return ReplayResult([*messages[:head], *messages[self.start :]])
 
 
 @dataclass(slots=True)
 class ThresholdCompaction:
-    """Summarises everything but a tail by a model when the budget is exceeded; the summary says nothing."""
+    """Replaces everything but a tail by a model's summary when the budget is exceeded; the summary is a placeholder."""
 
     keep_share: float = 0.1
     start: int = 0
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return the summary, if there is one, and everything behind it."""
-        messages, sizes, head, room = (
-            replay_request.messages,
-            replay_request.sizes,
-            replay_request.system_count,
-            replay_request.available_tokens - PLACEHOLDER_SUMMARY_TOKENS,
-        )
+        """Return the summary, if there is one, and everything after it."""
+        messages, head = replay_request.messages, replay_request.system_count
+        room = replay_request.available_tokens - PLACEHOLDER_SUMMARY_TOKENS
         self.start = max(head, self.start)
-        spent: list[SummaryCost] = []
-        if sizes.tokens_between(self.start, len(messages)) > room:
-            spent = [SummaryCost(sizes.tokens_between(self.start, len(messages)))]
-            wanted = sizes.start_within(len(messages), int(room * self.keep_share))
-            self.start = max(self.start, next_cut(sizes.transcript, wanted))
+        tokens = replay_request.sizes.tokens_between(self.start, len(messages))
+        spent = [SummaryCost(tokens)] if tokens > room else []
+        self.start = _start_after_cut(replay_request, self.start, room, self.keep_share)
         summary = [user_message(PLACEHOLDER_SUMMARY + " x" * PLACEHOLDER_SUMMARY_TOKENS)] if self.start > head else []
         return ReplayResult([*messages[:head], *summary, *messages[self.start :]], spent, is_compacted=bool(spent))
 
 
 @dataclass(slots=True)
 class HeadAndTail:
-    """Sends a quarter of what fits from the beginning and the rest from the end, decided anew each time."""
+    """Sends a quarter of what fits from the beginning and the rest from the end, decided for each request."""
 
     head_share: float = 0.25
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
         """Return both ends."""
-        messages, sizes, head, room = (
-            replay_request.messages,
-            replay_request.sizes,
-            replay_request.system_count,
-            replay_request.available_tokens,
-        )
+        messages, sizes = replay_request.messages, replay_request.sizes
+        head, room = replay_request.system_count, replay_request.available_tokens
         if sizes.tokens_between(head, len(messages)) <= room:
             return ReplayResult(messages)
         stop = head
@@ -199,7 +184,7 @@ class HeadAndTail:
 
 @dataclass(slots=True)
 class OutputMasking:
-    """Sends everything, with all but the newest tool outputs left out; whether that fits is not asked."""
+    """Sends everything without all but the newest tool outputs, whether that fits or not."""
 
     keep_last: int = 10
     masked_messages: dict[int, JsonMessage] = field(default_factory=dict[int, JsonMessage])
@@ -220,7 +205,7 @@ class OutputMasking:
 
 @dataclass(slots=True)
 class GovernedList:
-    """Holdfast: the floor under a list that only grows."""
+    """Holdfast's `govern` for a list that only grows."""
 
     model: str = "gpt-5"
     previous: Request | None = None

@@ -19,11 +19,11 @@ MIN_IDENTIFIER_CHARS, MAX_IDENTIFIER_CHARS = 4, 200
 RULE_WORDS = re.compile(r"(?<!\bi )(?<!\bwe )\b(?:always|never|don['’]?t|do not|must)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n")
 MIN_RULE_CHARS, MAX_RULE_CHARS = 8, 300
-"""A longer sentence is a text that somebody has pasted."""
+"""Longer sentences are pasted text."""
 
 
 def extract_identifiers(text: str) -> Iterator[str]:
-    """Yield the identifiers of a text, in order and as often as they stand there."""
+    """Yield the identifiers of a text, in order and as often as they occur."""
     for match in re.finditer(_PATTERN, text):
         found = match.group().rstrip(".-,")
         if MIN_IDENTIFIER_CHARS <= len(found) <= MAX_IDENTIFIER_CHARS:
@@ -31,9 +31,9 @@ def extract_identifiers(text: str) -> Iterator[str]:
 
 
 def extract_rules(text: str) -> Iterator[str]:
-    """Yield the sentences of a person's text that say what always, or never, is to be done; questions do not."""
+    """Yield the sentences of a user's text that say what to do always or never; questions are left out."""
     for piece in _SENTENCE_END.split(text):
         sentence = piece.strip()
-        is_said = MIN_RULE_CHARS <= len(sentence) <= MAX_RULE_CHARS and not sentence.endswith("?")
-        if is_said and RULE_WORDS.search(sentence):
+        is_rule = MIN_RULE_CHARS <= len(sentence) <= MAX_RULE_CHARS and not sentence.endswith("?")
+        if is_rule and RULE_WORDS.search(sentence):
             yield sentence

@@ -11,7 +11,7 @@ from holdfast.core.conversation.tokens import Counter, Provenance
 
 MISTRAL_PACKAGE, TEKKEN_FILE = "mistral_common", "tekken_240911.json"
 RequestOracle: TypeAlias = Callable[[Sequence[Mapping[str, object]]], bool]
-"""Says whether a request would be taken."""
+"""Returns whether a request would be accepted."""
 
 
 class _Tokenizer(Protocol):
@@ -38,7 +38,7 @@ class TekkenCounter:
 
 @cache
 def tekken_counter() -> Counter | None:
-    """Return the counter; None where there is none."""
+    """Return the counter; None if the vocabulary is not installed."""
     found = find_spec(MISTRAL_PACKAGE)
     path = Path(found.origin).parent / "data" / TEKKEN_FILE if found and found.origin else None
     if path is None or not path.is_file():
@@ -48,20 +48,20 @@ def tekken_counter() -> Counter | None:
 
 @cache
 def mistral_oracle() -> RequestOracle | None:
-    """Return what tells whether Mistral's own library takes a request; None where it is not installed."""
+    """Return a check by Mistral's own library; None if it is not installed."""
     if find_spec(MISTRAL_PACKAGE) is None:
         return None
     refusal = cast("type[Exception]", import_module(f"{MISTRAL_PACKAGE}.exceptions").MistralCommonException)
     request = import_module(f"{MISTRAL_PACKAGE}.protocol.instruct.request").ChatCompletionRequest
     rules = import_module(f"{MISTRAL_PACKAGE}.protocol.instruct.validator")
     version = import_module(f"{MISTRAL_PACKAGE}.tokens.tokenizers.base").TokenizerVersion.v11
-    judge: _Validator = rules.get_validator(version, rules.ValidationMode.serving)
+    validator: _Validator = rules.get_validator(version, rules.ValidationMode.serving)
 
-    def takes(messages: Sequence[Mapping[str, object]]) -> bool:
+    def is_accepted(messages: Sequence[Mapping[str, object]]) -> bool:
         try:
-            judge.validate_request(request.from_openai(list(messages), model="mistral"))
+            validator.validate_request(request.from_openai(list(messages), model="mistral"))
         except refusal:
             return False
         return True
 
-    return takes
+    return is_accepted

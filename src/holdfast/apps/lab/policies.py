@@ -1,4 +1,4 @@
-"""What can be played, by name: presets, files of one's own, and what people do today."""
+"""The policies that can be replayed, by name: presets, files, and baselines."""
 
 import difflib
 from pathlib import Path
@@ -8,11 +8,11 @@ from holdfast.core.planning.policy import PRESETS, Policy, read_policy
 from holdfast.errors import SettingsError
 
 SUMMARY_OPTION = "summary"
-"""Behind a policy's name and a plus: a model writes summaries."""
+"""After a policy's name and a plus: a model writes summaries."""
 
 
 def check_policy_name(name: str, setting: str) -> None:
-    """Raise `SettingsError` under the name of a setting where nothing can be played by a name."""
+    """Raise `SettingsError` for a name that is neither a policy nor a baseline."""
     if name not in BASELINES:
         find_policy(name, setting)
 

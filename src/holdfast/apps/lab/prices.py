@@ -1,4 +1,4 @@
-"""Price lists by name: the price models that come with the engine, any model of the table, or a file of one's own."""
+"""Price lists by name: the price models that come with the engine, any model of the table, or a file."""
 
 import tomllib
 from collections.abc import Mapping
@@ -15,10 +15,8 @@ REQUIRED_PRICES = ("read", "write", "output")
 
 def prices_for(names: str) -> list[Prices]:
     """Return the prices of a list of names, each once; raises `SettingsError` for one that has none."""
-    found: dict[str, Prices] = {}
-    for name in (one.strip() for one in names.split(",")):
-        if name:
-            found |= {prices.name: prices for prices in _find_prices(name)}
+    listed = [name for one in names.split(",") if (name := one.strip())]
+    found = {prices.name: prices for name in listed for prices in _find_prices(name)}
     if not found:
         raise SettingsError("--prices", f"names nothing; choose from {', '.join(PROVIDER_PRICES)}, a model, or a file")
     return list(found.values())

@@ -1,7 +1,7 @@
-"""Recorded conversations in OpenAI's chat format, with what is known of each message besides.
+"""Recorded conversations in OpenAI's chat format, with what is known about each message.
 
-Keys of a message that begin with `x_` are annotations: when it was said (`x_ts`), what the provider billed for it
-(`x_usage`), and a name by which questions refer to it (`x_id`). They are taken off before anything is sent.
+Keys of a message that begin with `x_` are annotations: when it was recorded (`x_ts`), what the provider billed for it
+(`x_usage`), and a name by which questions refer to it (`x_id`). They are removed before anything is sent.
 """
 
 import json
@@ -16,41 +16,41 @@ from holdfast.testing.chat import JsonMessage
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question about a conversation, and where in it the answer stands."""
+    """A question about a conversation, and where its answer is."""
 
     question: str
     answer: str
     evidence: tuple[int, ...]
-    """The messages that are needed for it."""
+    """The messages that it needs."""
     category: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One conversation as it was recorded."""
+    """One recorded conversation."""
 
     name: str
     messages: list[JsonMessage]
     times: list[float | None]
-    """When each message was recorded, in seconds; None where that is not known."""
+    """When each message was recorded, in seconds; None if unknown."""
     usage: list[Mapping[str, int] | None]
     """What the provider billed for each assistant turn."""
     probes: tuple[Probe, ...] = ()
     static: int | None = None
-    """Tokens that every request carried beside the messages; None where nobody has written that down."""
+    """Tokens of system text and tools in every request; None if the recording does not say."""
     is_claude: bool = True
     """Whether the bills count tokens as Claude does."""
     notes: tuple[str, ...] = ()
-    """What of it could not be carried over from another format."""
+    """What could not be converted from another format."""
 
     @property
     def turns(self) -> list[int]:
-        """Where the assistant answers: before each of these a request was made."""
+        """The indices of the assistant's messages: each answers a request."""
         return [index for index, message in enumerate(self.messages) if message["role"] == "assistant" and index]
 
 
 def read_recording(record: object, name: str = "session") -> Recording:
-    """Return a recording from a record of a JSONL file; `name` is for one that has no id."""
+    """Return a recording from a record of a JSONL file; `name` is for a record without an id."""
     raw = record.get("messages") if isinstance(record, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     fields = cast("Mapping[str, object]", record if isinstance(record, Mapping) else {})
     name = str(fields.get("id", name))
@@ -72,16 +72,16 @@ def read_recording(record: object, name: str = "session") -> Recording:
 
 
 def concatenate(recordings: Sequence[Recording]) -> Recording:
-    """Return recordings as one long one; the system text of the first stands for all, call ids stay apart.
+    """Return recordings as one long one, with the system text of the first and distinct call ids.
 
-    Conversations that have nothing to do with each other share no facts, so their questions are left out.
+    Unrelated conversations share no facts, so their questions are left out.
     """
-    messages: list[JsonMessage] = []
-    for number, recording in enumerate(recordings):
-        for message in recording.messages:
-            if number and message["role"] == "system":
-                continue
-            messages.append(_with_prefixed_ids(message, f"s{number}_"))
+    messages = [
+        _with_prefixed_ids(message, f"s{number}_")
+        for number, recording in enumerate(recordings)
+        for message in recording.messages
+        if not (number and message["role"] == "system")
+    ]
     nothing: list[None] = [None] * len(messages)
     return Recording(f"{len(recordings)} sessions", messages, [*nothing], [*nothing], static=recordings[0].static)
 
@@ -97,7 +97,7 @@ def _with_prefixed_ids(message: JsonMessage, prefix: str) -> JsonMessage:
 
 
 def _probes(value: object, names: Sequence[object]) -> list[Probe]:
-    """Return the questions whose evidence is all there."""
+    """Return the questions whose evidence is complete."""
     places = {name: index for index, name in enumerate(names) if isinstance(name, str)}
     found: list[Probe] = []
     for probe in cast("list[object]", value) if isinstance(value, list) else []:

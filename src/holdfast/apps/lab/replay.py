@@ -1,7 +1,7 @@
-"""Plays a recorded conversation again under a policy, and shows every request it would have made to the metrics.
+"""Replays a recorded conversation under a policy, and shows every request it would have made to the metrics.
 
-For each assistant turn the request is prepared from everything before it, held against the one before, and then
-the recorded turn is appended. No provider is asked: what a request would have cost is reckoned.
+For each assistant turn the policy prepares the request from everything before it; the request is compared with the
+previous one; then the recorded turn is appended. No provider is called: costs are computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from holdfast.apps.lab.baselines import MessageSizes, ReplayPolicy, ReplayRequest, ReplayResult, SummaryCost
 from holdfast.apps.lab.recordings import Recording
-from holdfast.apps.lab.simulation import LAB_MODEL, full_message_text
+from holdfast.apps.lab.simulation import LAB_FORMAT, LAB_MODEL, full_message_text
 from holdfast.core.conversation.tokens import Counter, message_tokens
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.planning.situation import Prices, request_cost
@@ -18,7 +18,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.wire.formats import format_named
 
 DEFAULT_STATIC_TOKENS = 3_000
-"""System text and tools that every request carries, where a recording does not say."""
+"""Tokens of system text and tools in every request, if a recording does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class ReplayTurn:
     """One request that a policy would have made."""
 
     sent_tokens: int
-    """Tokens, static part included."""
+    """System text and tools included."""
     shared_tokens: int
-    """Tokens of the prefix it has in common with the request before."""
+    """The prefix it has in common with the previous request."""
     is_extension: bool
-    """Whether the request before is its prefix."""
+    """Whether the previous request is its prefix."""
     output_tokens: int
     gap_seconds: float
-    """Since the request before."""
+    """Since the previous request."""
     summaries: Sequence[SummaryCost] = ()
     waited_seconds: float = 0.0
     is_compacted: bool = False
@@ -44,10 +44,10 @@ class ReplayTurn:
         return 0 if is_cold else self.shared_tokens
 
     def cost(self, prices: Prices) -> float:
-        """Return what the request costs, in plain input tokens, with the summaries that were written for it."""
+        """Return the cost of the request and its summaries, in plain input tokens."""
         held = self.cached_tokens(prices)
         own = request_cost(prices, cached=held, fresh=self.sent_tokens - held, output=self.output_tokens)
-        # What a summary is made of is read once: it is not worth being written to a cache.
+        # The input of a summary is read once, so it is not worth writing to a cache.
         return own + sum(
             one.fresh_tokens + prices.read * one.cached_tokens + prices.output * one.output_tokens
             for one in self.summaries
@@ -56,23 +56,23 @@ class ReplayTurn:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """One request, beside all that somebody may want to know of it."""
+    """One request, with everything a metric may need."""
 
     index: int
-    """Which message of the recording is the answer to it."""
+    """Which message of the recording answers it."""
     recording: Recording
     request: ReplayRequest
     messages: Sequence[Mapping[str, object]]
     turn: ReplayTurn
     text: str
-    """All that the request says."""
+    """The text of all its messages."""
 
 
 class Metric(Protocol):
-    """Watches a replay, and says what it was like."""
+    """Observes a replay and reports figures."""
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
+        """Observe one request."""
         ...
 
     async def figures(self) -> Mapping[str, float]:
@@ -81,8 +81,19 @@ class Metric(Protocol):
 
 
 @dataclass(slots=True)
+class TurnCollector:
+    """The part of a metric that remembers every turn."""
+
+    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn], init=False)
+
+    async def observe(self, observed: ObservedRequest) -> None:
+        """Remember the turn."""
+        self.turns.append(observed.turn)
+
+
+@dataclass(slots=True)
 class Replayer:
-    """Plays one recording under one policy at one budget."""
+    """Replays one recording under one policy at one budget."""
 
     recording: Recording
     policy: ReplayPolicy
@@ -91,10 +102,11 @@ class Replayer:
     counter: Counter = field(default_factory=lambda: counter_for(LAB_MODEL))
     turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
     _counted: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
+    """By the id of the message, which `_kept` keeps alive."""
     _kept: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
 
     async def play(self, metrics: Sequence[Metric] = ()) -> dict[str, float]:
-        """Play to the end, and return what the metrics found."""
+        """Replay to the end and return the figures of the metrics."""
         recording, messages = self.recording, self.recording.messages
         sizes = self.message_sizes()
         before: Sequence[Mapping[str, object]] = ()
@@ -118,9 +130,8 @@ class Replayer:
         return found
 
     def message_sizes(self) -> MessageSizes:
-        """Return what each message of the recording costs."""
-        transcript = Transcript(self.recording.messages, format_named("openai-chat"), self.counter)
-        return MessageSizes(transcript, self.static)
+        """Return the size of each message of the recording."""
+        return MessageSizes(Transcript(self.recording.messages, format_named(LAB_FORMAT), self.counter), self.static)
 
     def _measure_turn(
         self, prepared: ReplayResult, before: Sequence[Mapping[str, object]], gap: float, output: int
@@ -139,10 +150,10 @@ class Replayer:
         )
 
     def _measure_message(self, message: Mapping[str, object]) -> tuple[int, str]:
-        """Return the tokens and the text of a message, reckoned once."""
+        """Return the tokens and the text of a message, computed once."""
         known = self._counted.get(id(message))
         if known is None:
-            decoded = format_named("openai-chat").decode(message, 0)
+            decoded = format_named(LAB_FORMAT).decode(message, 0)
             known = self._counted[id(message)] = sum(message_tokens(decoded, self.counter)), full_message_text(message)
             self._kept.append(message)
         return known

@@ -1,10 +1,10 @@
-"""A report on what the laboratory found: one page that needs nothing but itself.
+"""A report on the results of the laboratory: one HTML page that needs nothing but itself.
 
-Line and bar plots as SVG, drawn by hand: a report needs no program to be looked at.
+The line and bar plots are SVG written here, so a report needs no program to be viewed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from importlib.metadata import version
@@ -17,25 +17,13 @@ from holdfast.core.planning.situation import PROVIDER_PRICES
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 260, 64, 28, 10, 12
 PLOT_COLORS = (
-    "#2a6fdb",
-    "#d9480f",
-    "#2b8a3e",
-    "#9c36b5",
-    "#b08900",
-    "#0b7285",
-    "#c2255c",
-    "#495057",
-    "#5c940d",
-    "#862e9c",
-    "#e8590c",
-    "#1098ad",
-    "#f08c00",
-    "#364fc7",
-)
+    "#2a6fdb", "#d9480f", "#2b8a3e", "#9c36b5", "#b08900", "#0b7285", "#c2255c", "#495057", "#5c940d", "#862e9c",
+    "#e8590c", "#1098ad", "#f08c00", "#364fc7",
+)  # fmt: skip
 MAX_PLOT_POINTS = 600
 TICKS = 5
 TEXT_HEIGHT = 12
-"""How high a line of text is."""
+"""The height of a line of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +34,31 @@ class PlotSeries:
     values: Sequence[float]
     color: str
     marks: Sequence[int] = ()
-    """Where something happened."""
-
-
-def assign_colors(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each name: the same in every plot that is given them."""
-    return {name: PLOT_COLORS[place % len(PLOT_COLORS)] for place, name in enumerate(dict.fromkeys(names))}
+    """The indices with a dot."""
 
 
 def line_plot(
     title: str, series: Sequence[PlotSeries], *, unit: str = "", limit: tuple[str, float] | None = None
 ) -> str:
-    """Return lines over turns, with what is marked on them, and a limit across all by its name."""
+    """Return lines over turns with their dots, and a dashed line for a named limit."""
     top = max((value for one in series for value in one.values), default=0.0) or 1.0
     top = max(top, limit[1]) if limit else top
     longest = max((len(one.values) for one in series), default=1)
+    labels = [
+        _text(
+            LEFT + (WIDTH - LEFT - RIGHT) * number / (TICKS - 1),
+            HEIGHT - 8,
+            f"{(longest - 1) * number // (TICKS - 1):,}",
+            "middle",
+        )
+        for number in range(TICKS)
+    ]
     drawn = [_polyline(one, longest, top) for one in series]
-    return _figure(title, [*_grid(top, unit), *_turn_labels(longest), *_limit_line(limit, top), *drawn], series)
+    return _figure(title, [*_grid(top, unit), *labels, *_limit_line(limit, top), *drawn], series)
 
 
 def bar_plot(title: str, groups: Mapping[str, Sequence[PlotSeries]], *, unit: str = "") -> str:
-    """Return bars, a group beside another; each series has one value."""
+    """Return groups of bars side by side; each series has one value."""
     every = [one for group in groups.values() for one in group]
     known = {one.name: one for one in every}
     names = list(known)
@@ -78,10 +70,10 @@ def bar_plot(title: str, groups: Mapping[str, Sequence[PlotSeries]], *, unit: st
         for one in group:
             high = _scaled_height(one.values[0], top)
             at = start + names.index(one.name) * each
-            told = escape(f"{one.name}, {label}: {one.values[0]:,.3g}{unit}")
+            label_text = escape(f"{one.name}, {label}: {one.values[0]:,.3g}{unit}")
             drawn.append(
                 f'<rect x="{at:.1f}" y="{HEIGHT - BOTTOM - high:.1f}" width="{max(1.0, each - 1):.1f}" '
-                f'height="{high:.1f}" fill="{one.color}"><title>{told}</title></rect>'
+                f'height="{high:.1f}" fill="{one.color}"><title>{label_text}</title></rect>'
             )
         drawn.append(_text(start + wide * 0.4, HEIGHT - 8, label, "middle"))
     return _figure(title, drawn, list(known.values()))
@@ -129,14 +121,6 @@ def _grid(top: float, unit: str) -> list[str]:
     return drawn
 
 
-def _turn_labels(longest: int) -> list[str]:
-    wide = WIDTH - LEFT - RIGHT
-    return [
-        _text(LEFT + wide * number / (TICKS - 1), HEIGHT - 8, f"{(longest - 1) * number // (TICKS - 1):,}", "middle")
-        for number in range(TICKS)
-    ]
-
-
 def _short_number(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -175,9 +159,9 @@ pre{color:var(--soft);font-size:12px;white-space:pre-wrap}.ours td{font-weight:6
 
 
 SMOOTHED_REQUESTS = 20
-"""How many requests one point of a curve stands for that would jump otherwise."""
+"""How many requests one point of a smoothed curve averages."""
 MAX_DOT_SHARE = 0.1
-"""A window that slides changes its prefix every time: above this share of turns no dots are drawn."""
+"""A sliding window changes its prefix every time: above this share of turns no dots are drawn."""
 
 
 def render_report(results: Sequence[PolicyResult], problems: Sequence[str] = ()) -> str:
@@ -210,35 +194,31 @@ def _table(results: Sequence[PolicyResult]) -> str:
 
 
 def _list(items: Iterator[str] | Sequence[str]) -> str:
-    told = "".join(f"<li>{escape(item)}</li>" for item in items)
-    return f"<ul>{told}</ul>" if told else ""
+    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f"<ul>{rows}</ul>" if rows else ""
 
 
 def _plots(results: Sequence[PolicyResult]) -> Iterator[str]:
-    colours = assign_colors(entry.policy for entry in results)
+    names = dict.fromkeys(entry.policy for entry in results)
+    colors = {name: PLOT_COLORS[place % len(PLOT_COLORS)] for place, name in enumerate(names)}
     for session, budget in dict.fromkeys((entry.session, entry.budget) for entry in results):
         group = [entry for entry in results if (entry.session, entry.budget) == (session, budget) and entry.turns]
         if group:
             yield f"<h2>{escape(session)}, {budget:,} tokens</h2>"
-            yield from _group_plots(group, colours, budget)
+            yield from _group_plots(group, colors, budget)
 
 
-def _group_plots(group: Sequence[PolicyResult], colours: Mapping[str, str], budget: int) -> Iterator[str]:
+def _group_plots(group: Sequence[PolicyResult], colors: Mapping[str, str], budget: int) -> Iterator[str]:
     """Yield the plots of one recording at one budget."""
 
     def series(drawn: Sequence[PolicyResult], values: Callable[[PolicyResult], Sequence[float]]) -> list[PlotSeries]:
-        return [PlotSeries(one.policy, values(one), colours[one.policy]) for one in drawn]
+        return [PlotSeries(one.policy, values(one), colors[one.policy]) for one in drawn]
 
-    marked = [
-        PlotSeries(
-            one.policy,
-            [turn.sent_tokens for turn in one.turns],
-            colours[one.policy],
-            _prefix_breaks(one, MAX_DOT_SHARE),
-        )
-        for one in group
+    dots = [
+        replace(line, marks=_prefix_breaks(one, MAX_DOT_SHARE))
+        for one, line in zip(group, series(group, lambda one: [turn.sent_tokens for turn in one.turns]), strict=True)
     ]
-    yield line_plot(_dots_caption(group), marked, limit=(f"budget: {budget:,}", budget))
+    yield line_plot(_dots_caption(group), dots, limit=(f"budget: {budget:,}", budget))
     prices = PROVIDER_PRICES["anthropic"]
     yield line_plot(
         "Cost so far, in plain input tokens at Anthropic's ratios",
@@ -248,7 +228,16 @@ def _group_plots(group: Sequence[PolicyResult], colours: Mapping[str, str], budg
         f"Share of what is sent that the cache holds, over {SMOOTHED_REQUESTS} requests",
         series(group, _cache_hit_shares),
     )
-    yield from _retention(group, colours)
+    ages = {int(name.rsplit(".", 1)[1]) for one in group for name in one.figures if name.startswith("M1.by_age.")}
+    if ages:
+        by_age = {age: [one for one in group if f"M1.by_age.{age}" in one.figures] for age in sorted(ages)}
+        yield bar_plot(
+            "Identifiers needed again that are in view, by how many messages ago they were seen",
+            {
+                f"from {age}": series(found, lambda one, age=age: [one.figures[f"M1.by_age.{age}"]])
+                for age, found in by_age.items()
+            },
+        )
     waiting = [one for one in group if one.summary_turns]
     if waiting:
         yield line_plot(
@@ -259,32 +248,14 @@ def _group_plots(group: Sequence[PolicyResult], colours: Mapping[str, str], budg
 
 
 def _dots_caption(group: Sequence[PolicyResult]) -> str:
-    """Return what the first plot shows, and whose dots it leaves out."""
+    """Return the caption of the first plot, which says whose dots it leaves out."""
     title = "Tokens sent, turn by turn; a dot is a turn whose prefix was folded or otherwise changed"
     crowded = [one.policy for one in group if len(_prefix_breaks(one)) != len(_prefix_breaks(one, MAX_DOT_SHARE))]
     return f"{title}; not drawn where that is more than one turn in ten: {', '.join(crowded)}" if crowded else title
 
 
-def _retention(group: Sequence[PolicyResult], colours: Mapping[str, str]) -> Iterator[str]:
-    ages = sorted(
-        {int(name.rsplit(".", 1)[1]) for one in group for name in one.figures if name.startswith("M1.by_age.")}
-    )
-    if ages:
-        yield bar_plot(
-            "Identifiers needed again that are in view, by how many messages ago they were seen",
-            {
-                f"from {age}": [
-                    PlotSeries(one.policy, [one.figures[f"M1.by_age.{age}"]], colours[one.policy])
-                    for one in group
-                    if f"M1.by_age.{age}" in one.figures
-                ]
-                for age in ages
-            },
-        )
-
-
 def _cache_hit_shares(result: PolicyResult) -> list[float]:
-    """Return the share of the last requests, up to each, that the cache holds."""
+    """Return for each request the share of the last ones that the cache holds."""
     shared, sent = (
         [0, *accumulate(values)]
         for values in zip(*((turn.shared_tokens, turn.sent_tokens) for turn in result.turns), strict=True)
@@ -293,7 +264,7 @@ def _cache_hit_shares(result: PolicyResult) -> list[float]:
     return [(shared[stop] - shared[start]) / max(1, sent[stop] - sent[start]) for start, stop in places]
 
 
-def _prefix_breaks(result: PolicyResult, most: float = 1.0) -> list[int]:
-    """Return the turns with a new prefix; none where that is more than a share of them, and dots would say nothing."""
+def _prefix_breaks(result: PolicyResult, max_share: float = 1.0) -> list[int]:
+    """Return the turns with a new prefix; none if they are more than a share of all turns."""
     found = [index for index, turn in enumerate(result.turns) if turn.is_compacted or not turn.is_extension]
-    return found if len(found) <= most * len(result.turns) else []
+    return found if len(found) <= max_share * len(result.turns) else []

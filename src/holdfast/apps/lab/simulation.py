@@ -1,7 +1,7 @@
-"""A policy played in a real session, on a clock that follows the recording: only time and the model are made up.
+"""A policy replayed in a real session, on a clock that follows the recording: only time and the model are simulated.
 
-The model that writes summaries is a stand-in: it takes the time it is told to take, and writes down the names that
-stand most often in what it was shown. What that was is remembered, so that it is known how much of a span reached it.
+The simulated summarizer takes a fixed time and writes the most frequent names of its input. It remembers its input, so
+that metrics can tell how much of a span reached it.
 """
 
 import re
@@ -32,9 +32,9 @@ from holdfast.wire.formats import format_named
 
 LAB_FORMAT, LAB_MODEL = "openai-chat", "gpt-5"
 DEFAULT_TURN_SECONDS = 10.0
-"""How long a turn takes where a recording does not say."""
+"""How long a turn takes if a recording does not say."""
 MAX_SUMMARY_PARTS, MAX_NAMES_PER_PART = 24, 6
-"""How many sentences a stand-in writes, and how many names go into each."""
+"""How many sentences the simulated summarizer writes, and how many names each has."""
 MAX_LAB_RECALL_TOKENS = 1_000
 CLOCK_START_MS = 1_700_000_000_000
 _PLACE = re.compile(r"#(\d+)")
@@ -42,7 +42,7 @@ _PLACE = re.compile(r"#(\d+)")
 
 @dataclass(slots=True)
 class SimulatedSummarizer:
-    """Writes summaries in place of a model."""
+    """Writes summaries instead of a model."""
 
     name: str
     clock: SimulatedClock
@@ -51,24 +51,22 @@ class SimulatedSummarizer:
     window: int | None = None
     prefix_formats: frozenset[str] = frozenset({LAB_FORMAT})
     inputs: list[str] = field(default_factory=list[str])
-    """All that each call could read."""
+    """What each call could read."""
     costs: list[SummaryCost] = field(default_factory=list[SummaryCost])
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
-        """Return a summary made of the names that stand most often in what is to be summarised."""
+        """Return a summary made of the most frequent names of the input."""
         await self.clock.sleep(self.seconds)
-        held = sum(map(self._tokens, prompt.prefix.messages)) if prompt.prefix else 0
-        before = "\n".join(full_message_text(native) for native in prompt.prefix.messages) if prompt.prefix else ""
-        shown = f"{before}\n{prompt.text}"
-        self.inputs.append(shown)
-        text = _summarize(shown)
+        prefix = prompt.prefix.messages if prompt.prefix else ()
+        decoded = (format_named(LAB_FORMAT).decode(native, 0) for native in prefix)
+        cached = sum(sum(message_tokens(message, self.counter)) for message in decoded)
+        before = "\n".join(map(full_message_text, prefix))
+        self.inputs.append(f"{before}\n{prompt.text}")
+        text = _summarize(self.inputs[-1])
         fresh, output = self.counter.count(prompt.system) + self.counter.count(prompt.text), self.counter.count(text)
-        self.costs.append(SummaryCost(fresh, output, held))
-        usage = Usage(input_tokens=fresh, output_tokens=output, cache_read_tokens=held)
+        self.costs.append(SummaryCost(fresh, output, cached))
+        usage = Usage(input_tokens=fresh, output_tokens=output, cache_read_tokens=cached)
         return ModelReply(text=text, model=self.name, usage=usage)
-
-    def _tokens(self, native: Mapping[str, object]) -> int:
-        return sum(message_tokens(format_named(LAB_FORMAT).decode(native, 0), self.counter))
 
 
 class SimulatedSession:
@@ -82,7 +80,7 @@ class SimulatedSession:
         prices: Prices | None = None,
         summary_seconds: float | None = None,
     ) -> None:
-        """`summary_seconds` is how long a summary takes; None where there is nobody to write one."""
+        """`summary_seconds` is how long a summary takes; None if there is no summarizer."""
         self._policy = policy
         self._model = model
         self._clock = SimulatedClock(CLOCK_START_MS)
@@ -93,7 +91,7 @@ class SimulatedSession:
         self._session: Session | None = None
         self._reported_costs = 0
         self.cpu_seconds: list[float] = []
-        """What each request took of the processor."""
+        """The processor time of each request."""
 
     async def __aenter__(self) -> Self:
         self._session = await Session.open(
@@ -111,7 +109,7 @@ class SimulatedSession:
 
     @property
     def session(self) -> Session:
-        """The session that is played in."""
+        """The real session."""
         if self._session is None:
             raise RuntimeError("use it with `async with`")
         return self._session
@@ -139,7 +137,7 @@ class SimulatedSession:
         try:
             return await self.session.prepare(budget, has_recall=True)
         except PendingToolCallsError:
-            # Whoever was recorded went on without an answer.
+            # The recorded client went on without an answer.
             await self.session.interrupt()
             return await self.session.prepare(budget, has_recall=True)
 
@@ -148,33 +146,27 @@ class SimulatedSession:
         first = await self._clock.run(self._request(replay_request))
         other = await self.session.fork()
         try:
-            return (
-                first.hash
-                == (
-                    await self._clock.run(
-                        other.prepare(replay_request.budget - replay_request.sizes.static, has_recall=True)
-                    )
-                ).hash
-            )
+            budget = replay_request.budget - replay_request.sizes.static
+            return first.hash == (await self._clock.run(other.prepare(budget, has_recall=True))).hash
         finally:
             await other.close()
 
     async def recall(self, query: str) -> str:
-        """Return what one recall finds."""
+        """Return the answer of one recall."""
         return await self.session.recall_tool(max_tokens=MAX_LAB_RECALL_TOKENS).call({"query": query})
 
     async def count_lost_messages(self, messages: list[dict[str, object]]) -> int:
-        """Return how many messages do not come back from the log byte for byte, read by somebody else."""
+        """Return how many messages another session does not read back from the log byte for byte."""
         async with Session.open("lab", store=self.session.store, policy=self._policy, model=self._model) as other:
             found = await other.messages_at(0, len(messages))
         return sum(one != other for one, other in zip(found, messages, strict=False)) + abs(len(found) - len(messages))
 
     async def count_differing_requests(self) -> int:
-        """Return how many requests cannot be made again from the log."""
+        """Return how many requests cannot be rebuilt from the log."""
         return sum(not request.is_same for request in rebuilt_requests(await self.session.events()))
 
     async def model_summaries(self) -> list[log.SummaryWritten]:
-        """Return the summaries that a model has written, whether a fold used them or not."""
+        """Return the summaries that a model wrote, whether a compaction used them or not."""
         return [
             event
             for event in await self.session.events()
@@ -183,11 +175,9 @@ class SimulatedSession:
 
 
 def _summarize(text: str) -> str:
-    """Return a sentence for each part of a text: which names it turns on, and where it stands."""
-    lines, step = (
-        ["What was done so far, part by part, by the names that it turned on:"],
-        len(text) // MAX_SUMMARY_PARTS + 1,
-    )
+    """Return a sentence for each part of a text: its most frequent names, and its position."""
+    lines = ["What was done so far, part by part, by the names that it turned on:"]
+    step = len(text) // MAX_SUMMARY_PARTS + 1
     place = "0"
     for start in range(0, len(text), step):
         part = text[start : start + step]
@@ -199,7 +189,7 @@ def _summarize(text: str) -> str:
 
 
 def full_message_text(native: Mapping[str, object]) -> str:
-    """Return all that a message says: its text, and the arguments and results of calls."""
+    """Return the text of a message with the arguments and results of its calls."""
     message = format_named(LAB_FORMAT).decode(native, 0)
     pieces = [message.text, *(result.text for result in message.results)]
     return "\n".join([*pieces, *(argument_text(call.arguments) for call in message.calls)])

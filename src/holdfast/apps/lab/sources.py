@@ -1,7 +1,7 @@
-"""Recordings from wherever they are: files of JSON lines, anything that can be imported, sessions of a store.
+"""Recordings from files of JSON lines, anything that can be imported, and sessions of a store.
 
-A conversation is played as it was said, whatever it was kept in: what is broken in it stays broken, and no message is
-made up. What cannot be read is told, by file, line and session, and left out; the rest is used.
+A conversation is replayed as it was recorded: broken parts stay broken, and no message is invented. What cannot be read
+is reported by file, line and session, and left out.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.apps.lab.recordings import Recording, read_recording
 from holdfast.apps.lab.simulation import LAB_FORMAT, LAB_MODEL
 from holdfast.core.conversation.json_values import dump_json
-from holdfast.core.conversation.messages import Message, Opaque
+from holdfast.core.conversation.messages import Opaque
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record
 from holdfast.counters.vocabularies import counter_for
@@ -32,16 +32,16 @@ SOURCE_MISSING = "there is no such file, and no such session"
 
 
 async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
-    """Return the recordings of files and sessions, each under a name of its own, and what could not be read."""
+    """Return the recordings of files and sessions, with distinct names, and what could not be read."""
     found: list[Recording] = []
     problems: list[str] = []
     for source in sources:
         path = Path(source)
         try:
-            if path.is_file():  # noqa: ASYNC240 - files are read one after the other, before anything is played
-                read, wrong = _read_lines(path) or await _import_file(path)
+            if path.is_file():  # noqa: ASYNC240 - files are read one after the other, before any replay
+                read, failures = _read_lines(path) or await _import_file(path)
                 found += read
-                problems += wrong
+                problems += failures
             else:
                 found.append(_check_playable(await _read_session(store, await resolve_session_id(store, source))))
         except (OSError, HoldfastError) as error:
@@ -50,14 +50,14 @@ async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Re
 
 
 def _describe_error(source: str, error: Exception) -> str:
-    """Return what is wrong with a source, which is named once."""
+    """Return what is wrong with a source, and name the source once."""
     if isinstance(error, UnknownSessionError) and not error.candidates:
         return f"{source}: {SOURCE_MISSING}"
     return str(error) if source in str(error) else f"{source}: {error}"
 
 
 def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
-    """Return recordings of which no two have one name: rows of two would be taken for one."""
+    """Return recordings with distinct names: rows of two would be taken for one."""
     seen: dict[str, int] = {}
     named: list[Recording] = []
     for recording in recordings:
@@ -67,19 +67,19 @@ def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
 
 
 def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
-    """Return the conversations of a file that holds one a line, and what could not be read; None for another file."""
+    """Return the conversations of a file with one a line, and what could not be read; None for another kind of file."""
     found: list[Recording] = []
     problems: list[str] = []
-    is_one = False
+    has_conversation = False
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if line.strip():
             try:
                 record: object = json.loads(line)
-                is_one |= _is_conversation(record)
+                has_conversation |= _is_conversation(record)
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
-    return (found, problems) if is_one else None
+    return (found, problems) if has_conversation else None
 
 
 def _is_conversation(record: object) -> bool:
@@ -87,7 +87,7 @@ def _is_conversation(record: object) -> bool:
 
 
 def _check_playable(recording: Recording) -> Recording:
-    """Return a recording that can be played, or raise what is wrong with it."""
+    """Return a recording; raises if it cannot be replayed."""
     try:
         for index, native in enumerate(recording.messages):
             format_named(LAB_FORMAT).decode(native, index)
@@ -99,31 +99,28 @@ def _check_playable(recording: Recording) -> Recording:
 
 
 def _to_chat_format(recording: Recording) -> Recording:
-    """Return a recording in OpenAI's chat format: one that was written for Anthropic looks alike until it calls."""
+    """Return a recording in OpenAI's chat format: Anthropic's looks the same until it calls a tool."""
     try:
         decoded = [format_named(LAB_FORMAT).decode(native, index) for index, native in enumerate(recording.messages)]
     except MalformedInputError:
         return recording
-    if not any(map(_is_anthropic, decoded)):
+    parts = (part for message in decoded for part in message.parts)
+    if not any(isinstance(part, Opaque) and part.kind in ANTHROPIC_BLOCKS for part in parts):
         return recording
-    carried = as_chat_messages(recording.messages, source=ANTHROPIC_FORMAT)
-    index = {place: number for number, place in enumerate(carried.source_indices)}
+    converted = as_chat_messages(recording.messages, source=ANTHROPIC_FORMAT)
+    index = {place: number for number, place in enumerate(converted.source_indices)}
     return replace(
         recording,
-        messages=[dict(native) for native in carried.messages],
-        times=[recording.times[place] for place in carried.source_indices],
-        usage=[recording.usage[place] for place in carried.source_indices],
+        messages=[dict(native) for native in converted.messages],
+        times=[recording.times[place] for place in converted.source_indices],
+        usage=[recording.usage[place] for place in converted.source_indices],
         probes=tuple(
             replace(probe, evidence=tuple(index[at] for at in probe.evidence))
             for probe in recording.probes
             if all(at in index for at in probe.evidence)
         ),
-        notes=carried.notes,
+        notes=converted.notes,
     )
-
-
-def _is_anthropic(message: Message) -> bool:
-    return any(isinstance(part, Opaque) and part.kind in ANTHROPIC_BLOCKS for part in message.parts)
 
 
 async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
@@ -142,7 +139,7 @@ async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
 
 
 async def _import_conversation(name: str, conversation: LoadedConversation) -> Recording:
-    """Return what an import makes of a conversation; one that it could only take in with gaps is refused."""
+    """Return the imported conversation; raises if the import leaves gaps."""
     store = MemoryStore()
     arrived = await import_session(store, name, records_from_file(conversation, now_ms()))
     for line, reason in arrived.refused[:1]:
@@ -152,18 +149,18 @@ async def _import_conversation(name: str, conversation: LoadedConversation) -> R
 
 @dataclass(slots=True)
 class _SessionLog:
-    """What a log says that matters for playing it again."""
+    """What a replay needs of a session's log."""
 
     messages: list[tuple[float, log.MessageAppended]] = field(default_factory=list[tuple[float, log.MessageAppended]])
     system: str = ""
     tools: Sequence[Mapping[str, object]] = ()
     has_request_extras: bool = False
-    """Whether it says what went beside the messages."""
+    """Whether it says what system text and tools were sent."""
     counter: str = ""
-    """What tokens were counted with when it was recorded."""
+    """The counter that was used when it was recorded."""
 
     def apply(self, time_ms: int, event: log.Event) -> None:
-        """Take in what happened to the main agent."""
+        """Apply an event of the main agent."""
         match event:
             case log.MessageAppended(scope=log.MAIN):
                 self.messages.append((time_ms / 1000, event))
@@ -178,37 +175,37 @@ class _SessionLog:
 
 
 async def _read_session(store: Store, session: str) -> Recording:
-    """Return everything that was said in a session, whatever became of it later, and what went beside it."""
-    kept = _SessionLog()
+    """Return all messages of a session, also those that were compacted, and the size of its tools."""
+    session_log = _SessionLog()
     async for stored in export_records(store, session):
-        kept.apply(stored.time_ms, from_record(stored.record))
-    if not kept.messages:
+        session_log.apply(stored.time_ms, from_record(stored.record))
+    if not session_log.messages:
         raise MalformedInputError(f"session {session!r}", "nothing was said in it")
-    messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(kept.system)) else []
+    messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(session_log.system)) else []
     times: list[float | None] = [None] * len(messages)
     usage: list[Mapping[str, int] | None] = [None] * len(messages)
     notes: dict[str, None] = {}
-    for wire, run in groupby(kept.messages, key=lambda pair: pair[1].format):
+    for format_name, run in groupby(session_log.messages, key=lambda pair: pair[1].format):
         events = list(run)
-        natives, places, lost = _convert_to_chat(wire, [event.native for _, event in events])
+        natives, places, lost = _convert_to_chat(format_name, [event.native for _, event in events])
         notes |= dict.fromkeys(lost)
         messages += natives
         times += [events[place][0] for place in places]
         usage += [_billed_usage(events[place][1], native) for place, native in zip(places, natives, strict=True)]
-    own = read_recording({"id": session, "messages": messages})
-    beside = counter_for(LAB_MODEL).count(dump_json([*map(dict, kept.tools)])) if kept.tools else 0
+    recording = read_recording({"id": session, "messages": messages})
+    tools_tokens = counter_for(LAB_MODEL).count(dump_json([*map(dict, session_log.tools)])) if session_log.tools else 0
     return replace(
-        own,
-        times=[theirs if mine is None else mine for mine, theirs in zip(own.times, times, strict=True)],
-        usage=[theirs if mine is None else mine for mine, theirs in zip(own.usage, usage, strict=True)],
-        static=beside if kept.has_request_extras else None,
-        is_claude=not kept.has_request_extras or kept.counter == counter_for("claude").name,
+        recording,
+        times=[logged if own is None else own for own, logged in zip(recording.times, times, strict=True)],
+        usage=[logged if own is None else own for own, logged in zip(recording.usage, usage, strict=True)],
+        static=tools_tokens if session_log.has_request_extras else None,
+        is_claude=not session_log.has_request_extras or session_log.counter == counter_for("claude").name,
         notes=tuple(notes),
     )
 
 
 def _plain_system(system: str) -> str:
-    """Return system text that was recorded as a provider writes it: as it is, or as blocks in JSON."""
+    """Return system text that was recorded as text, or as a provider's blocks in JSON."""
     try:
         return plain_system_text(json.loads(system)) if system.startswith(("[", "{")) else system
     except (ValueError, MalformedInputError):
@@ -218,11 +215,11 @@ def _plain_system(system: str) -> str:
 def _convert_to_chat(
     format_name: str, natives: Sequence[Mapping[str, object]]
 ) -> tuple[list[JsonMessage], Sequence[int], Sequence[str]]:
-    """Return messages in OpenAI's chat format, where each stood, and what could not be carried over."""
+    """Return messages in OpenAI's chat format, the index of each, and what could not be converted."""
     if format_name == LAB_FORMAT:
         return [dict(native) for native in natives], range(len(natives)), ()
-    carried = as_chat_messages(natives, source=format_name)
-    return [dict(native) for native in carried.messages], carried.source_indices, carried.notes
+    converted = as_chat_messages(natives, source=format_name)
+    return [dict(native) for native in converted.messages], converted.source_indices, converted.notes
 
 
 def _billed_usage(event: log.MessageAppended, native: JsonMessage) -> dict[str, int] | None:

@@ -1,4 +1,4 @@
-"""What a laboratory found, as a table for people, as rows for programs, and pooled over recordings."""
+"""The results of the laboratory as a table for people, as rows for programs, and pooled over recordings."""
 
 import csv
 import io
@@ -11,22 +11,22 @@ from holdfast.apps.lab.policies import SUMMARY_OPTION
 from holdfast.apps.lab.runner import JsonRow, PolicyResult
 
 TABLE_WIDTH = 110
-"""So many characters a line of the table has, where the figures let it."""
+"""The characters in a line of the table, if the figures allow it."""
 MIN_LABEL_CHARS, MAX_LABEL_CHARS = 8, 24
-"""The characters that the name of a recording gets."""
+"""The room for the name of a recording."""
 RATIO_SUFFIX, TOTAL_SUFFIX = ".vs_threshold", ".total"
 OURS_MARK, PARTIAL_MARK = "▸ ", " …"
 
 
 @dataclass(frozen=True, slots=True)
 class FigureColumn:
-    """A figure of the table: what it is called there, how it is written, and what it is."""
+    """A column of the table: its title, its number format, and what it means."""
 
     title: str
     number_format: str
     legend: str
     is_in_terminal: bool = True
-    """Whether it stands in the terminal's table too, and not in the report alone."""
+    """Whether the terminal's table has it too, and not only the report."""
 
 
 FIGURE_COLUMNS: Mapping[str, FigureColumn] = {
@@ -62,14 +62,8 @@ FIGURE_COLUMNS: Mapping[str, FigureColumn] = {
 COST_RATIO_LEGEND = "cost as a multiple of threshold compaction's in the same run, at the prices of {} (M6)"
 COST_LEGEND = "cost in plain input tokens, at the prices of {} (M6)"
 INTERVAL_FIGURES = (
-    "M1.far",
-    "M1.far_recall",
-    "M2.questions",
-    "M2.questions_recall",
-    "M5.hit_share",
-    "M13.system",
-    "M13.rules",
-)
+    "M1.far", "M1.far_recall", "M2.questions", "M2.questions_recall", "M5.hit_share", "M13.system", "M13.rules",
+)  # fmt: skip
 BOOTSTRAP_DRAWS, CONFIDENCE = 1_000, 0.95
 
 
@@ -86,7 +80,7 @@ def result_rows(results: Sequence[PolicyResult]) -> list[JsonRow]:
 
 
 def _set_nested_figure(row: JsonRow, path: Sequence[str], value: float) -> None:
-    """Put a figure where its name leads."""
+    """Put a figure into nested objects by the parts of its name."""
     place: dict[str, object] = row
     for step in path[:-1]:
         inner = place.setdefault(step, {})
@@ -114,18 +108,18 @@ def render_csv(results: Sequence[PolicyResult]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """What people read: everything together first, then each recording."""
+    """A table for people: all recordings together first, then each."""
 
     heading: list[str]
     rows: list[list[str]]
     legend: list[str]
     ours_flags: list[bool]
-    """Which lines are of policies of ours."""
+    """Which rows are policies of Holdfast."""
     text_columns: Collection[int] = (0, 2)
-    """Which columns are words, and stand to the left."""
+    """Which columns are text, aligned to the left."""
 
     def render(self) -> list[str]:
-        """Return the table as lines of text, names to the left and figures to the right."""
+        """Return the lines of the table, names to the left and figures to the right."""
         cells = [self.heading, *self.rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         return [
@@ -138,7 +132,7 @@ class ReportTable:
 
 
 def build_table(results: Sequence[PolicyResult], *, is_complete: bool = False) -> ReportTable:
-    """Return the table; all columns of it where it is to be whole, and else those that fit a terminal."""
+    """Return the table with all columns, or with those that fit a terminal."""
     rows = [*pool_results(results), *results]
     shown = [
         name
@@ -153,7 +147,7 @@ def build_table(results: Sequence[PolicyResult], *, is_complete: bool = False) -
             f"{entry.budget:,}",
             f"{OURS_MARK if entry.is_ours else '  '}{entry.policy}{PARTIAL_MARK if entry.missing_replays else ''}",
         ]
-        + [_format_figure(entry.figures.get(name), cost.number_format) for name, cost in costs.items()]
+        + [_format_figure(entry, name, cost.number_format) for name, cost in costs.items()]
         + [_cell(entry, name) for name in shown]
         for entry in rows
     ]
@@ -169,28 +163,28 @@ def build_table(results: Sequence[PolicyResult], *, is_complete: bool = False) -
 
 
 def _legend(columns: Sequence[FigureColumn], results: Sequence[PolicyResult]) -> list[str]:
-    """Return what the columns that are there mean, a line each."""
-    said = [(column.title.upper() if column.title.islower() else column.title, column.legend) for column in columns]
-    said.append((OURS_MARK.strip(), "a policy of Holdfast's; the others are baselines"))
+    """Return what the columns mean, a line each."""
+    lines = [(column.title.upper() if column.title.islower() else column.title, column.legend) for column in columns]
+    lines.append((OURS_MARK.strip(), "a policy of Holdfast's; the others are baselines"))
     if len({entry.session for entry in results}) > 1:
-        said.append(
+        lines.append(
             ("all", "all recordings: the sum of requests that went wrong, the longest wait, the mean of the rest")
         )
     if any(entry.missing_replays for entry in results):
-        said.append((PARTIAL_MARK.strip(), "not all of its replays were played"))
-    width = max(len(title) for title, _ in said) + 2
-    return [f"{title.ljust(width)}{text}" for title, text in said]
+        lines.append((PARTIAL_MARK.strip(), "not all of its replays were played"))
+    width = max(len(title) for title, _ in lines) + 2
+    return [f"{title.ljust(width)}{text}" for title, text in lines]
 
 
 def _cell(result: PolicyResult, name: str) -> str:
-    """Return a figure as it is written; of summaries only where somebody asked for them."""
+    """Return a formatted figure; those of summaries only for policies with a summarizer."""
     if name.startswith("M11.") and not result.policy.endswith(f"+{SUMMARY_OPTION}"):
         return ""
-    return _format_figure(result.figures.get(name), FIGURE_COLUMNS[name].number_format)
+    return _format_figure(result, name, FIGURE_COLUMNS[name].number_format)
 
 
 def shorten_names(names: Sequence[str], max_chars: int) -> dict[str, str]:
-    """Return names of so many characters at most, by the whole ones; all are cut alike, and no two become one."""
+    """Return names of at most `max_chars` characters, by the whole ones; all are cut alike and stay distinct."""
     whole, half = list(dict.fromkeys(names)), max_chars // 2
     numbers = {name: f"…{number}" for number, name in enumerate(whole, start=1)}
     cuts: tuple[Callable[[str], str], ...] = (
@@ -203,7 +197,7 @@ def shorten_names(names: Sequence[str], max_chars: int) -> dict[str, str]:
 
 
 def _cost_columns(results: Sequence[PolicyResult]) -> dict[str, FigureColumn]:
-    """Return the columns of costs: beside threshold compaction's, or in tokens where that was not played."""
+    """Return the cost columns: relative to threshold compaction, or in tokens if that was not replayed."""
     found = dict.fromkeys(name for entry in results for name in entry.figures if name.startswith("M6."))
     ratios = [name.removeprefix("M6.").removesuffix(RATIO_SUFFIX) for name in found if name.endswith(RATIO_SUFFIX)]
     if ratios:
@@ -218,16 +212,20 @@ def _cost_columns(results: Sequence[PolicyResult]) -> dict[str, FigureColumn]:
     }
 
 
-def _format_figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def _format_figure(result: PolicyResult, name: str, number_format: str) -> str:
+    return format(result.figures[name], number_format) if name in result.figures else ""
 
 
-def pool_results(results: Sequence[PolicyResult]) -> Iterator[PolicyResult]:
-    """Yield a row for each policy and budget over all recordings, where there are several: means, sums of counts."""
+def _by_policy(results: Sequence[PolicyResult]) -> dict[tuple[str, int], list[PolicyResult]]:
     groups: dict[tuple[str, int], list[PolicyResult]] = {}
     for entry in results:
         groups.setdefault((entry.policy, entry.budget), []).append(entry)
-    for (policy, budget), group in groups.items():
+    return groups
+
+
+def pool_results(results: Sequence[PolicyResult]) -> Iterator[PolicyResult]:
+    """Yield a row for each policy and budget over all recordings, if there are several: means, sums of counts."""
+    for (policy, budget), group in _by_policy(results).items():
         if len(group) > 1 and any(entry.figures for entry in group):
             names = dict.fromkeys(name for entry in group for name in entry.figures)
             figures = {name: _pool_figure(name, group) for name in names}
@@ -244,11 +242,8 @@ def _pool_figure(name: str, group: Sequence[PolicyResult]) -> float:
 
 
 def confidence_intervals(results: Sequence[PolicyResult]) -> Iterator[str]:
-    """Yield how sure the pooled shares are, where there are several recordings: 95 % by drawing recordings again."""
-    groups: dict[tuple[str, int], list[PolicyResult]] = {}
-    for entry in results:
-        groups.setdefault((entry.policy, entry.budget), []).append(entry)
-    for (policy, budget), group in groups.items():
+    """Yield 95 % intervals of the pooled shares, if there are several recordings, by bootstrap over recordings."""
+    for (policy, budget), group in _by_policy(results).items():
         for name in INTERVAL_FIGURES:
             found = [entry.figures[name] for entry in group if name in entry.figures]
             if len(found) > 1:
@@ -257,16 +252,16 @@ def confidence_intervals(results: Sequence[PolicyResult]) -> Iterator[str]:
 
 
 def _bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
-    chance = random.Random(1)  # noqa: S311 - the same draw every time is the point
-    means = sorted(mean(chance.choices(values, k=len(values))) for _ in range(BOOTSTRAP_DRAWS))
+    generator = random.Random(1)  # noqa: S311 - the same draw every time is the point
+    means = sorted(mean(generator.choices(values, k=len(values))) for _ in range(BOOTSTRAP_DRAWS))
     edge = int(BOOTSTRAP_DRAWS * (1 - CONFIDENCE) / 2)
     return means[edge], means[-edge - 1]
 
 
 def compare_bills(results: Sequence[PolicyResult]) -> Iterator[str]:
-    """Yield how far the simulator is from what was billed, where a recording says that."""
-    said = {entry.session: entry for entry in results if "bills.prompt_tokens" in entry.figures}
-    for entry in said.values():
+    """Yield how far the simulation is from the bills, for recordings that have them."""
+    billed = {entry.session: entry for entry in results if "bills.prompt_tokens" in entry.figures}
+    for entry in billed.values():
         yield (
             f"simulator against the bills of {entry.session}, all sent whatever the budget: prompt tokens × "
             f"{entry.figures['bills.prompt_tokens']:.3f}, hit share {entry.figures['bills.hit_share']:+.3f}"

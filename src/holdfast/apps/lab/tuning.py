@@ -1,13 +1,14 @@
-"""What a policy's few numbers do: many versions of it on the same recordings, and what each costs and keeps.
+"""What a policy's numbers do: many versions of it on the same recordings, and what each costs and keeps.
 
-Every version is played where `running` plays everything else. Of two versions one is better if it costs less and keeps
-more; those that none is better than are what there is to choose from.
+One version is better than another if it costs less and keeps more. The versions that none is better than are the ones
+to choose from.
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
+from math import prod
 from statistics import mean
 from typing import cast
 
@@ -15,25 +16,18 @@ from holdfast.apps.lab.recordings import Recording
 from holdfast.apps.lab.runner import JsonRow, PolicyResult, ReplayJob
 from holdfast.apps.lab.tables import RATIO_SUFFIX, ReportTable, pool_results
 from holdfast.core.planning.policy import Policy, with_policy_changes
-from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Prices
 from holdfast.errors import SettingsError
 
 COST_BASELINE = "threshold"
-"""The baseline that costs are held against."""
+"""The baseline that costs are compared with."""
 MAX_VERSIONS = 64
 VARIATION_FACTORS = (0.5, 1.0, 2.0)
-"""What a number is tried at, where nobody says: of a share above a half, the rest to the whole is."""
-DEFAULT_VARIED_SETTINGS, SUMMARY_SETTING, NO_SUMMARY_SETTING = (
-    ("tail_share", "summary_share"),
-    "soft_share",
-    "min_reuse",
-)
-"""What of the default's rule is varied where nobody says: what stays, and when it folds, with a summariser or not."""
+"""The default values to try, as multiples; of a share above a half, the rest to 1 is multiplied."""
 MAX_VARIED_SETTINGS = 3
-"""Of any other rule the first so many numbers are."""
+"""How many of a rule's numbers are varied by default, unless the rule names some."""
 KEPT_FIGURES = ("M1.far", "M2.questions")
-"""What is kept is the mean of those of these that were measured; where none was, the share of the user's messages."""
+"""What is kept is the mean of those that were measured; if none was, the share of the user's messages."""
 SHOWN_FIGURES = {"M1.far": "FAR", "M1.far_recall": "+RECALL", "M2.questions": "ASKED", "M5.hit_share": "HIT"}
 TUNING_LEGEND = (
     "*           no other version here costs less and keeps as much, or keeps more and costs no more",
@@ -53,7 +47,7 @@ class PolicyVersion:
 
     @property
     def name(self) -> str:
-        """What its row is known by."""
+        """The name of its row."""
         return ", ".join(f"{name}={value}" for name, value in self.settings.items())
 
 
@@ -68,12 +62,12 @@ class Tradeoff:
     kept: float | None = None
     is_partial: bool = False
     is_pareto: bool = False
-    """Whether none is better."""
+    """Whether no other version is better."""
 
 
 def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False) -> dict[str, list[object]]:
-    """Return the values to try settings at, from such as `fold.tail_share=0.05,0.1`; ours where none is said."""
-    wanted: dict[str, list[object]] = {}
+    """Return the values to try, from texts such as `fold.tail_share=0.05,0.1`; default ones if there are none."""
+    varied: dict[str, list[object]] = {}
     for one in text:
         name, _, values = one.partition("=")
         try:
@@ -82,19 +76,17 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
             listed = []
         if not listed:
             raise SettingsError("--vary", f"{one!r} says no values; write such as fold.tail_share=0.05,0.1")
-        wanted[name.strip()] = listed
-    return wanted or _default_variations(policy, SUMMARY_SETTING if has_summary else NO_SUMMARY_SETTING)
+        varied[name.strip()] = listed
+    return varied or _default_variations(policy, has_summary=has_summary)
 
 
-def _default_variations(policy: Policy, setting: str) -> dict[str, list[object]]:
-    """Return values around what the numbers of a fold's rule are."""
+def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[object]]:
+    """Return values around the numbers of the compaction rule."""
     rule = policy.fold
     numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
     if rule is None or not numbers:
         raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
-    names = (
-        (*DEFAULT_VARIED_SETTINGS, setting) if isinstance(rule, DefaultCompaction) else numbers[:MAX_VARIED_SETTINGS]
-    )
+    names = rule.tuned_settings(has_summarizer=has_summary) or numbers[:MAX_VARIED_SETTINGS]
     return {f"fold.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names}
 
 
@@ -110,16 +102,14 @@ def _scaled(value: float, factor: float) -> float:
 
 
 def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tuple[list[PolicyVersion], str]:
-    """Return a policy as it is and with every combination of values, and why some cannot work; raises if none can."""
-    today = {name: _current_value(policy, name) for name in varied}
-    total = 1
-    for values in varied.values():
-        total *= len(values)
+    """Return a policy as it is and with every valid combination of values, and why others failed; raises if all did."""
+    current = {name: _current_value(policy, name) for name in varied}
+    total = prod(map(len, varied.values()))
     if total > MAX_VERSIONS:
         raise SettingsError(
             "--vary", f"{total:,} combinations are more than {MAX_VERSIONS}; vary fewer settings or values"
         )
-    found, refused = [PolicyVersion(today, policy, is_current=True)], list[str]()
+    found, refused = [PolicyVersion(current, policy, is_current=True)], list[str]()
     for values in product(*varied.values()):
         settings = dict(zip(varied, values, strict=True))
         try:
@@ -127,7 +117,7 @@ def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tup
         except SettingsError as error:
             refused.append(str(error))
             continue
-        if settings != today:
+        if settings != current:
             found.append(PolicyVersion(settings, changed))
     if len(refused) == total:
         raise SettingsError("--vary", refused[0])
@@ -136,7 +126,7 @@ def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tup
 
 
 def _current_value(policy: Policy, name: str) -> object:
-    """Return what a setting is, None for one of a rule that is not there; raises `SettingsError` for an unknown one."""
+    """Return the value of a setting, None if its rule is off; raises `SettingsError` for an unknown one."""
     place: object = policy
     for step in name.split("."):
         if place is not None and not hasattr(place, step):
@@ -149,7 +139,7 @@ def _current_value(policy: Policy, name: str) -> object:
 
 
 def _nested_table(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings by their dotted names as the table that a policy file would have."""
+    """Return settings with dotted names as the nested table of a policy file."""
     table: dict[str, object] = {}
     for name, value in settings.items():
         place, (*steps, last) = table, name.split(".")
@@ -169,12 +159,17 @@ def make_tuning_jobs(
     static: int,
     seconds: float,
 ) -> list[ReplayJob]:
-    """Return all that is to be played: threshold compaction once, and each version."""
+    """Return the replays: threshold compaction once, and each version."""
     jobs: list[ReplayJob] = []
     for recording in recordings:
-        beside = static if recording.static is None else recording.static
+        static_tokens = static if recording.static is None else recording.static
         first = ReplayJob(
-            recording=recording, policy=COST_BASELINE, budget=budget, static=beside, prices=(prices,), seconds=seconds
+            recording=recording,
+            policy=COST_BASELINE,
+            budget=budget,
+            static=static_tokens,
+            prices=(prices,),
+            seconds=seconds,
         )
         jobs.append(first)
         for one in versions:
@@ -187,16 +182,16 @@ def measure_tradeoffs(
     versions: Sequence[PolicyVersion], results: Sequence[PolicyResult], prices: Prices
 ) -> list[Tradeoff]:
     """Return what each version costs and keeps over all recordings, the cheapest first."""
-    together = {entry.policy: entry for entry in results} | {entry.policy: entry for entry in pool_results(results)}
-    trades = [_measure_tradeoff(version, together[version.name], prices) for version in versions]
-    whole = [(one, one.cost, one.kept) for one in trades if one.cost is not None and one.kept is not None]
-    for one, cost, kept in whole:
+    by_policy = {entry.policy: entry for entry in results} | {entry.policy: entry for entry in pool_results(results)}
+    tradeoffs = [_measure_tradeoff(version, by_policy[version.name], prices) for version in versions]
+    measured = [(one, one.cost, one.kept) for one in tradeoffs if one.cost is not None and one.kept is not None]
+    for one, cost, kept in measured:
         one.is_pareto = not any(
             other_cost <= cost and other_kept >= kept and (other_cost, other_kept) != (cost, kept)
-            for _, other_cost, other_kept in whole
+            for _, other_cost, other_kept in measured
         )
     return sorted(
-        trades, key=lambda one: (one.cost is None, one.cost or 0.0, -(one.kept or 0.0), not one.version.is_current)
+        tradeoffs, key=lambda one: (one.cost is None, one.cost or 0.0, -(one.kept or 0.0), not one.version.is_current)
     )
 
 
@@ -226,7 +221,7 @@ def tradeoff_rows(tradeoffs: Sequence[Tradeoff], budget: int) -> list[JsonRow]:
 
 
 def tradeoff_table(tradeoffs: Sequence[Tradeoff], prices: Prices) -> ReportTable:
-    """Return the table that people read, the cheapest first."""
+    """Return the table for people, the cheapest first."""
     names = list(tradeoffs[0].version.settings) if tradeoffs else []
     shown = [name for name in SHOWN_FIGURES if any(name in one.figures for one in tradeoffs)]
     lines = [

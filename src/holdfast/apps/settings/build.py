@@ -1,6 +1,6 @@
 """Build sessions, budgets, memory and boards from the settings of a program."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -9,15 +9,8 @@ from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.paths import display_path, session_folder_name
 from holdfast.apps.settings.policies import find_policy_link
 from holdfast.apps.settings.settings import Settings
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.rules.co_cli import CoCliCompaction
-from holdfast.core.planning.rules.copilot import CopilotCompaction
-from holdfast.core.planning.rules.cowagent import CowAgentCompaction
-from holdfast.core.planning.rules.default import DefaultCompaction
-from holdfast.core.planning.rules.inkeep import InkeepCompaction
+from holdfast.core.planning.rules.rule import PolicyThreshold
 from holdfast.core.planning.situation import MARGIN_ESTIMATED, Budget
-from holdfast.core.planning.triggers import mid_run_fraction
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
 from holdfast.errors import SettingsError
@@ -193,15 +186,6 @@ async def update_session_settings(
     await session.set_policy(settings.effective_policy, compaction=options)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyThreshold:
-    """Where something happens."""
-
-    what: str
-    at: int
-    unit: str = "tokens"
-
-
 def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
     """Return where the policy acts with a model, nothing but messages being sent, the earliest first."""
     policy, bare = settings.effective_policy, bare_model_name(model)
@@ -214,27 +198,7 @@ def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
     window = budget.tokens if is_told or known is None else known.max_input_tokens
     if known is None and not is_told:
         window = policy.unknown_window
-    return list(_thresholds(policy, window, usable))
-
-
-def _thresholds(policy: Policy, window: int, usable: int) -> Iterator[PolicyThreshold]:
-    match policy.fold:
-        case DefaultCompaction(soft_share=soft, hard_share=hard):
-            room = usable - REPLY_OVERHEAD
-            yield PolicyThreshold("summary begun", int(soft * room))
-            yield PolicyThreshold("folded", int(hard * room))
-        case CopilotCompaction(lines=lines):
-            yield PolicyThreshold("summary begun", int(lines.background * window))
-            yield PolicyThreshold("waited for", int(lines.exhausted * window))
-        case InkeepCompaction(fraction=fraction):
-            yield PolicyThreshold("compressed", int(fraction * window))
-            yield PolicyThreshold("within a run", int(mid_run_fraction(window) * window))
-        case CowAgentCompaction(max_turns=turns, max_tokens=tokens):
-            yield PolicyThreshold("halved over", turns, "turns")
-            yield PolicyThreshold("halved over", min(tokens, usable))
-        case CoCliCompaction(max_messages=messages) if messages:
-            yield PolicyThreshold("middle folded over", messages, "messages")
-        case _:
-            pass
+    found = list(policy.fold.thresholds(window, usable)) if policy.fold else []
     if policy.truncator is not None:
-        yield PolicyThreshold("truncated", int(policy.truncator.target_share * window))
+        found.append(PolicyThreshold("truncated", int(policy.truncator.target_share * window)))
+    return found

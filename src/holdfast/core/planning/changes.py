@@ -7,25 +7,20 @@ yet, or the cache has expired, a change costs nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
-from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.conversation.shorten import turns_as_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
-from holdfast.core.history.context import Context
 from holdfast.core.history.events import Summary
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.breaker import progress_marks
-from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import message_texts, quoted_positions
-from holdfast.core.planning.rules.cowagent import CowAgentCompaction, restored_turn_count
+from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     CompactSpan,
     OffloadOutputs,
-    Plan,
     PlanInput,
     ReduceTurnsToText,
 )
@@ -83,27 +78,6 @@ def _last_answer_index(entries: Sequence[Entry]) -> int:
         if entries[index].position is not None and entries[index].message.role == "assistant"
     )
     return next(answers, 0)
-
-
-class CompactionRule(Protocol):
-    """Decides when and what to compact, and what replaces it."""
-
-    offers_recall: ClassVar[bool]
-    """Whether the replacement ends with a line on how to recall the span, for an agent that has the tool."""
-    detects_loops: ClassVar[bool]
-    """Whether it does not compact again where nothing was done since the last time."""
-
-    def propose(self, plan_input: PlanInput) -> Plan:
-        """Return what is to be done now and later, and why."""
-        ...
-
-    def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
-        """Return what to compact on the user's request, whatever the thresholds say; None where there is nothing."""
-        ...
-
-    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return the texts that replace a span, the user's first; `summary` is None where none could be had."""
-        ...
 
 
 def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, reason: str = "") -> log.Event:
@@ -222,22 +196,3 @@ def lost_facts(
     )
     sight = FactReader(map(hide, message_texts(projection_after(compaction, plan_input).entries)))
     return must_keep_lines(fact for fact in facts if not sight.contains(fact))
-
-
-def restore_events(context: Context, policy: Policy) -> list[log.Event]:
-    """Return the changes to apply when a session is reopened: some policies keep only the text of the newest turns."""
-    if policy.restore != "recent_text" or not isinstance(policy.fold, CowAgentCompaction):
-        return []
-    events: list[log.Event] = []
-    entries = context.visible_entries()
-    compacted = max((one.span.stop for one in context.state.compactions), default=0)
-    turns = turn_ranges(entries)
-    newest = turns[-restored_turn_count(policy.fold.max_turns) :]
-    cut = (entries[newest[0].start].position or 0) if newest else 0
-    # A message that a compaction kept for a pin has an older position: there is nothing left to compact before it.
-    if len(newest) < len(turns) and cut > compacted:
-        events.append(log.CompactionCompleted(success=True, trigger="restore", span=Span(stop=cut)))
-    recent = [entries[index] for turn in newest for index in turn]
-    if turns_as_text(recent, keep_last=0) != recent:
-        events.append(log.TurnsReducedToText(line=context.length))
-    return events

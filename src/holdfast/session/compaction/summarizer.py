@@ -19,7 +19,6 @@ from holdfast.core.history.context import Context
 from holdfast.core.history.events import Summary
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.steps import MAX_SUMMARY_TOKENS, CompactSpan, PlanInput
 from holdfast.core.planning.summary.check import check_summary
 from holdfast.core.planning.summary.chunks import (
@@ -130,7 +129,7 @@ def summary_job(
     state, before = history.session_state_for(scope), history.session_state.summary_within(span.start, span.stop, scope)
     first = max(before.stop if before else span.start, context.state.cleared_at)
     history.entries.require(range(first, min(span.stop, context.length)))
-    rule = policy.fold if isinstance(policy.fold, DefaultCompaction) else None
+    rule = policy.fold
     tail = list(context.entries_between(span.stop, context.length))
     return SummaryJob(
         step=step,
@@ -149,7 +148,9 @@ def summary_job(
         counter=counter,
         replaced_tokens=max(2, plan_input.projection.tokens - _tokens_after(plan_input.projection, span)),
         max_tokens=rule.max_summary_tokens(plan_input, step) if rule else MAX_SUMMARY_TOKENS,
-        must_keep=tuple(must_keep_redacted(must_keep_of(history.ledger(scope, span.stop)), redact)) if rule else None,
+        must_keep=tuple(must_keep_redacted(must_keep_of(history.ledger(scope, span.stop)), redact))
+        if rule and rule.checks_summary
+        else None,
         adjacent_texts=tuple(map(redact, rule.texts_beside_summary(plan_input, step))) if rule else (),
         redact=redact,
         redactor=redactor,

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from holdfast.core.history.context import Context
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.rules.inkeep import InkeepCompaction
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, Artifact, large_results
 from holdfast.core.recall.references import MAX_REFERENCE_DIGITS, TextSpan
 from holdfast.counters.vocabularies import counter_for
@@ -21,7 +20,7 @@ def artifacts_in(
     """Yield the large tool results at some positions, or since the last clear, the oldest first."""
     span = range(context.state.cleared_at, context.length) if positions is None else positions
     rule = policy.fold
-    min_tokens = rule.artifact_tokens if isinstance(rule, InkeepCompaction) else DEFAULT_ARTIFACT_TOKENS
+    min_tokens = rule.artifact_tokens if rule else DEFAULT_ARTIFACT_TOKENS
     context.entries.require(filter(context.may_be_visible, span))
     return large_results(context.entries_between(span.start, span.stop), min_tokens, counter_for(model))
 

@@ -1,4 +1,4 @@
-"""The command about agents: who may be asked, who was, what they saw and what came back."""
+"""The command about agents: which exist, what tasks they got, what they saw and what they answered."""
 
 from collections.abc import Iterable
 
@@ -21,12 +21,12 @@ async def agents(chat: Chat, number: str) -> None:
     """
     found = await chat.session.delegations()
     if number:
-        wanted = parse_whole_number(number)
-        if wanted is None:
+        task = parse_whole_number(number)
+        if task is None:
             raise SettingsError("/agents", "takes the number of a task; /agents lists them")
-        if not 1 <= wanted <= len(found):
-            raise SettingsError("/agents", f"there is no task {wanted}; /agents lists them")
-        chat.screen.show(CommandReply("\n\n".join(_describe_delegation(found[wanted - 1]))))
+        if not 1 <= task <= len(found):
+            raise SettingsError("/agents", f"there is no task {task}; /agents lists them")
+        chat.screen.show(CommandReply("\n\n".join(_describe_delegation(found[task - 1]))))
         return
     known = [(name, agent.model or chat.model, agent.description) for name, agent in chat.settings.agents.items()]
     if known:

@@ -1,4 +1,4 @@
-"""Commands about what the model sees: compact, undo, pins, and where the window went."""
+"""Commands about what the model sees: compact, undo, pins, and what fills the window."""
 
 from collections.abc import Awaitable, Iterable
 
@@ -7,9 +7,7 @@ from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_who
 from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable, describe_losses
 from holdfast.core.conversation.tokens import format_token_count
 from holdfast.core.history.events import MAIN, CompactionCompleted
-from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
-from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.situation import format_dollars
 from holdfast.core.recall.references import is_reference_text, parse_references
 from holdfast.errors import NothingToCompactError, SettingsError
@@ -36,8 +34,8 @@ async def restore(chat: Chat, ref: str) -> None:
     """Show messages of the last compaction again, whole, behind its summary: #12, or #12-#20."""
     if not is_reference_text(ref):
         raise SettingsError("/restore", "takes references to messages, such as #12 or #12-#20")
-    longest = len(chat.session)
-    places = [place for one in parse_references(ref) for place in range(one.first, min(one.last, longest) + 1)]
+    length = len(chat.session)
+    places = [place for one in parse_references(ref) for place in range(one.first, min(one.last, length) + 1)]
     await chat.session.restore_messages(places)
     chat.screen.show(ChatNotice(f"{pluralize(len(places), 'message')} brought back; /undo takes that back"))
 
@@ -50,18 +48,17 @@ async def preview(chat: Chat, what: str) -> None:
     """
     if what not in {"", "draft"}:
         raise SettingsError("/preview", f"takes nothing or `draft`, not {what!r}")
-    would = await chat.session.preview(draft=bool(what), budget=chat.budget)
-    if not would.success:
-        chat.screen.show(ChatNotice(f"nothing to compact: {would.error}"))
+    event = await chat.session.preview(draft=bool(what), budget=chat.budget)
+    if not event.success:
+        chat.screen.show(ChatNotice(f"nothing to compact: {event.error}"))
         return
-    text = "\n\n".join(would.replacement)
-    stands = f"In their place would stand:\n\n{_quote(text)}"
-    told = (
-        _describe_compaction(would, "would be "),
-        stands,
-        describe_losses(would.summary.put_back, would.summary.left_out),
+    quoted = "\n".join(f"> {line}" for line in "\n\n".join(event.replacement).splitlines())
+    parts = (
+        _describe_compaction(event, "would be "),
+        f"In their place would stand:\n\n{quoted}",
+        describe_losses(event.summary.put_back, event.summary.left_out),
     )
-    chat.screen.show(CommandReply("\n\n".join(part for part in told if part)))
+    chat.screen.show(CommandReply("\n\n".join(part for part in parts if part)))
 
 
 @CONTEXT_COMMANDS.register()
@@ -89,9 +86,9 @@ async def clear(chat: Chat, _: str) -> None:
 async def history(chat: Chat, _: str) -> None:
     """Show how long the conversation is: turns and messages."""
     shown = [entry.message for entry in await chat.session.visible_messages()]
-    # In co-cli every request counts as a turn of the user's, also one that carries tool results only.
-    every = isinstance(chat.session.policy.fold, CoCliCompaction)
-    turns = sum(message.role != "assistant" if every else message.is_prompt for message in shown)
+    rule = chat.session.policy.fold
+    counts_requests = rule is not None and rule.counts_requests_as_turns
+    turns = sum(message.role != "assistant" if counts_requests else message.is_prompt for message in shown)
     chat.screen.show(
         ChatNotice(
             f"{pluralize(turns, 'turn')}, {pluralize(len(shown), 'message')}; {len(chat.session):,} are in the log"
@@ -146,19 +143,20 @@ async def receipts(chat: Chat, _: str) -> None:
     if not found:
         chat.screen.show(ChatNotice("nothing was compacted yet"))
     for number, receipt in enumerate(found, start=1):
-        chat.screen.show(CommandReply(f"**{number}.** {_receipt_markdown(receipt)}"))
+        text = "  \n".join(str(receipt).replace("session.undo()", "/undo").splitlines())
+        chat.screen.show(CommandReply(f"**{number}.** {text}"))
 
 
 async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted]) -> None:
-    """Wait for a compaction, and say what it did; that there is nothing to compact is no error."""
+    """Await a compaction and show what it did; that there is nothing to compact is no error."""
     chat.screen.show_busy(COMPACTING_TEXT)
     try:
-        told = _describe_compaction(await compaction)
+        text = _describe_compaction(await compaction)
     except NothingToCompactError as nothing:
-        told = str(nothing)
+        text = str(nothing)
     finally:
         chat.screen.show_busy("")
-    chat.screen.show(ChatNotice(told))
+    chat.screen.show(ChatNotice(text))
 
 
 def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
@@ -171,22 +169,14 @@ def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
 
 
 async def _describe_freeable(chat: Chat) -> str:
-    """Return what a compaction would free now: what /preview says."""
+    """Return what a compaction would free now."""
     nothing = "nothing to compact yet"
     try:
-        would = await chat.session.preview(budget=chat.budget)
+        event = await chat.session.preview(budget=chat.budget)
     except NothingToCompactError:
         return nothing
-    freed = would.tokens_removed if would.success else 0
+    freed = event.tokens_removed if event.success else 0
     return f"a compaction would free {freed:,}" if freed > 0 else nothing
-
-
-def _receipt_markdown(receipt: ChangeReceipt) -> str:
-    return "  \n".join(str(receipt).replace("session.undo()", "/undo").splitlines())
-
-
-def _quote(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
 
 
 def _part_rows(contents: ContextReport) -> Iterable[tuple[str, ...]]:
@@ -197,7 +187,7 @@ def _part_rows(contents: ContextReport) -> Iterable[tuple[str, ...]]:
 
 
 def _describe_turns_left(turns: int | None) -> str:
-    """Return when a fold comes."""
+    """Return when the next compaction is due."""
     if not turns:
         return "" if turns is None else ", likely within the next turn"
     return f", in about {pluralize(turns, 'turn')} at this pace"
@@ -209,22 +199,22 @@ def _context_facts(chat: Chat, contents: ContextReport, could_free: str) -> Iter
     yield f"{pluralize(contents.messages, 'message')}{by_whom}, {contents.characters:,} characters"
     yield f"{format_token_count(contents.total, contents.error)} of {contents.budget:,} tokens; {could_free}"
     if contents.threshold is not None:
-        line = contents.threshold
+        threshold = contents.threshold
         turns_left = _describe_turns_left(contents.turns_left)
-        yield f"next fold at {line.limit:,} {line.unit}; there are {line.current:,}{turns_left}"
+        yield f"next fold at {threshold.limit:,} {threshold.unit}; there are {threshold.current:,}{turns_left}"
     if contents.forecast is not None:
         yield _describe_cost(contents.forecast)
     if contents.loop_reason:
         yield contents.loop_reason
-    if folds := len(chat.session.history.version.state_of(MAIN).compactions):
-        did = "it" if folds == 1 else "they"
-        yield f"{pluralize(folds, 'fold')} in place; /receipts shows what {did} did"
+    if count := len(chat.session.history.version.state_of(MAIN).compactions):
+        they = "it" if count == 1 else "they"
+        yield f"{pluralize(count, 'fold')} in place; /receipts shows what {they} did"
     if chat.status.cost is not None:
         yield f"${chat.status.cost:.4f} since the program began"
 
 
 def _describe_cost(forecast: CostForecast) -> str:
-    """Return what the next fold will cost, in tokens and as far as prices are known."""
+    """Return what the next compaction will cost, in tokens, and in dollars if the prices are known."""
     parts: list[str] = []
     if forecast.written_tokens:
         cached = " from the cache" if forecast.is_cached else ""
@@ -233,8 +223,8 @@ def _describe_cost(forecast: CostForecast) -> str:
         )
         parts.append(summary + _render_dollars(forecast.summary_dollars))
     parts.append(f"up to {forecast.tokens_after:,} tokens sent as new" + _render_dollars(forecast.rewrite_dollars))
-    whole = "" if forecast.dollars is None else f" up to {format_dollars(forecast.dollars)}"
-    return f"it will cost{whole}: {', '.join(parts)}"
+    total = "" if forecast.dollars is None else f" up to {format_dollars(forecast.dollars)}"
+    return f"it will cost{total}: {', '.join(parts)}"
 
 
 def _render_dollars(dollars: float | None) -> str:
@@ -242,11 +232,11 @@ def _render_dollars(dollars: float | None) -> str:
 
 
 def _parse_position(chat: Chat, number: str, command: str) -> int:
-    """Return the position that a number means; without one that of the newest prompt."""
+    """Return the position of a message by its number; without one, that of the newest prompt."""
     prompts = chat.session.history.prompt_positions
     if not number and prompts:
         return prompts[-1]
-    wanted = parse_whole_number(number)
-    if wanted is None or wanted >= len(chat.session):
+    position = parse_whole_number(number)
+    if position is None or position >= len(chat.session):
         raise SettingsError(command, "takes the number of a message; /rewind lists them")
-    return wanted
+    return position

@@ -1,4 +1,4 @@
-"""Commands about what outlasts a conversation: daily memory, the context board, and what is put on it."""
+"""Commands about what outlasts a conversation: daily notes, the context board, and consolidation."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ MEMORY_COMMANDS = SlashCommandRegistry()
 SEARCH_ARGUMENT = "search"
 MAX_LISTED_DAYS, MAX_FOUND_NOTES = 20, 5
 MAX_NOTE_EXCERPT_TOKENS = 400
-"""What is shown of a note that was found."""
+"""How much of a found note is shown."""
 
 
 @MEMORY_COMMANDS.register("[search WORDS | DAY]", completes=lambda _: (SEARCH_ARGUMENT,))
@@ -67,12 +67,11 @@ async def _search(chat: Chat, daily: DailyMemory, words: str) -> None:
 
 
 def _render_sections(sections: Iterable[DailySection]) -> str:
-    """Return sections as a person reads them: where each is from, and what it says."""
     return "\n\n".join(f"**{section_source(section)}**\n\n{section.text}" for section in sections)
 
 
 async def _describe_nothing(daily: DailyMemory, what: str) -> str:
-    """Return that there is nothing of something; where nothing was ever noted, that first."""
+    """Return the notice for an empty result; it differs if there are no notes at all."""
     return f"nothing was {what}" if await daily.days() else f"nothing was noted yet; notes go to {daily.folder}"
 
 

@@ -1,4 +1,4 @@
-"""Commands about what is not in view any more: search it, and expand what a marker stands for."""
+"""Commands about what is no longer in view: search it, and show what a marker refers to."""
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
@@ -11,9 +11,9 @@ from holdfast.errors import SettingsError
 
 RECALL_COMMANDS = SlashCommandRegistry()
 MAX_RECALL_SEARCH_TOKENS, MAX_RECALL_REFERENCE_TOKENS = 2_000, 20_000
-"""How much of what was found is shown at once, and of what was referred to."""
+"""How much of a search result, and of a reference, is shown at once."""
 MIN_MATCH_SHARE = 0.35
-"""A person sees what was found and the answer right behind it; what is farther off would only hide it."""
+"""Weaker matches are left out: they would hide the better ones."""
 
 
 @RECALL_COMMANDS.register("QUERY")
@@ -58,7 +58,7 @@ async def show(chat: Chat, ref: str) -> None:
 
 
 async def _show_difference(chat: Chat, what: str) -> None:
-    """Show what changed between the readings that references, or a path, mean."""
+    """Show what changed between two readings of a file, given by references or its path."""
     if not what:
         raise SettingsError("/show diff", "takes two references such as #12 #40, or one, or a file")
     refs, file = (what, "") if is_reference_text(what) else ("", what)
@@ -94,7 +94,7 @@ def _heading(excerpt: Excerpt) -> str:
 
 
 def _fence(text: str, language: str = "text") -> str:
-    """Return a text as it is, in a fence that nothing in it ends."""
+    """Return a text in a code fence that nothing in the text closes."""
     fence = "```"
     while fence in text:
         fence += "`"

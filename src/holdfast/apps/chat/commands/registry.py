@@ -10,13 +10,13 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.errors import SettingsError
 
 MAX_ARGUMENT_DIGITS = 18
-"""No number that can be meant here has more."""
+"""No valid number has more."""
 CommandAction: TypeAlias = Callable[[Chat, str], Awaitable[None]]
 ArgumentCompletions: TypeAlias = Callable[[Chat], Sequence[str]]
 
 
 def parse_whole_number(text: str) -> int | None:
-    """Return the number that somebody typed; None where that is none, or more than anything here has."""
+    """Return a typed number; None if it is not one, or too large."""
     return int(text) if text.isdecimal() and len(text) <= MAX_ARGUMENT_DIGITS else None
 
 
@@ -27,19 +27,19 @@ class SlashCommand:
     name: str
     run: CommandAction
     usage: str
-    """What stands behind the name."""
+    """The arguments, as shown after the name."""
     aliases: tuple[str, ...] = ()
     completes: ArgumentCompletions | None = None
-    """What its argument may be."""
+    """Completions for its argument."""
 
     @property
     def help(self) -> str:
-        """All that there is to say about it."""
+        """The whole help text."""
         return cleandoc(self.run.__doc__ or "")
 
     @property
     def summary(self) -> str:
-        """The first line of it."""
+        """The first line of the help."""
         return self.help.split("\n", 1)[0]
 
 
@@ -52,7 +52,7 @@ class SlashCommandRegistry:
     def register(
         self, usage: str = "", *, aliases: Sequence[str] = (), completes: ArgumentCompletions | None = None
     ) -> Callable[[CommandAction], CommandAction]:
-        """Make a function a command of the same name; an underscore at its end is for Python's sake."""
+        """Make a function a command of the same name, without an underscore at its end."""
 
         def registered(run: CommandAction) -> CommandAction:
             name = str(getattr(run, "__name__", "")).rstrip("_")
@@ -65,14 +65,14 @@ class SlashCommandRegistry:
         return iter(sorted(self._commands.values(), key=lambda command: command.name))
 
     def find(self, name: str) -> SlashCommand:
-        """Return a command by its name, an alias, or a beginning that only one has."""
+        """Return a command by its name, an alias, or a unique beginning."""
         for command in self:
             if name == command.name or name in command.aliases:
                 return command
         begun = [command for command in self if name and command.name.startswith(name)]
         if len(begun) == 1:
             return begun[0]
-        every = [known for command in self for known in (command.name, *command.aliases)]
-        near = [command.name for command in begun] or difflib.get_close_matches(name, every, n=3, cutoff=0.5)
+        names = [known for command in self for known in (command.name, *command.aliases)]
+        near = [command.name for command in begun] or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(f'/{one}' for one in near)}?" if near else "/help lists all"
         raise SettingsError(f"/{name}", f"is no command; {hint}")

@@ -1,7 +1,4 @@
-"""Commands about conversations as a whole: begin, resume, rewind, fork, list, export.
-
-A conversation as Markdown for people, with what became of its context between the words.
-"""
+"""Commands about whole conversations: new, resume, rewind, fork, list, and export as Markdown or a log."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,7 +23,7 @@ MAX_RESULT_CHARS = 600
 
 
 def render_transcript(events: Iterable[log.Event]) -> str:
-    """Return everything that was said, and what happened to the context."""
+    """Return all messages, and what happened to the context between them."""
     return "\n\n".join(line for event in events for line in _render_event(event)) or "nothing was said yet"
 
 
@@ -114,21 +111,21 @@ async def rewind(chat: Chat, number: str) -> None:
     if not number:
         await _list_prompts(chat)
         return
-    wanted = parse_whole_number(number)
-    if wanted is None or wanted not in chat.session.history.prompt_positions:
+    position = parse_whole_number(number)
+    if position is None or position not in chat.session.history.prompt_positions:
         raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
-    await chat.session.rewind(to=wanted)
-    chat.screen.show(ChatNotice(f"back before message {wanted}; /undo takes it back"))
+    await chat.session.rewind(to=position)
+    chat.screen.show(ChatNotice(f"back before message {position}; /undo takes it back"))
 
 
 @SESSION_COMMANDS.register("[N]")
 async def fork(chat: Chat, number: str) -> None:
     """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
-    wanted = parse_whole_number(number)
-    if number and (wanted is None or wanted > len(chat.session)):
+    position = parse_whole_number(number)
+    if number and (position is None or position > len(chat.session)):
         raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
     old = chat.session.id
-    await chat.switch_to(await chat.session.fork(at=wanted))
+    await chat.switch_to(await chat.session.fork(at=position))
     chat.screen.show(ChatNotice(f"now in {chat.session.id}; /resume {old} goes back"))
 
 
@@ -187,7 +184,7 @@ async def _list_prompts(chat: Chat) -> None:
 
 
 def render_age(updated_ms: int) -> str:
-    """Return how long ago something was, in the largest unit."""
+    """Return the age of something in its largest unit."""
     age = max(0, now_ms() - updated_ms)
     for size, unit in ((AGE_DAY_MS, "d"), (AGE_HOUR_MS, "h"), (AGE_MINUTE_MS, "min")):
         if age >= size:

@@ -1,31 +1,25 @@
-"""M5 prefix stability, M6 simulated cost, M7 growth of cost, and how far the simulator is from real bills."""
+"""M5 prefix stability, M6 simulated cost, M7 growth of cost, and how far the simulation is from real bills."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.apps.lab.recordings import Recording
-from holdfast.apps.lab.replay import ObservedRequest, ReplayTurn
+from holdfast.apps.lab.replay import ReplayTurn, TurnCollector
 from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
 
 COMPACTED_SHARE = 0.6
-"""A prompt this much smaller than the largest before it was compacted."""
+"""A prompt below this share of the largest one before was compacted."""
 CLAUDE_BILLED_RATIO, CLAUDE_CLIENT_TOKENS = 1.2, 3_300
-"""What Claude's billed tokens are to o200k's, and what its client adds: for holding the simulator to account."""
+"""Claude's billed tokens by o200k's, and what its client adds: to compare the simulation with bills."""
 
 
 @dataclass(slots=True)
-class PrefixStability:
-    """M5: which share of all tokens sent stands in a prefix that the request before had too, and how often that broke.
+class PrefixStability(TurnCollector):
+    """M5: the share of all sent tokens in a prefix of the previous request, and how often the prefix broke.
 
-    `hit_share` is that share; `breaks_per_100` the requests, of a hundred, that the one before is not the beginning of;
-    `break_depth` how many tokens such a request sends anew, on average.
+    `hit_share` is that share; `breaks_per_100` how many requests of 100 do not extend the previous one; `break_depth`
+    how many tokens such a request sends as new, on average.
     """
-
-    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
-
-    async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
-        self.turns.append(observed.turn)
 
     async def figures(self) -> Mapping[str, float]:
         """Return the shares."""
@@ -39,19 +33,14 @@ class PrefixStability:
 
 
 @dataclass(slots=True)
-class SimulatedCost:
+class SimulatedCost(TurnCollector):
     """M6: what all requests, answers and summaries cost together, in plain input tokens, under price models.
 
-    What stands in the prefix is read at the cache's price unless the gap before was longer than it keeps anything.
+    The prefix is read at the cache's price unless the cache has expired since the previous request.
     M7: the mean cost of a request in the last quarter over that in the first, and the slope of tokens by turn.
     """
 
     prices: Sequence[Prices]
-    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
-
-    async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
-        self.turns.append(observed.turn)
 
     async def figures(self) -> Mapping[str, float]:
         """Return the totals and the growth."""
@@ -79,15 +68,13 @@ def token_slope(turns: Sequence[ReplayTurn]) -> float:
 
 
 def bill_deviation(recording: Recording, turns: Sequence[ReplayTurn]) -> Mapping[str, float] | None:
-    """Return how far a replay of everything is from what was billed; None where nothing was.
+    """Return how far a replay of everything is from the bills; None without bills.
 
-    Only up to the first turn whose prompt fell: from there on the recorded client had compacted. Where nobody
-    wrote down what went beside the messages, what Claude's client adds stands for it.
+    It ends at the first turn whose prompt is much smaller: there the recorded client had compacted. If the recording
+    does not say what system text and tools took, what Claude's client adds is assumed.
     """
-    factor, overhead = (
-        CLAUDE_BILLED_RATIO if recording.is_claude else 1.0,
-        CLAUDE_CLIENT_TOKENS if recording.static is None else 0,
-    )
+    factor = CLAUDE_BILLED_RATIO if recording.is_claude else 1.0
+    overhead = CLAUDE_CLIENT_TOKENS if recording.static is None else 0
     billed, read, simulated, held, largest = 0, 0, 0.0, 0.0, 0
     for turn, index in zip(turns, recording.turns, strict=True):
         usage = recording.usage[index] or {}

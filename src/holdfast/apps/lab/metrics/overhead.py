@@ -1,29 +1,29 @@
-"""M4 losslessness, M10 stalls, M11 what summaries take and see, M12 what the engine itself takes."""
+"""M4 losslessness, M10 stalls, M11 cost and coverage of summaries, M12 overhead of the engine."""
 
 import resource
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from holdfast.apps.lab.recordings import Recording
-from holdfast.apps.lab.replay import ObservedRequest, ReplayTurn
+from holdfast.apps.lab.replay import ObservedRequest, TurnCollector
 from holdfast.apps.lab.simulation import SimulatedSession, full_message_text
 from holdfast.core.history import events as log
 
 COVERAGE_PROBE_CHARS, COVERAGE_PROBE_STEP = 24, 400
-"""How much of a text is looked for, and how far apart."""
+"""The length of a sample of a text, and the distance between two."""
 
 
 @dataclass(slots=True)
 class Losslessness:
-    """M4: how many messages of the recording do not come back from the log byte for byte, read by another session."""
+    """M4: how many messages of the recording another session does not read back from the log byte for byte."""
 
     simulated: SimulatedSession
     recording: Recording
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request; what counts is the end."""
+        """Do nothing: only the end counts."""
 
     async def figures(self) -> Mapping[str, float]:
         """Return the count."""
@@ -32,18 +32,13 @@ class Losslessness:
 
 
 @dataclass(slots=True)
-class RequestStalls:
-    """M10: how long requests wait, for a summary that takes its time and for the engine, in milliseconds.
+class RequestStalls(TurnCollector):
+    """M10: how long requests wait for a slow summary and for the engine, in milliseconds.
 
-    The time of the summary is that of the recording's clock, the engine's is the processor's.
+    The wait for a summary is measured on the recording's clock, the engine's on the processor's.
     """
 
     simulated: SimulatedSession
-    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
-
-    async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
-        self.turns.append(observed.turn)
 
     async def figures(self) -> Mapping[str, float]:
         """Return the waits."""
@@ -59,42 +54,36 @@ class RequestStalls:
 
 
 @dataclass(slots=True)
-class SummaryUse:
-    """M11: what summaries take, and how much of what is folded reaches them.
+class SummaryUse(TurnCollector):
+    """M11: what summaries cost, and how much of the compacted text reaches the summarizer.
 
     `calls`, `tokens_in` and `tokens_out` are those of the calls; `share` is their part of all tokens, read or written;
-    `coverage` is the share of the text that a summary is about that its writer was shown, by samples of it, whether it
-    came in time for its fold or is kept for the next; `depth` how many summaries went into the deepest one.
+    `coverage` is the share of a summarized span that the summarizer was shown, by samples of its text; it counts
+    summaries that came too late for their compaction too. `depth` is how many summaries went into the deepest one.
     """
 
     simulated: SimulatedSession
     recording: Recording
-    turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
-
-    async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
-        self.turns.append(observed.turn)
 
     async def figures(self) -> Mapping[str, float]:
-        """Return what they took."""
-        spent = [one for turn in self.turns for one in turn.summaries]
-        taken = sum(one.fresh_tokens + one.cached_tokens for one in spent), sum(one.output_tokens for one in spent)
-        everything = sum(turn.sent_tokens + turn.output_tokens for turn in self.turns) + sum(taken)
+        """Return the costs and shares."""
+        costs = [one for turn in self.turns for one in turn.summaries]
+        read = sum(one.fresh_tokens + one.cached_tokens for one in costs)
+        written = sum(one.output_tokens for one in costs)
+        everything = sum(turn.sent_tokens + turn.output_tokens for turn in self.turns) + read + written
         figures = {
-            "M11.calls": len(spent),
-            "M11.tokens_in": taken[0],
-            "M11.tokens_out": taken[1],
-            "M11.share": sum(taken) / max(1, everything),
+            "M11.calls": len(costs),
+            "M11.tokens_in": read,
+            "M11.tokens_out": written,
+            "M11.share": (read + written) / max(1, everything),
         }
-        written = await self.simulated.model_summaries()
-        if not written or self.simulated.summarizer is None:
+        summaries = await self.simulated.model_summaries()
+        if not summaries or self.simulated.summarizer is None:
             return figures
-        return {**figures, "M11.coverage": self._coverage(written), "M11.depth": summary_depth(written)}
-
-    def _coverage(self, summaries: Sequence[log.SummaryWritten]) -> float:
-        shown = "\n".join(self.simulated.summarizer.inputs) if self.simulated.summarizer else ""
-        found = [probe in shown for one in summaries for probe in self._probes(one)]
-        return sum(found) / max(1, len(found))
+        inputs = "\n".join(self.simulated.summarizer.inputs)
+        found = [probe in inputs for one in summaries for probe in self._probes(one)]
+        coverage = sum(found) / max(1, len(found))
+        return {**figures, "M11.coverage": coverage, "M11.depth": summary_depth(summaries)}
 
     def _probes(self, summary: log.SummaryWritten) -> Iterator[str]:
         for native in self.recording.messages[summary.start : summary.stop]:
@@ -104,24 +93,24 @@ class SummaryUse:
 
 
 def summary_depth(summaries: Sequence[log.SummaryWritten]) -> int:
-    """Return how many summaries went into the deepest: one that stands for another's span was made of it."""
-    deepest = here = 0
-    last: log.SummaryWritten | None = None
+    """Return how many summaries went into the deepest: a summary that covers another's span was made of it."""
+    deepest = depth = 0
+    previous: log.SummaryWritten | None = None
     for one in summaries:
-        is_made_of = last is not None and one.start <= last.start and one.stop >= last.stop
-        here = here + 1 if is_made_of else 1
-        deepest, last = max(deepest, here), one
+        covers = previous is not None and one.start <= previous.start and one.stop >= previous.stop
+        depth = depth + 1 if covers else 1
+        deepest, previous = max(deepest, depth), one
     return deepest
 
 
 @dataclass(slots=True)
 class EngineOverhead:
-    """M12: what preparing a request takes of the processor, in milliseconds; and the largest the process was, in MB."""
+    """M12: the processor time to prepare a request, in milliseconds, and the peak memory of the process, in MB."""
 
     simulated: SimulatedSession
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request; the time is taken elsewhere."""
+        """Do nothing: the session measures the time."""
 
     async def figures(self) -> Mapping[str, float]:
         """Return the times."""

@@ -12,9 +12,9 @@ from holdfast.wire.validate.provider import validate
 
 CONVERTED_PROVIDERS = ("anthropic-messages", "gemini", "mistral", "bedrock")
 SAMPLE_EVERY = 10
-"""Every how many requests other providers are asked; what was recorded for one is converted for each."""
+"""One request in this many is converted for the other providers and checked."""
 FORK_COUNT = 4
-"""How often a replay is opened again from its log."""
+"""How often a copy of the session is opened from its log."""
 PLACEHOLDER_TOOLS = [{"type": "function", "function": {"name": "tool"}}]
 
 
@@ -22,9 +22,9 @@ PLACEHOLDER_TOOLS = [{"type": "function", "function": {"name": "tool"}}]
 class RequestValidity:
     """M8: how many requests break a rule of their provider.
 
-    `invalid` counts those that OpenAI's Chat Completions would refuse, of all. Of every tenth, converted for four
-    other providers, `elsewhere` counts what breaks a rule there, and `mistral` what mistral-common refuses, where it is
-    installed.
+    `invalid` counts those that OpenAI's Chat Completions would refuse. Every tenth request is converted for four other
+    providers: `elsewhere` counts those that break a rule there, and `mistral` those that mistral-common refuses, if it
+    is installed.
     """
 
     invalid: int = 0
@@ -35,7 +35,7 @@ class RequestValidity:
     requests: int = 0
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
+        """Observe one request."""
         self.invalid += bool(validate(observed.messages, "openai-chat"))
         if self.requests % SAMPLE_EVERY == 0:
             self.sampled += 1
@@ -64,18 +64,18 @@ class BudgetAdherence:
     """M9: how many requests are over budget, and by how much at most, as `name` counts tokens.
 
     `over` counts as the engine does, with o200k. In a replay for a Claude model `over_claude` counts a fifth more for
-    each message, and in one for a model that nobody knows `over_tekken` counts with Mistral's vocabulary.
+    each message, and in one for an unknown model `over_tekken` counts with Mistral's vocabulary.
     """
 
     name: str = "over"
     factor: float = 1.0
     static: int = 0
-    """What is counted by the provider itself already."""
+    """Tokens that the factor does not apply to."""
     over: int = 0
     max_ratio: float = 0.0
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
+        """Observe one request."""
         sent = self.static + (observed.turn.sent_tokens - self.static) * self.factor
         self.over += sent > observed.request.budget
         self.max_ratio = max(self.max_ratio, sent / observed.request.budget)
@@ -87,16 +87,16 @@ class BudgetAdherence:
 
 @dataclass(slots=True)
 class Determinism:
-    """M14: how many requests come out otherwise when they are made again.
+    """M14: how many requests differ when they are made again.
 
-    All are rebuilt from the log; four times the session is copied as it stands in its store, opened, and asked again.
+    All are rebuilt from the log; four times a copy of the session is opened from its store and prepares the request.
     """
 
     simulated: SimulatedSession
     differences: int = 0
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Take in one request."""
+        """Observe one request."""
         points = observed.recording.turns
         if observed.index in points[:: max(1, len(points) // FORK_COUNT)][1 : FORK_COUNT + 1]:
             self.differences += not await self.simulated.is_reproducible(observed.request)

@@ -1,1 +1,1 @@
-"""One way to shorten a conversation each."""
+"""How each preset shortens a conversation, one file a preset."""

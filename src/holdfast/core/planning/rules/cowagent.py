@@ -1,18 +1,20 @@
-"""Whole turns go or are reduced to words, as CowAgent has it.
+"""Whole turns are dropped or reduced to text, as in CowAgent.
 
-The older half of the complete turns goes when there are too many of them. If tokens are still over the
-budget, the older half goes again, or, with few turns left, each keeps only what was asked and answered.
+The older half of the complete turns goes when there are too many of them. If the tokens are still over the budget, the
+older half goes again, or, with few turns left, each keeps only its question and its answer.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
 from holdfast.core.conversation.spans import Span
-from holdfast.core.history.events import Summary
+from holdfast.core.history.context import Context
+from holdfast.core.history.events import CompactionCompleted, Event, Summary, TurnsReducedToText
+from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -28,13 +30,12 @@ from holdfast.core.schema import check_fields, integer_bounds
 
 FEW_TURNS = 5
 KEPT_TURNS = 2
-"""What stays when the user asks for a compaction."""
+"""How many turns stay when the user asks for a compaction."""
 
 
 def trim_cut(entries: Sequence[Entry], max_turns: int) -> int:
     """Return where the retained turns begin when there are more than `max_turns`; 0 where nothing goes."""
-    spans = turn_ranges(entries)
-    return half_cut(entries) if len(spans) > max_turns else 0
+    return half_cut(entries) if len(turn_ranges(entries)) > max_turns else 0
 
 
 def half_cut(entries: Sequence[Entry]) -> int:
@@ -46,7 +47,7 @@ def half_cut(entries: Sequence[Entry]) -> int:
 
 
 def has_few_turns(entries: Sequence[Entry]) -> bool:
-    """Return whether there are so few turns that words are all that can be saved of them."""
+    """Return whether there are so few turns that they are reduced to text."""
     return len(turn_ranges(entries)) < FEW_TURNS
 
 
@@ -56,7 +57,7 @@ def turns_reduced_to_text(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def recent_as_text(entries: Sequence[Entry], max_turns: int) -> list[Entry]:
-    """Return the newest turns as words alone: what a session is restored with."""
+    """Return the newest turns as text alone: what a session is restored with."""
     spans = turn_ranges(entries)[-restored_turn_count(max_turns) :]
     return [entry for span in spans for entry in turn_as_text([entries[index] for index in span])]
 
@@ -67,11 +68,8 @@ def restored_turn_count(max_turns: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emergency:
-    """What is left after a provider's refusal, before the context is cleared: little of little."""
-
-    offers_recall: ClassVar[bool] = False
-    detects_loops: ClassVar[bool] = False
+class Emergency(CompactionRule):
+    """What remains after a provider refused the request: a few turns, clipped; after the next refusal, nothing."""
 
     max_chars: int = field(default=10_000, metadata=integer_bounds(64, 10**9))
     """Of each tool result and each user text; the newest prompt is exempt."""
@@ -83,69 +81,60 @@ class Emergency:
         check_fields(self, "policy.emergency")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return what empties the context when even that was refused; prompt and pins stay, and so does the log."""
-        shown, prompt = plan_input.projection, plan_input.projection.newest_prompt
-        free = [
-            index for index, entry in enumerate(shown.entries) if entry.message.role != "system" and index != prompt
-        ]
-        if plan_input.situation.refusals <= self.first or not free:
+        """Return the clearing of the context if even the clipped request was refused; prompt and pins stay."""
+        projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
+        has_more = any(
+            entry.message.role != "system" and index != prompt for index, entry in enumerate(projection.entries)
+        )
+        if plan_input.situation.refusals <= self.first or not has_more:
             return NO_STEPS
-        kept = () if prompt is None else (shown.entries[prompt].position or 0,)
         step = CompactSpan(
-            span=Span(start=0, stop=shown.position_at(len(shown)), kept=kept, count=len(shown)),
+            span=Span(
+                start=0,
+                stop=projection.position_at(len(projection)),
+                kept=() if prompt is None else (projection.entries[prompt].position or 0,),
+                count=len(projection),
+            ),
             by="nothing",
             trigger="context_limit_retry",
         )
         return Plan(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
 
-    def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
-        """Return nothing: nobody asks for an emergency."""
-        del plan_input
-
-    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return nothing: nothing takes the place of a context that was cleared."""
-        del plan_input, step, summary
-        return ()
-
     def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
-        """Return the newest turns with results and user texts cut, pinned messages whole."""
+        """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
         spans = turn_ranges(entries)
         start = spans[-self.max_turns].start if len(spans) >= self.max_turns else 0
         prompt = spans[-1].start if spans else None
-        pinned = [entry for entry in entries[:start] if entry.position in pins or entry.message.role == "system"]
-        newest = [
-            entry
-            if index == prompt or entry.position in pins or entry.message.role == "system"
-            else entry.with_message(_clip_message(entry.message, self.max_chars))
-            for index, entry in enumerate(entries)
-            if index >= start
-        ]
-        return [*pinned, *newest]
+        shrunk: list[Entry] = []
+        for index, entry in enumerate(entries):
+            if entry.position in pins or entry.message.role == "system" or index == prompt:
+                shrunk.append(entry)
+            elif index >= start:
+                shrunk.append(entry.with_message(_clip_message(entry.message, self.max_chars)))
+        return shrunk
 
 
 def _clip_message(message: Message, max_chars: int) -> Message:
-    shorter = clip_outputs(message, max_chars)
+    clipped = clip_outputs(message, max_chars)
     if message.role != "user" or not any(
         isinstance(part, Text) and len(part.text) > max_chars for part in message.parts
     ):
-        return shorter
-    return shorter.with_parts(
+        return clipped
+    return clipped.with_parts(
         tuple(
             part.with_text(clip_text(part.text, max_chars))
             if isinstance(part, Text) and len(part.text) > max_chars
             else part
-            for part in shorter.parts
+            for part in clipped.parts
         )
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CowAgentCompaction:
-    """Trims the older half of the complete turns at once; a summary of them comes into the first prompt later."""
+class CowAgentCompaction(CompactionRule):
+    """Trims the older half of the complete turns at once; their summary goes into the first prompt later."""
 
     RULE: ClassVar[str] = "halve-turns"
-    offers_recall: ClassVar[bool] = False
-    detects_loops: ClassVar[bool] = False
 
     max_turns: int = field(default=20, metadata=integer_bounds(1, 10**9))
     max_tokens: int = field(default=50_000, metadata=integer_bounds(64, 10**12))
@@ -155,40 +144,44 @@ class CowAgentCompaction:
         check_fields(self, "policy.fold")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return the trim, the reduction to words, or the summary that an earlier trim still lacks."""
+        """Return the trim, the reduction to text, or the summary that an earlier trim still lacks."""
         entries, count = plan_input.entries, len(turn_ranges(plan_input.entries))
         if plan_input.situation.has_ready_summary and self._is_next_turn(plan_input):
             return Plan(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
-        line = trim_cut(entries, self.max_turns)
-        if line:
-            return self._trim_proposal(plan_input, line, f"{count:,} turns are more than {self.max_turns:,}")
+        if cut := trim_cut(entries, self.max_turns):
+            return self._trim_proposal(plan_input, cut, f"{count:,} turns are more than {self.max_turns:,}")
         limit = min(self.max_tokens, plan_input.situation.usable_tokens)
         if plan_input.tokens <= limit or plan_input.fixed_tokens >= limit:
             return self._summary_proposal(plan_input)
-        why = f"{plan_input.tokens:,} tokens are more than {limit:,}"
+        reason = f"{plan_input.tokens:,} tokens are more than {limit:,}"
         if not has_few_turns(entries):
-            return self._trim_proposal(plan_input, half_cut(entries), why)
+            return self._trim_proposal(plan_input, half_cut(entries), reason)
         current = turn_ranges(entries)[-1].start if count else 0
         step = ReduceTurnsToText(before=plan_input.projection.position_at(current))
         if not current or step.before <= plan_input.projection.context.state.text_only_before:
             return self._summary_proposal(plan_input)
-        return Plan(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
+        return Plan(now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns",))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
-        """Return what a trim is expected to leave: the newer half, and a summary that comes into it later."""
+        """Return what a trim is expected to leave: the newer half, and a summary that goes into it later."""
         has_summarizer = plan_input.situation.has_summarizer
-        return CompactionForecast(
-            tokens - tokens // 2, MAX_SUMMARY_TOKENS if has_summarizer else 0, by_model=has_summarizer
-        )
+        summary = MAX_SUMMARY_TOKENS if has_summarizer else 0
+        return CompactionForecast(tokens - tokens // 2, summary, by_model=has_summarizer)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
-        """Return which of its two limits is nearer."""
+        """Return the nearer of its two limits."""
         by_turns = Threshold(len(turn_ranges(plan_input.entries)), self.max_turns, "turns")
         by_tokens = Threshold(plan_input.tokens, min(self.max_tokens, plan_input.situation.usable_tokens), "tokens")
-        return max(by_turns, by_tokens, key=lambda line: line.fill)
+        return max(by_turns, by_tokens, key=lambda one: one.fill)
+
+    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+        """Yield its two limits."""
+        del window
+        yield PolicyThreshold("halved over", self.max_turns, "turns")
+        yield PolicyThreshold("halved over", min(self.max_tokens, usable))
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
-        """Return the fold of all turns but the last two."""
+        """Return the compaction of all turns but the last two."""
         spans = turn_ranges(plan_input.entries)[:-KEPT_TURNS]
         if not spans:
             return None
@@ -198,33 +191,50 @@ class CowAgentCompaction:
         )
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return the text for the first prompt that stays; nothing as long as there is no summary."""
+        """Return the text for the first prompt that stays; nothing until there is a summary."""
         del plan_input
         if summary is None:
             return ()
         head = f"[System: Previous conversation summary — {step.span.count} turns were compacted]"
         return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
+    def restore_events(self, context: Context) -> list[Event]:
+        """Return what leaves the text of the newest turns, and nothing else."""
+        events: list[Event] = []
+        entries = context.visible_entries()
+        compacted_stop = max((one.span.stop for one in context.state.compactions), default=0)
+        spans = turn_ranges(entries)
+        newest = spans[-restored_turn_count(self.max_turns) :]
+        start = (entries[newest[0].start].position or 0) if newest else 0
+        # A pinned message that a compaction kept comes after it with an older position: nothing is left before it.
+        if len(newest) < len(spans) and start > compacted_stop:
+            events.append(CompactionCompleted(success=True, trigger="restore", span=Span(stop=start)))
+        recent = [entries[index] for span in newest for index in span]
+        if turns_as_text(recent, keep_last=0) != recent:
+            events.append(TurnsReducedToText(line=context.length))
+        return events
+
     @staticmethod
     def _is_next_turn(plan_input: PlanInput) -> bool:
-        """Return whether the user has said something since the last trim."""
-        prompt, changed_at = plan_input.projection.newest_prompt, plan_input.projection.context.state.changed_at
-        return prompt is not None and plan_input.projection.position_at(prompt) >= changed_at
+        """Return whether the user has sent a message since the last trim."""
+        projection = plan_input.projection
+        prompt = projection.newest_prompt
+        return prompt is not None and projection.position_at(prompt) >= projection.context.state.changed_at
 
-    def _trim_proposal(self, plan_input: PlanInput, cut: int, reason: str) -> Plan:
-        gone = sum(span.start < cut for span in turn_ranges(plan_input.entries))
-        step = CompactSpan(span=Span(start=0, stop=plan_input.projection.position_at(cut), count=gone), by="nothing")
-        return Plan(now=(step,), reasons=(f"{reason}: the oldest {gone:,} turns were trimmed",))
+    @staticmethod
+    def _trim_proposal(plan_input: PlanInput, cut: int, reason: str) -> Plan:
+        count = sum(span.start < cut for span in turn_ranges(plan_input.entries))
+        step = CompactSpan(span=Span(start=0, stop=plan_input.projection.position_at(cut), count=count), by="nothing")
+        return Plan(now=(step,), reasons=(f"{reason}: the oldest {count:,} turns were trimmed",))
 
-    def _summary_proposal(self, plan_input: PlanInput) -> Plan:
-        """Return the summary of the last trim, if it has none yet, none is being written, and the last did not fail."""
-        folds, facts = plan_input.projection.context.state.compactions, plan_input.history.session_state
-        is_wanted = plan_input.situation.has_summarizer and not plan_input.is_summarizing
-        if not folds or folds[-1].replacement or not is_wanted or folds[-1].span.stop == facts.failed_stop:
+    @staticmethod
+    def _summary_proposal(plan_input: PlanInput) -> Plan:
+        """Return the summary of the last trim, unless it has one, one is being written, or the last attempt failed."""
+        compactions, state = plan_input.projection.context.state.compactions, plan_input.history.session_state
+        can_write = plan_input.situation.has_summarizer and not plan_input.is_summarizing
+        last = compactions[-1] if compactions else None
+        if last is None or last.replacement or not can_write or last.span.stop == state.failed_stop:
             return NO_STEPS
-        fold = folds[-1]
-        count = len(plan_input.prompts_between(fold.span.start, fold.span.stop))
-        step = CompactSpan(
-            span=Span(start=fold.span.start, stop=fold.span.stop, count=count, is_merged=True), by="summary"
-        )
+        count = len(plan_input.prompts_between(last.span.start, last.span.stop))
+        step = CompactSpan(span=replace(last.span, kept=(), count=count, is_merged=True), by="summary")
         return Plan(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))

@@ -1,12 +1,10 @@
-"""Caps on the tool output of older messages, as two systems have them.
+"""What is done about large tool outputs of older messages.
 
-co-cli keeps the head and says how long it was; CowAgent keeps both ends. Both leave what the model is
-still working with alone: the last two messages, or the turn that is running.
+Two caps apply to every request: co-cli keeps the head and says how long the output was, CowAgent keeps both ends. Both
+leave alone what the model is still working with: the last two messages, or the turn that is running.
 
-Shows large, settled tool outputs as a preview, all at once, when that frees enough.
-
-It breaks the prefix like a fold and keeps the conversation itself whole, so it is worth it only where a few
-outputs hold most of the tokens.
+`Offload` shows large, settled outputs as a preview from then on. It breaks the prefix like a compaction and keeps the
+conversation itself whole, so it is worth it only if a few outputs hold most of the tokens.
 """
 
 import json
@@ -36,13 +34,13 @@ def head_of(content: str | Mapping[str, object], max_chars: int) -> str | Mappin
         return content
     text = content if isinstance(content, str) else json.dumps(content)
     if _NOTICE.fullmatch(text, max_chars):
-        # Who keeps what was cut shows it again: it still says how long the whole was.
+        # An output that was cut before and comes back: it still says how long the whole was.
         return content
     return text[:max_chars] + truncation_notice(length)
 
 
 def truncation_notice(length: int) -> str:
-    """Return what stands behind the head of an output that was cut."""
+    """Return the text after the head of an output that was cut."""
     return f"\n[…truncated, {length} chars total]"
 
 
@@ -63,7 +61,7 @@ class KeepHeads:
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
     ) -> list[Entry]:
-        """Return the entries with older outputs cut, pinned ones excepted, and recall's answers if so wanted."""
+        """Return the entries with older outputs cut, except pinned ones and, if asked, recall's answers."""
         groups = exchange_ranges(entries)
         stop = groups[-self.protect_last].start if len(groups) >= self.protect_last else 0
         return [
@@ -85,7 +83,7 @@ def _with_heads(message: Message, max_chars: int, *, keep_recall_answers: bool) 
 
 
 def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
-    """Return a result with the head of its words; of several texts the later ones go first."""
+    """Return a result with the head of its text; of several texts the later ones go first."""
     total = sum(len(part.text) for part in result.content if isinstance(part, Text))
     if max_chars == 0 or total <= max_chars:
         return result
@@ -104,7 +102,7 @@ def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepEnds:
-    """Keeps both ends of long outputs in the turns that are over."""
+    """Keeps both ends of long outputs in finished turns."""
 
     RULE: ClassVar[str] = "ends"
 
@@ -116,7 +114,7 @@ class KeepEnds:
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
     ) -> list[Entry]:
-        """Return the entries with the outputs of historical turns cut, as `KeepHeads` does."""
+        """Return the entries with the outputs of finished turns cut, with the exceptions of `KeepHeads`."""
         spans = turn_ranges(entries)
         stop = spans[-1].start if spans else 0
         return [
@@ -135,39 +133,42 @@ class Offload:
     """Shares are of the room that system text and tools leave to the messages."""
 
     at_share: float = field(default=0.8, metadata=share_bounds())
-    """How full it has to be."""
+    """The share from which on it acts."""
     max_left_share: float = field(default=0.2, metadata=share_bounds())
-    """What may be left afterwards; where more would be, a fold is the better break."""
+    """The most that may be left afterwards; if more would be, a compaction is the better break."""
     tail_share: float = field(default=0.05, metadata=share_bounds())
     """Outputs among the newest messages stay whole: the model is usually still reading them."""
     max_chars: int = field(default=2_000, metadata=integer_bounds(64, 10**9))
-    """What is shown of an output."""
+    """The length of the preview."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.offload")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the pass over everything before the tail, if it frees enough."""
-        shown, room = plan_input.projection, plan_input.situation.message_budget
-        if plan_input.token_fill < self.at_share or not len(shown):
+        projection, room = plan_input.projection, plan_input.situation.message_budget
+        if plan_input.token_fill < self.at_share or not len(projection):
             return NO_STEPS
-        last = uncuttable_span(shown, len(shown) - 1)[0]
-        cut = min(next_cut(shown, max(shown.first_uncompacted, shown.tail_start(int(self.tail_share * room)))), last)
+        last = uncuttable_span(projection, len(projection) - 1)[0]
+        tail = max(projection.first_uncompacted, projection.tail_start(int(self.tail_share * room)))
+        cut = min(next_cut(projection, tail), last)
         gain = sum(self._freed_tokens(plan_input, index) for index in range(cut))
-        if gain < self.max_left_share * room or shown.tokens - gain > self.max_left_share * room:
+        if gain < self.max_left_share * room or projection.tokens - gain > self.max_left_share * room:
             return NO_STEPS
-        step = OffloadOutputs(before=shown.position_at(cut), max_chars=self.max_chars)
-        before = shown.context.state.offloaded
-        if before is not None and step.before <= before.line:
+        step = OffloadOutputs(before=projection.position_at(cut), max_chars=self.max_chars)
+        previous = projection.context.state.offloaded
+        if previous is not None and step.before <= previous.line:
             return NO_STEPS
-        why = f"tool outputs before #{step.before} hold about {gain:,} tokens: they are shown as previews from now on"
-        return Plan(now=(step,), reasons=(why,))
+        reason = (
+            f"tool outputs before #{step.before} hold about {gain:,} tokens: they are shown as previews from now on"
+        )
+        return Plan(now=(step,), reasons=(reason,))
 
     def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:
         entry = plan_input.projection.entries[index]
         if entry.position is None or entry.position in plan_input.history.session_state.pins:
             return 0
-        spares = plan_input.projection.context.has_recall
-        results = (result for result in entry.message.results if not (spares and result.is_recall_answer))
+        keeps_recall = plan_input.projection.context.has_recall
+        results = (result for result in entry.message.results if not (keeps_recall and result.is_recall_answer))
         texts = (part.text for result in results for part in result.content if isinstance(part, Text))
         return sum(max(0, len(text) - self.max_chars) for text in texts) // OFFLOAD_CHARS_PER_TOKEN

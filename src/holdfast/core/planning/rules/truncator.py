@@ -1,8 +1,7 @@
-"""The last mile: messages are left out of one request until it fits, as Copilot CLI's BasicTruncator does it.
+"""The last resort for one request: leave messages out until it fits, as Copilot CLI's BasicTruncator does.
 
-First older assistant messages with their tool results, then older prompts too; never system messages, never
-the newest prompt. Only the request is shortened: nothing that is stored changes, and what was done is an
-observation, not a change.
+First older assistant messages with their tool results go, then older prompts too; never system messages or the newest
+prompt. Only the request is shortened: the log records what was done, and nothing stored changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ PERFORMED_BY = "BasicTruncator"
 
 @dataclass(frozen=True, slots=True)
 class TruncatedRequest:
-    """What is left of a request, and the event that tells of it; no event where nothing was removed."""
+    """What is left of a request, and the event that records it; no event if nothing was removed."""
 
     entries: list[Entry]
     event: RequestTruncated | None
@@ -33,7 +32,7 @@ class BasicTruncator:
     target_share: float = field(default=0.95, metadata=number_bounds(0.01, 1))
     """Of the limit: some headroom is left."""
     retry_buffer: float = field(default=0.0, metadata=number_bounds(0, 0.5))
-    """Taken off the target after a provider's refusal."""
+    """The share taken off the target after a provider's refusal."""
 
     MAX_RETRY_BUFFER: ClassVar[float] = 0.5
     MAX_RETRIES: ClassVar[int] = 2
@@ -46,7 +45,7 @@ class BasicTruncator:
         return max_prompt_tokens or max_context_window_tokens or FALLBACK_LIMIT
 
     def after_refusals(self, refusals: int) -> "BasicTruncator":
-        """Return the truncator to try again with when the provider named no limit."""
+        """Return the truncator for a retry if the provider named no limit."""
         step = self.MAX_RETRY_BUFFER / self.MAX_RETRIES
         return replace(self, retry_buffer=min(self.MAX_RETRY_BUFFER, self.retry_buffer + refusals * step))
 
@@ -60,16 +59,16 @@ class BasicTruncator:
         pins: frozenset[int] = frozenset(),
     ) -> TruncatedRequest:
         """Return a request that fits the target, if leaving messages out can make it fit; pinned ones stay."""
-        before = [tokens_of(entry.message) for entry in entries]
+        sizes = [tokens_of(entry.message) for entry in entries]
+        total = sum(sizes) + tools_tokens
         target = int(limit * self.target_share * (1 - self.retry_buffer))
         kept = list(range(len(entries)))
-        if sum(before) + tools_tokens > limit * (1 - self.retry_buffer):
-            kept = self._kept_indices(entries, before, target - tools_tokens, pinned_exchanges(entries, pins))
+        if total > limit * (1 - self.retry_buffer):
+            kept = self._kept_indices(entries, sizes, target - tools_tokens, pinned_exchanges(entries, pins))
         left = _without_orphans([entries[index] for index in kept])
-        after = sum(tokens_of(entry.message) for entry in left) + tools_tokens
-        total = sum(before) + tools_tokens
         if len(left) == len(entries):
             return TruncatedRequest(left, None)
+        after = sum(tokens_of(entry.message) for entry in left) + tools_tokens
         return TruncatedRequest(
             left,
             RequestTruncated(
@@ -87,19 +86,19 @@ class BasicTruncator:
     def _kept_indices(
         self, entries: Sequence[Entry], tokens: Sequence[int], target: int, pinned: frozenset[int]
     ) -> list[int]:
-        """Return the indices that stay: two passes over what stands before the newest prompt, oldest first."""
+        """Return the indices that stay after two passes over everything before the newest prompt, oldest first."""
         prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
         gone: set[int] = set()
         size = sum(tokens)
         for is_second in (False, True):
             for index in range(prompt):
                 message = entries[index].message
-                is_material = message.role == "assistant" or (
+                is_removable = message.role == "assistant" or (
                     is_second and message.role == "user" and not message.results
                 )
                 if size <= target:
                     break
-                if index in gone or index in pinned or not is_material:
+                if index in gone or index in pinned or not is_removable:
                     continue
                 pair = {index, *_result_messages(entries, index)} - gone
                 gone |= pair
@@ -108,16 +107,16 @@ class BasicTruncator:
 
 
 def _result_messages(entries: Sequence[Entry], index: int) -> set[int]:
-    """Return the messages behind a call that hold nothing but its results."""
-    waiting = set(entries[index].message.outline.call_ids)
+    """Return the messages after a call that hold its results."""
+    open_calls = set(entries[index].message.outline.call_ids)
     found: set[int] = set()
     for later in range(index + 1, len(entries)):
-        if not waiting:
+        if not open_calls:
             break
         outline = entries[later].message.outline
-        if waiting.intersection(outline.result_ids):
+        if open_calls.intersection(outline.result_ids):
             found.add(later)
-            waiting -= set(outline.result_ids)
+            open_calls -= set(outline.result_ids)
     return found
 
 
