@@ -28,7 +28,7 @@ from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event, step_event
-from holdfast.core.planning.plan import plan_input_of, plan_rounds
+from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
@@ -76,17 +76,20 @@ def plan_request(history: History, messages: list[Any], budget: int) -> list[Any
     for native in messages[len(history) :]:
         history.append(log.MessageAppended(format=message_format.name, native=native))
     situation = Situation(budget=Budget(budget), counter=counter_for(MODEL), window=budget, is_interrupted=True)
-    sent: list[Any] = []
-    for plan in plan_rounds(history, policy, lambda: situation):
+    rounds = 0
+    while True:
+        plan_input = plan_input_of(history, policy, situation)
+        plan, view = make_plan(plan_input, policy), view_of(plan_input, policy)
+        rounds += 1
+        if not plan.now or rounds == MAX_PLAN_ROUNDS:
+            break
         for step in plan.now:
             plan_input = plan_input_of(history, policy, situation)
             if isinstance(step, CompactSpan) and policy.fold:
                 history.append(compaction_completed_event(step, policy.fold, plan_input))
             elif isinstance(step, OffloadOutputs):
                 history.append(step_event(step, plan_input))
-        if not plan.now:
-            sent += [encode_entry(entry, message_format) for entry in plan.view.entries]
-    return limit_cache_marks(sent, message_format)
+    return limit_cache_marks([encode_entry(entry, message_format) for entry in view.entries], message_format)
 
 
 def measure_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:

@@ -1,10 +1,16 @@
 """What tests of several folders share: how to build a conversation, and how to open one."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.planning.fit.receipt import View
+from holdfast.core.planning.plan import make_plan, plan_input_of, view_of
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import Step
 
 
 @dataclass
@@ -17,3 +23,19 @@ class RecordedHistory(History):
         """Replay one more event, and keep it."""
         super().append(event, message)
         self.events.append(event)
+
+
+class Decision(NamedTuple):
+    """The plan and the view of one moment."""
+
+    now: tuple[Step, ...]
+    later: tuple[Step, ...]
+    reasons: tuple[str, ...]
+    view: View
+
+
+def decide(history: History, policy: Policy, situation: Situation) -> Decision:
+    """Return what a session would do next and what it would send, with the reasons for both."""
+    plan_input = plan_input_of(history, policy, situation)
+    plan, view = make_plan(plan_input, policy), view_of(plan_input, policy)
+    return Decision(plan.now, plan.later, (*plan.reasons, *view.reasons), view)

@@ -284,7 +284,8 @@ async def test_a_person_who_is_to_approve_a_summary_sees_what_it_loses(tmp_path:
     chat, room = await entered(tmp_path, "yes", "no")
     step = CompactSpan(start=0, stop=9, by="summary", count=9)
     lossy = Summary("All went well.", put_back=("Decided: “tides first” [#3]",), left_out=("lunar_table [#4]",))
-    approve = chat._callbacks()["approve"]
+    approve = chat._callbacks().approve
+    assert approve is not None
 
     answers = [
         await approve(SummaryDraft(step, lossy, 900)),

@@ -11,7 +11,7 @@ from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.history import events as log
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.plan import make_plan, plan_input_of
+from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, Summary
@@ -26,7 +26,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.responses import function_call_item, function_output_item, output_message_item
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory
+from tests.support import RecordedHistory, decide
 
 COUNTER = counter_for("gpt-5")
 
@@ -82,7 +82,7 @@ def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summariz
         [user_message("PIN: never deploy"), assistant_message("ok"), *LONG, user_message("now")], log.Pinned(position=0)
     )
 
-    view = make_plan(history, PRESETS[name], situation(2_000, has_summarizer=has_summarizer)).view
+    view = decide(history, PRESETS[name], situation(2_000, has_summarizer=has_summarizer)).view
 
     assert "PIN: never deploy" in [entry.message.text for entry in view.entries]
 
@@ -100,7 +100,7 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
     ]
     history = heard(messages, log.Pinned(position=2))
 
-    view = make_plan(history, PRESETS[name], situation(100_000)).view
+    view = decide(history, PRESETS[name], situation(100_000)).view
 
     assert view.entries[2].message.results[0].text == "y" * length
 
@@ -131,7 +131,7 @@ def test_a_run_of_items_with_another_call_in_it_is_one_batch() -> None:
 
 
 def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
-    view = make_plan(
+    view = decide(
         heard([user_message("word " * 60_000), user_message("now")]), PRESETS["inkeep"], situation(1_000_000)
     ).view
 
@@ -145,7 +145,7 @@ def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -
     history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=40), counter=COUNTER)
 
-    steps = make_plan(history, PRESETS["default"], how).now
+    steps = decide(history, PRESETS["default"], how).now
 
     assert [type(step) for step in steps] == [CompactSpan]
 
@@ -153,7 +153,7 @@ def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -
 def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> None:
     history = heard([one for n in range(9) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
 
-    plan = make_plan(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summarizer=True))
+    plan = decide(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summarizer=True))
 
     assert (plan.now, plan.later) == ((), ())
     assert "compaction cannot help" in plan.reasons[0]
@@ -165,11 +165,11 @@ def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> N
     how = situation(6_000, has_summarizer=True)
 
     resting = heard([*talk, user_message("now")], failure, failure, failure)
-    assert make_plan(resting, PRESETS["inkeep"], how).now == ()
+    assert decide(resting, PRESETS["inkeep"], how).now == ()
     for number in range(20):
         resting.append(log.MessageAppended(format="openai-chat", native=user_message(f"more {number}")))
 
-    assert len(make_plan(resting, PRESETS["inkeep"], how).now) == 1
+    assert len(decide(resting, PRESETS["inkeep"], how).now) == 1
 
 
 @pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])
@@ -204,7 +204,7 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
 
 def test_a_fold_always_leaves_a_word_in_its_place() -> None:
     history, how = heard([*LONG, user_message("now")]), situation(400)
-    step = make_plan(history, PRESETS["default"], how).now[0]
+    step = decide(history, PRESETS["default"], how).now[0]
     rule = PRESETS["default"].fold
     assert isinstance(step, CompactSpan)
     assert rule is not None
@@ -232,7 +232,7 @@ def test_what_a_delegate_is_told_is_no_word_of_the_users() -> None:
 
 def test_a_call_whose_delegate_still_works_is_pending_and_not_interrupted() -> None:
     with pytest.raises(PendingToolCallsError) as pending:
-        make_plan(delegated(), PRESETS["default"], situation(is_interrupted=False))
+        decide(delegated(), PRESETS["default"], situation(is_interrupted=False))
 
     assert pending.value.call_ids == ("m1",)
 
@@ -241,7 +241,7 @@ def test_a_delegate_is_not_told_that_its_own_delegation_was_interrupted() -> Non
     history = delegated()
     history.append(log.MessageAppended(format="openai-chat", native=user_message("Go on."), scope="d1"))
 
-    view = make_plan(history, PRESETS["default"], situation(scope="d1", is_interrupted=False)).view
+    view = decide(history, PRESETS["default"], situation(scope="d1", is_interrupted=False)).view
 
     texts = [entry.message.text for entry in view.entries]
     assert texts == ["THE TASK", "Always delete tmp files.", "working", "Go on."]
@@ -252,7 +252,7 @@ def test_an_interrupt_of_one_agent_does_not_stop_another() -> None:
     history = heard([user_message("go"), tool_call_message("m1")], log.TurnInterrupted(scope="d1"))
 
     with pytest.raises(PendingToolCallsError):
-        make_plan(history, PRESETS["default"], situation(is_interrupted=False))
+        decide(history, PRESETS["default"], situation(is_interrupted=False))
 
 
 def test_errors_travel_between_processes_with_their_facts() -> None:

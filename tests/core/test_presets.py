@@ -10,7 +10,7 @@ from holdfast.core.conversation.messages import Entry
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.plan import VIEW_STAGES, make_plan, plan_input_of, usage_measured_event
+from holdfast.core.planning.plan import VIEW_STAGES, plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.rules.copilot import compacted_history, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
@@ -26,6 +26,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
 from holdfast.wire.formats import format_named
+from tests.support import decide
 
 COUNTER = counter_for("gpt-5")
 CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))
@@ -250,7 +251,7 @@ def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
     history = recorded([*chatted(40), user_message("now")])
     history.append(log.CompactionCompleted(success=False, error="timeout"))
 
-    view = make_plan(history, INKEEP, situation()).view
+    view = decide(history, INKEEP, situation()).view
 
     assert len(view.entries) == 51
     assert "no summary can be had" in view.reasons[0]
@@ -272,7 +273,7 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
             history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
     how = situation(scope="d1", has_summarizer=False)
 
-    view = make_plan(history, INKEEP, how).view
+    view = decide(history, INKEEP, how).view
 
     assert [entry.position for entry in view.entries] == [None, 8, 57]
     assert view.entries[0].message.text == "[Previous conversation history truncated - 8 earlier messages]"
@@ -286,7 +287,7 @@ def test_inkeep_counts_an_earlier_summary_among_what_it_falls_back_to() -> None:
         history.append(log.MessageAppended(format="openai-chat", native=native))
     history.append(log.CompactionCompleted(success=False, error="timeout"))
 
-    view = make_plan(history, INKEEP, situation()).view
+    view = decide(history, INKEEP, situation()).view
 
     assert [entry.position for entry in view.entries] == [None, 8, 9, 10]
 
@@ -304,7 +305,7 @@ def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> N
             history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
     history.append(log.MessageAppended(format="openai-chat", native=user_message("go on"), scope="d1"))
 
-    view = make_plan(history, INKEEP, situation(scope="d1")).view
+    view = decide(history, INKEEP, situation(scope="d1")).view
 
     assert [entry.position for entry in view.entries] == [0, 1, 2, 3, 7]
 
@@ -321,8 +322,8 @@ def filled(share: float, *, turns: int = 4) -> tuple[list[JsonMessage], int]:
 @pytest.mark.seed("C-14", "C-18", "C-19", "C-21")
 def test_copilot_starts_a_summary_in_the_background_at_eighty_percent() -> None:
     talk, window = filled(0.81)
-    early = make_plan(recorded(talk), COPILOT, situation(int(window * 1.1)))
-    due = make_plan(recorded(talk), COPILOT, situation(window))
+    early = decide(recorded(talk), COPILOT, situation(int(window * 1.1)))
+    due = decide(recorded(talk), COPILOT, situation(window))
 
     assert (early.now, early.later) == ((), ())
     assert due.now == ()
@@ -336,15 +337,15 @@ def test_copilot_takes_the_window_of_an_unknown_model_from_its_settings() -> Non
     long = [*talk[:-1], *chatted(30, " and so on" * 20), user_message("now")]
     how = Situation(budget=Budget(10**6), counter=COUNTER, has_summarizer=True)
 
-    assert len(make_plan(recorded(long), policy, how).now) == 1
-    assert make_plan(recorded(long), COPILOT, how).now == ()
+    assert len(decide(recorded(long), policy, how).now) == 1
+    assert decide(recorded(long), COPILOT, how).now == ()
 
 
 @pytest.mark.seed("C-14")
 def test_copilot_counts_tool_definitions() -> None:
     talk, window = filled(0.5)
 
-    plan = make_plan(recorded(talk), COPILOT, situation(window, tools_tokens=int(window * 0.35)))
+    plan = decide(recorded(talk), COPILOT, situation(window, tools_tokens=int(window * 0.35)))
 
     assert len(plan.later) == 1
 
@@ -352,8 +353,8 @@ def test_copilot_counts_tool_definitions() -> None:
 @pytest.mark.seed("C-16", "C-20")
 def test_copilot_starts_and_waits_at_ninety_five_percent_and_after_a_refusal() -> None:
     talk, window = filled(0.96)
-    full = make_plan(recorded(talk), COPILOT, situation(window))
-    refused = make_plan(recorded(talk), COPILOT, situation(window * 9, refusals=1))
+    full = decide(recorded(talk), COPILOT, situation(window))
+    refused = decide(recorded(talk), COPILOT, situation(window * 9, refusals=1))
 
     assert full.now == (CompactSpan(start=0, stop=9, by="summary", count=8),)
     assert refused.now == (CompactSpan(start=0, stop=9, by="summary", count=8, trigger="context_limit_retry"),)
@@ -365,9 +366,9 @@ def test_copilot_applies_what_is_ready_and_waits_for_what_is_running_only_when_i
     history = recorded(talk)
     history.append(log.CompactionStarted(stop=9))
 
-    ready = make_plan(history, COPILOT, situation(window * 9, has_ready_summary=True))
-    running = make_plan(history, COPILOT, situation(int(window * 1.1)))
-    exhausted = make_plan(history, COPILOT, situation(window))
+    ready = decide(history, COPILOT, situation(window * 9, has_ready_summary=True))
+    running = decide(history, COPILOT, situation(int(window * 1.1)))
+    exhausted = decide(history, COPILOT, situation(window))
 
     assert (ready.now, running.now, exhausted.now) == ((AwaitSummary(),), (), (AwaitSummary(),))
     assert running.later == ()
@@ -399,7 +400,7 @@ def test_copilot_moves_the_boundary_before_an_exchange_that_is_open() -> None:
     ]
     window = int((recorded(talk).projection(COUNTER).tokens + 3) / 0.85)
 
-    plan = make_plan(recorded(talk), COPILOT, situation(window))
+    plan = decide(recorded(talk), COPILOT, situation(window))
 
     assert plan.later == (CompactSpan(start=0, stop=9, kept=(8,), by="summary", count=9),)
 
@@ -414,7 +415,7 @@ def test_copilot_truncates_a_single_request_and_the_history_stays_whole() -> Non
     talk, window = filled(1.5, turns=40)
     history = recorded(talk)
 
-    plan = make_plan(history, COPILOT, situation(window, has_summarizer=False))
+    plan = decide(history, COPILOT, situation(window, has_summarizer=False))
 
     assert plan.view.truncated is not None
     assert plan.view.truncated.performed_by == "BasicTruncator"
@@ -438,7 +439,7 @@ async def test_what_a_compaction_has_made_small_enough_is_not_truncated() -> Non
 def test_copilot_prunes_harder_after_each_refusal() -> None:
     talk, window = filled(0.9, turns=40)
     sizes = [
-        make_plan(recorded(talk), COPILOT, situation(window, has_summarizer=False, refusals=refusals)).view.tokens
+        decide(recorded(talk), COPILOT, situation(window, has_summarizer=False, refusals=refusals)).view.tokens
         for refusals in range(4)
     ]
 
@@ -528,7 +529,7 @@ async def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> Non
     ]
     history = recorded(talk)
 
-    plan = make_plan(history, COWAGENT, situation(6_000))
+    plan = decide(history, COWAGENT, situation(6_000))
     sent = await ask(await open_session(COWAGENT), talk, window=6_000)
 
     assert plan.now == (ReduceTurnsToText(before=8),)
@@ -564,8 +565,8 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
     history = recorded(talk)
     history.append(log.Pinned(position=1))
 
-    once = make_plan(history, COWAGENT, situation(refusals=1))
-    twice = make_plan(history, COWAGENT, situation(refusals=2))
+    once = decide(history, COWAGENT, situation(refusals=1))
+    twice = decide(history, COWAGENT, situation(refusals=2))
 
     assert sum(entry.message.is_prompt for entry in once.view.entries) == 6
     assert all(len(result.text) <= 10_000 for entry in once.view.entries for result in entry.message.results)
@@ -655,7 +656,7 @@ def test_calls_that_an_interrupt_left_open_are_answered_for_in_the_next_request(
     history = recorded([user_message("go"), tool_call_message("a", "b"), tool_result_message("a")])
     history.append(log.TurnInterrupted())
 
-    view = make_plan(history, PRESETS[name], situation()).view
+    view = decide(history, PRESETS[name], situation()).view
     sent = [format_named("openai-chat").encode(entry.message) for entry in view.entries]
 
     assert sent == [
@@ -673,12 +674,14 @@ def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_aft
         situation(tools_tokens=700, system_tokens=90),
     )
 
-    before = usage_measured_event(make_plan(history, COPILOT, how), how)
+    view = decide(history, COPILOT, how).view
+    before = usage_measured_event(view, view.token_count(how), how)
     outlook = plan_input_of(history, COPILOT, how)
     step = CompactSpan(start=0, stop=25, by="summary", count=24)
     assert COPILOT.fold is not None
     history.append(compaction_completed_event(step, COPILOT.fold, outlook, Summary("It went well.")))
-    after = usage_measured_event(make_plan(history, COPILOT, how), how)
+    view = decide(history, COPILOT, how).view
+    after = usage_measured_event(view, view.token_count(how), how)
 
     assert before.tokens.tool_definitions_tokens == after.tokens.tool_definitions_tokens == 700
     assert before.tokens.system_tokens == after.tokens.system_tokens == 96

@@ -10,7 +10,7 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
@@ -39,7 +39,7 @@ async def opened(clock: SimulatedClock, model: ScriptedModel) -> Session:
     return await Session.open("n1", store=MemoryStore(), model="gpt-5", summarizer=model, clock=clock.time_ms)
 
 
-async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRequest, int]:
+async def requested(session: Session, clock: SimulatedClock) -> tuple[Request, int]:
     """Return a request and how many milliseconds it was waited for."""
     before = clock.time_ms()
     async with asyncio.timeout(STUCK_SECONDS):
@@ -47,9 +47,9 @@ async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRe
     return request, clock.time_ms() - before
 
 
-async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[tuple[PreparedRequest, int]]:
+async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[tuple[Request, int]]:
     """Play a coding session: each answer and each step of the agent is a request."""
-    made: list[tuple[PreparedRequest, int]] = []
+    made: list[tuple[Request, int]] = []
     for message in generate_session(MESSAGES, seed=seed):
         if message["role"] == "assistant":
             made.append(await requested(session, clock))
@@ -71,7 +71,7 @@ def unused(events: list[log.Event], asks: list[SummaryPrompt]) -> list[str]:
     return found
 
 
-async def nobody_waited(session: Session, made: list[tuple[PreparedRequest, int]]) -> None:
+async def nobody_waited(session: Session, made: list[tuple[Request, int]]) -> None:
     """See that every request went out at once, fits, is valid, and is the same when it is made again."""
     assert len(made) > 250
     assert [waited for _, waited in made if waited] == []

@@ -8,7 +8,7 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
@@ -30,7 +30,7 @@ async def talked(store: Store, policy: str = "default", turns: int = 20, **more:
     return session
 
 
-async def retried(session: Session, refusal: Any) -> PreparedRequest | None:
+async def retried(session: Session, refusal: Any) -> Request | None:
     """Return the next request after a refusal, or None at the end of the ladder."""
     try:
         return await session.retry(refusal, status=400)

@@ -7,7 +7,7 @@ and a provider's own answer come before it.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import MILLION, Budget, Prices
@@ -51,6 +51,7 @@ def known_models() -> list[str]:
     return sorted(_rows())
 
 
+@lru_cache
 def find_model(name: str | None) -> ModelInfo | None:
     """Return what is known of a model; its provider, its date or a dot in its version do not matter."""
     if not name:
@@ -76,6 +77,7 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
+@lru_cache
 def prices_of(model: ModelInfo) -> Prices | None:
     """Return what a model's tokens cost relative to one plain input token; None where the table does not say."""
     if not model.input_price or model.output_price is None:

@@ -58,7 +58,7 @@ from holdfast.session.prepare import RequestBuilder, RequestOptions
 from holdfast.session.recall.answer import answer_recall
 from holdfast.session.recall.earlier import EarlierSessions
 from holdfast.session.recall.search import check_query_words
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 
@@ -246,7 +246,7 @@ class Recalling(Reader):
         seen = self._positions_in_view(scope) if query.is_unseen_first else frozenset[int]()
         return await answer_recall(self._log, self.history.context(scope), query, self.model, seen)
 
-    def has_omissions(self, request: PreparedRequest, *, scope: str = log.MAIN) -> bool:
+    def has_omissions(self, request: Request, *, scope: str = log.MAIN) -> bool:
         """Return whether a request leaves something out or shortens it: only then a model has use for recall."""
         if request.receipt.compacted or request.receipt.clipped or request.receipt.elided:
             return True

@@ -39,7 +39,7 @@ from holdfast.session.conversation import Archivist, RecallAnswer, RecallQuery
 from holdfast.session.inputs import check_scope, check_text
 from holdfast.session.log.event_log import retry_when_not_loaded
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.tools import ModelTool
 from holdfast.wire.formats import format_named
 
@@ -308,11 +308,11 @@ class SessionLike(Protocol):
         tools: Sequence[Mapping[str, object]] | None = ...,
         scope: str = ...,
         has_recall: bool | None = ...,
-    ) -> AsyncResult[PreparedRequest]:
+    ) -> AsyncResult[Request]:
         """Return the next request."""
         ...
 
-    def retry(self, error: object, *, status: int | None = ..., scope: str = ...) -> AsyncResult[PreparedRequest]:
+    def retry(self, error: object, *, status: int | None = ..., scope: str = ...) -> AsyncResult[Request]:
         """Return the last request made smaller."""
         ...
 
@@ -425,14 +425,14 @@ class Delegate:
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
         has_recall: bool | None = None,
-    ) -> PreparedRequest:
+    ) -> Request:
         """Return its next request: what it may see, within its budget, and recorded."""
         self._check_running()
         return await self._session.prepare(
             budget, model=model, system=system, tools=tools, scope=self.scope, has_recall=has_recall
         )
 
-    async def retry(self, error: object, *, status: int | None = None) -> PreparedRequest:
+    async def retry(self, error: object, *, status: int | None = None) -> Request:
         """Return its last request made smaller, after the provider refused it as too long."""
         self._check_running()
         return await self._session.retry(error, status=status, scope=self.scope)

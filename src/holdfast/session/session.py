@@ -45,7 +45,7 @@ from holdfast.session.inputs import (
 from holdfast.session.log.event_log import Clock, SessionLog, retry_when_not_loaded
 from holdfast.session.overflow_retry import OverflowRetry
 from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.sync import last_sent_fingerprints, message_fingerprint, recorded_fingerprints, with_read_notes
 from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
@@ -230,7 +230,7 @@ class Session(Delegator):
         tools: Sequence[Mapping[str, object]] | None = None,
         scope: str = log.MAIN,
         has_recall: bool | None = None,
-    ) -> PreparedRequest:
+    ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
         `has_recall` says whether the model has the tool of `recall_tool`: then markers tell it how to ask for the rest.
@@ -241,10 +241,10 @@ class Session(Delegator):
         wanted = RequestOptions(
             budget=budget, model=asked, system=system, tools=tools, scope=named, has_recall=has_recall
         )
-        return await self._overflow_retry.prepare(wanted)
+        return await self._builder.prepare(wanted)
 
     @retry_when_not_loaded
-    async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> PreparedRequest:
+    async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> Request:
         """Return the last request made smaller, after the provider refused it as too long.
 
         `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as

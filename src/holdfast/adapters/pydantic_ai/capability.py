@@ -19,7 +19,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 
@@ -64,7 +64,7 @@ class Holdfast(AbstractCapability[Any]):
         self.recall = recall
         self.recall_from = recall_from
         self.compact_context = compact_context
-        self.last_request: PreparedRequest | None = None
+        self.last_request: Request | None = None
         """The newest request; those of runs inside other runs do not count."""
         self.last_usage: Usage | None = None
         """What the newest answer cost, as the provider says."""

@@ -41,7 +41,7 @@ from holdfast.models.base import CachedPrefix, Summarizer
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -114,7 +114,7 @@ class AgentConversation:
         async with self._lock:
             await self._sync(messages)
 
-    async def prepare(self, request_context: ModelRequestContext, options: AgentRequestOptions) -> PreparedRequest:
+    async def prepare(self, request_context: ModelRequestContext, options: AgentRequestOptions) -> Request:
         """Record what is new in the messages of a request, and return what to send of them."""
         async with self._lock:
             await self._sync(request_context.messages)
@@ -140,7 +140,7 @@ class AgentConversation:
             await self._record([response], billed)
             self._remember_messages([*messages, response])
 
-    def outgoing_messages(self, request: PreparedRequest | CachedPrefix) -> list[ModelMessage]:
+    def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
         """Return the messages of a request; what nobody touched are the objects that came in."""
         made = [native for native in request.messages if self._message_of(native) is None]
         new = validate_messages(made)
@@ -230,7 +230,7 @@ class AgentConversation:
                 if (text := native_system_text(given)) and text != native_system_text(recorded)
             ]
 
-    async def _prepare(self, options: AgentRequestOptions) -> PreparedRequest:
+    async def _prepare(self, options: AgentRequestOptions) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and options.has_recall else [])]
         system = "\n\n".join(filter(None, [options.system, *self._changed_system_texts]))
         return await self.session.prepare(

@@ -21,7 +21,7 @@ from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 
 DELEGATE_TOOL = "delegate"
@@ -58,7 +58,7 @@ class _SubAgentConfig:
     recall: bool
     recall_from: Sequence[str] = ()
     compact_context: bool = False
-    last_request: PreparedRequest | None = None
+    last_request: Request | None = None
     last_usage: Usage | None = None
 
     def run_started(self, session: Session) -> None:

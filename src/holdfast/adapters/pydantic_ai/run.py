@@ -24,7 +24,7 @@ from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError
 from holdfast.models.pydantic_ai import usage_from_response
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.session.tools import ModelTool
 
@@ -48,7 +48,7 @@ class RunConfig(Protocol):
     recall: bool
     recall_from: Sequence[str]
     compact_context: bool
-    last_request: PreparedRequest | None
+    last_request: Request | None
     last_usage: Usage | None
     conversations: SessionPool
 
@@ -78,7 +78,7 @@ class GovernedRun(AbstractCapability[Any]):
         """What was to be said with the last request."""
         self._is_governed = False
         """Whether the request that is being made is ours."""
-        self._retry_request: PreparedRequest | None = None
+        self._retry_request: Request | None = None
         """What to send instead of what was refused."""
 
     # The run.
@@ -180,7 +180,7 @@ class GovernedRun(AbstractCapability[Any]):
 
     async def _prepare(
         self, conversation: AgentConversation, request_context: ModelRequestContext, options: AgentRequestOptions
-    ) -> PreparedRequest:
+    ) -> Request:
         """Return the next request; with the recall tool from the first one on that leaves something out."""
         request = await conversation.prepare(request_context, options)
         is_small = request.receipt.budget.tokens < MIN_RECALL_BUDGET

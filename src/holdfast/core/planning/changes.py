@@ -32,9 +32,9 @@ from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     CompactSpan,
     OffloadOutputs,
+    Plan,
     PlanInput,
     ReduceTurnsToText,
-    StepProposal,
     Summary,
 )
 from holdfast.core.planning.summary.must_keep import FactReader, must_keep_lines, must_keep_of, must_keep_redacted
@@ -101,7 +101,7 @@ class CompactionRule(Protocol):
     detects_loops: ClassVar[bool]
     """Whether it does not fold again where nothing was done since the last time."""
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return what is to be done now and later, and why."""
         ...
 

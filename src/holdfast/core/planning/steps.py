@@ -5,7 +5,7 @@ goes out is `now`, what may be done meanwhile is `later`.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
@@ -174,15 +174,17 @@ class PlanInput:
 
 
 @dataclass(frozen=True, slots=True)
-class StepProposal:
-    """What a rule wants done, and why."""
+class Plan:
+    """What to do about a request, and why."""
 
     now: tuple[Step, ...] = ()
+    """Before the request goes out."""
     later: tuple[Step, ...] = ()
-    reasons: tuple[str, ...] = field(default=())
+    """In the background."""
+    reasons: tuple[str, ...] = ()
 
 
-NO_PROPOSAL = StepProposal()
+NO_STEPS = Plan()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ Replaces the oldest part of a conversation by a digest of it.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.messages import Entry, Text, user
-from holdfast.core.conversation.repair import RepairedEntries, repair_entries
+from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.shorten import (
     clip_arguments,
     clip_outputs,
@@ -29,7 +30,7 @@ from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.fit.protection import Protection
-from holdfast.core.planning.fit.receipt import PositionRanges, position_count, ranges_without
+from holdfast.core.planning.fit.receipt import PositionRanges, View, position_count, ranges_without
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
@@ -157,22 +158,6 @@ class ViewCut(NamedTuple):
     """Whether recall's answers are left as they are, for a model that has recall."""
 
 
-class ComposedView(NamedTuple):
-    """The view of a cut."""
-
-    entries: list[Entry]
-    cut: ViewCut
-    repaired: RepairedEntries
-    text_tokens: int
-    """Tokens of the messages, media apart."""
-    media_tokens: int
-    compacted: PositionRanges
-    has_digest: bool
-    """Whether a digest stands for what was folded."""
-    is_media_limited: bool
-    """Whether media were elided because there were more than the policy wants."""
-
-
 class ViewComposer:
     """Makes views of one transcript in one situation."""
 
@@ -192,13 +177,22 @@ class ViewComposer:
         """What is set aside for a digest; nothing where one would say nothing."""
         return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_FIT_DIGEST_TOKENS else 0
 
-    def compose(self, cut: ViewCut) -> ComposedView | None:
+    def compose(self, cut: ViewCut) -> View | None:
         """Return the view of a cut, or None if it does not fit."""
         head = self.protection.protected_before(cut.compact_before)
-        folded = ranges_without(cut.compact_before, head)
-        has_digest = bool(folded) and cut.has_digest and self.digest_tokens > 0
-        mended = self._repair(self._assemble(cut, head, has_digest=has_digest))
-        entries = self._without_overlong_texts(mended.entries)
+        removed = ranges_without(cut.compact_before, head)
+        has_digest = bool(removed) and cut.has_digest and self.digest_tokens > 0
+        situation = self.situation
+        repaired = repair_entries(
+            self._assemble(cut, head, has_digest=has_digest),
+            is_interrupted=situation.is_interrupted,
+            batching=situation.batching,
+        )
+        if repaired.pending:
+            raise PendingToolCallsError(repaired.pending)
+        if all(entry.message.role == "system" for entry in repaired.entries):
+            raise EmptyConversationError
+        entries = self._without_overlong_texts(repaired.entries)
         words, media = self._count(entries)
         is_media_limited = bool(media) and count_all_media(entries) > self.policy.max_media
         if is_media_limited:
@@ -209,24 +203,40 @@ class ViewComposer:
         if words + media > self.max_tokens:
             return None
         if has_digest:
-            has_recall = self.situation.has_recall
-            written = digest_entry(
-                self.transcript, cut.compact_before, folded, self._digest_room, has_recall=has_recall
+            digest = digest_entry(
+                self.transcript, cut.compact_before, removed, self._digest_room, has_recall=situation.has_recall
             )
-            entries = [written if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
-            words += sum(self.transcript.tokens_of(written.message)) - self.digest_tokens
+            entries = [digest if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
+            words += sum(self.transcript.tokens_of(digest.message)) - self.digest_tokens
         if not self._fits_other_limits(entries, media):
             return None
-        return ComposedView(entries, cut, mended, words, media, folded, has_digest, is_media_limited)
+        compacted, dropped = (removed, ()) if has_digest else ((), removed)
+        return View(
+            entries,
+            words + media,
+            has_media=media > 0,
+            compacted=compacted,
+            dropped=dropped,
+            repairs=tuple(repaired.repairs),
+            reasons=tuple(self._reasons(cut, compacted, dropped, is_media_limited=is_media_limited)),
+        )
 
-    def _repair(self, entries: list[Entry]) -> RepairedEntries:
-        how = self.situation
-        mended = repair_entries(entries, is_interrupted=how.is_interrupted, batching=how.batching)
-        if mended.pending:
-            raise PendingToolCallsError(mended.pending)
-        if all(entry.message.role == "system" for entry in mended.entries):
-            raise EmptyConversationError
-        return mended
+    def _reasons(
+        self, cut: ViewCut, compacted: PositionRanges, dropped: PositionRanges, *, is_media_limited: bool
+    ) -> Iterator[str]:
+        """Yield why a view is not simply everything."""
+        if cut.compact_before or cut.clip_before or cut.max_output_chars:
+            free = self.situation.margin
+            margin = f", {free:.0%} of it kept free for the error of the count" if free else ""
+            yield f"the conversation is longer than its budget{margin}"
+        if compacted:
+            yield f"lines move in steps: everything before #{cut.compact_before} that is not protected was folded"
+        if dropped:
+            yield f"{position_count(dropped):,} messages left without a digest: there was no room for one"
+        if is_media_limited:
+            yield f"providers take {self.policy.max_media} images for certain, so the oldest were elided"
+        if cut.max_output_chars is not None:
+            yield f"the last exchange alone is too long: its outputs were cut to {cut.max_output_chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
         tokens_of = self.transcript.tokens_of

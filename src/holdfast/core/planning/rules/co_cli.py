@@ -13,11 +13,11 @@ from holdfast.core.conversation.messages import Entry, Text
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
     compact_all_step,
@@ -90,12 +90,12 @@ class CoCliCompaction:
     def __post_init__(self) -> None:
         check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the fold of the middle, if there are too many messages."""
         pinned = len(pinned_exchanges(plan_input.entries, plan_input.situation.pins))
         window = plan_window(plan_input.entries, self.max_messages + pinned if self.max_messages else 0)
         if window is None:
-            return NO_PROPOSAL
+            return NO_STEPS
         shown, prompt = plan_input.projection, plan_input.projection.newest_prompt
         is_inside = prompt is not None and prompt in window.dropped
         step = CompactSpan(
@@ -106,7 +106,7 @@ class CoCliCompaction:
             count=window.dropped_count,
         )
         count = len(exchange_ranges(plan_input.entries))
-        return StepProposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
+        return Plan(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
 
     def threshold(self, plan_input: PlanInput) -> Threshold | None:
         """Return how many messages there may be; None where the window is switched off."""

@@ -16,12 +16,12 @@ from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
 from holdfast.core.planning.breaker import describe_fixed_size
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
     compact_all_step,
@@ -54,15 +54,15 @@ class CopilotCompaction:
     def __post_init__(self) -> None:
         check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return what the two lines say: start, wait, apply or go on."""
         situation = plan_input.situation
         if not situation.has_summarizer:
-            return NO_PROPOSAL
+            return NO_STEPS
         limit = plan_input.window
         if plan_input.fixed_tokens >= self.lines.background * limit:
             told = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
-            return StepProposal(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
+            return Plan(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
         move = self.lines.next_move(
             utilization=plan_input.tokens / limit,
@@ -72,15 +72,11 @@ class CopilotCompaction:
         )
         why = (f"{plan_input.tokens:,} tokens are {plan_input.tokens / limit:.0%} of the window: {move.value}",)
         if move in {CompactionMove.APPLY, CompactionMove.WAIT}:
-            return StepProposal(now=(AwaitSummary(),), reasons=why)
+            return Plan(now=(AwaitSummary(),), reasons=why)
         step = self._span(plan_input) if move is not CompactionMove.CONTINUE else None
         if step is None:
-            return NO_PROPOSAL
-        return (
-            StepProposal(later=(step,), reasons=why)
-            if move is CompactionMove.START
-            else StepProposal(now=(step,), reasons=why)
-        )
+            return NO_STEPS
+        return Plan(later=(step,), reasons=why) if move is CompactionMove.START else Plan(now=(step,), reasons=why)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the line is at which a summary is begun."""

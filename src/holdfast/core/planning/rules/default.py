@@ -24,12 +24,12 @@ from holdfast.core.planning.replacement import (
 )
 from holdfast.core.planning.situation import PROVIDER_PRICES, Situation, break_even_turns
 from holdfast.core.planning.steps import (
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
 )
@@ -86,37 +86,33 @@ class DefaultCompaction:
                 problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
                 raise SettingsError(f"policy.fold.{name}", f"{problem}, not {above:g}")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the fold to make now, or the summary to ask for meanwhile."""
         held, room = plan_input.projection.tokens, plan_input.situation.message_budget
         if plan_input.situation.has_ready_summary:
-            return StepProposal(now=(AwaitSummary(),), reasons=("a summary is ready",))
+            return Plan(now=(AwaitSummary(),), reasons=("a summary is ready",))
         why = self._compaction_reason(plan_input)
         is_full = plan_input.fill >= self.soft_share and plan_input.situation.has_summarizer
         if room <= 0 or (why is None and not is_full):
-            return NO_PROPOSAL
+            return NO_STEPS
         step = self._span(plan_input, room)
         if step is None:
-            return NO_PROPOSAL
+            return NO_STEPS
         if why is not None and plan_input.fixed_tokens - plan_input.situation.extras_tokens > self.soft_share * room:
             told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
-            return (
-                StepProposal(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
-                if plan_input.fill <= 1
-                else NO_PROPOSAL
-            )
+            return Plan(reasons=(f"{told} ({describe_fixed_size(plan_input)})",)) if plan_input.fill <= 1 else NO_STEPS
         after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
         if held - after < self._min_gain(plan_input):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
-            return StepProposal(reasons=(told,)) if why else NO_PROPOSAL
+            return Plan(reasons=(told,)) if why else NO_STEPS
         if not plan_input.situation.refusals and (told := loop_reason(plan_input)):
-            return StepProposal(reasons=(told,))
+            return Plan(reasons=(told,))
         if why is not None:
-            return StepProposal(now=(step,), reasons=(f"{why}; {_describe_cost(plan_input, after)}",))
+            return Plan(now=(step,), reasons=(f"{why}; {_describe_cost(plan_input, after)}",))
         if plan_input.is_summarizing:
-            return NO_PROPOSAL
+            return NO_STEPS
         later = replace(step, by="summary")
-        return StepProposal(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
+        return Plan(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next fold is: the soft line with a summariser, the hard one without."""

@@ -16,11 +16,11 @@ from holdfast.core.conversation.messages import Entry, Message, user
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
     Summary,
     Threshold,
     compact_all_step,
@@ -56,18 +56,18 @@ class InkeepCompaction:
     def __post_init__(self) -> None:
         check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compression that is due; it happens before the request goes out."""
         if not plan_input.situation.has_summarizer:
-            return NO_PROPOSAL
+            return NO_STEPS
         window, is_working = plan_input.window, _is_working(plan_input)
         part = mid_run_fraction(window) if is_working else self.fraction
         if plan_input.tokens < part * window:
-            return NO_PROPOSAL
+            return NO_STEPS
         # While an agent works, what it was asked and all before that stays to the letter as long as that can be.
         step = (self._since_prompt(plan_input) if is_working else None) or self._before_prompt(plan_input)
         why = f"{plan_input.tokens:,} tokens are {part:.0%} of the window or more"
-        return StepProposal(now=(step,), reasons=(why,)) if step else NO_PROPOSAL
+        return Plan(now=(step,), reasons=(why,)) if step else NO_STEPS
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compression is."""
