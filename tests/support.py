@@ -11,6 +11,7 @@ from holdfast.core.planning.plan import make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import Step
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
 
 @dataclass
@@ -39,3 +40,18 @@ def decide(history: History, policy: Policy, situation: Situation) -> Decision:
     plan_input = plan_input_of(history, policy, situation)
     plan, view = make_plan(plan_input, policy), view_of(plan_input, policy)
     return Decision(plan.now, plan.later, (*plan.reasons, *view.reasons), view)
+
+
+def appended(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
+    """Return the event of one message in OpenAI's chat format."""
+    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
+
+
+def tool_turn(number: int, output: str = "ok") -> list[JsonMessage]:
+    """Return a turn with one tool call and an answer."""
+    return [
+        user_message(f"q{number}"),
+        tool_call_message(f"c{number}"),
+        tool_result_message(f"c{number}", output),
+        assistant_message(f"a{number}"),
+    ]

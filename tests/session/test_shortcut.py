@@ -32,6 +32,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
+from tests.support import appended
 
 T = TypeVar("T")
 COUNTER = counter_for("gpt-5")
@@ -43,10 +44,6 @@ MESSAGES = [
 ]  # fmt: skip
 
 
-def spoke(native: dict[str, Any], scope: str = log.MAIN) -> log.Event:
-    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
-
-
 def fold(start: int, length: int, kept: int) -> log.Event:
     return log.CompactionCompleted(
         success=True, start=start, stop=start + length, kept=(kept,), replacement=("then", "yes"),
@@ -55,8 +52,8 @@ def fold(start: int, length: int, kept: int) -> log.Event:
 
 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
-    st.builds(spoke, st.sampled_from(MESSAGES)),
-    st.builds(spoke, st.sampled_from(MESSAGES), st.sampled_from([log.MAIN, "d1"])),
+    st.builds(appended, st.sampled_from(MESSAGES)),
+    st.builds(appended, st.sampled_from(MESSAGES), st.sampled_from([log.MAIN, "d1"])),
     st.builds(fold, POSITIONS, POSITIONS, POSITIONS),
     st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
     st.builds(log.TurnsReducedToText, line=POSITIONS),
