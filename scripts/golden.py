@@ -32,10 +32,10 @@ from holdfast.apps.lab.sources import load_recordings
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegateFinding
 from holdfast.core.planning.policy import PRESETS
+from holdfast.delegation import SEES_NOTHING, Delegate, Visibility
 from holdfast.errors import ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.delegation import SEES_NOTHING, Delegate, Visibility
 from holdfast.session.maintenance.transfer import import_session, records_from_file
 from holdfast.session.request import Request
 from holdfast.stores.jsonl import load_file

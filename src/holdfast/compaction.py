@@ -4,7 +4,7 @@ Pass `CompactionOptions` to `Session.open`. Everything else here is what those o
 about compactions, and the rules of which a `Policy` consists.
 """
 
-from holdfast.core.history.compaction_events import CompactionCompleted, CompactionStarted, CompactionTrigger
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.policy import PRESETS
@@ -15,10 +15,10 @@ from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.rules.inkeep import InkeepCompaction
 from holdfast.core.planning.situation import Prices
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
+from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.checkpoints import Checkpoint, Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions, SummaryDraft
 from holdfast.session.compaction.hooks import Hook, HookCall, HookCommand, Hooks
-from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.session.compaction.telemetry import Telemetry
 
 __all__ = [

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast import counter_for
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.breaker import MAX_PROGRESS_MARKS, describe_breakdown, loop_reason, progress_marks
@@ -149,7 +150,7 @@ def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
     how = plan_input_of(history, policy, situation(has_summarizer=True))
     assert policy.fold is not None
 
-    event = compaction_completed_event(CompactSpan(start=0, stop=5, by="marker", count=5), policy.fold, how)
+    event = compaction_completed_event(CompactSpan(span=Span(start=0, stop=5, count=5), by="marker"), policy.fold, how)
 
     assert event.marks == ()
 

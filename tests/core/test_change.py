@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast import MalformedInputError
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.planning.change_receipt import change_receipts, with_messages_restored
 from holdfast.testing.chat import assistant_message, user_message
@@ -13,7 +14,7 @@ TALK = [
     log.MessageAppended(format="openai-chat", native=native)
     for native in (user_message("a"), assistant_message("b"), user_message("c"))
 ]
-FOLD = log.CompactionCompleted(success=True, stop=2, replacement=("So far.",))
+FOLD = log.CompactionCompleted(success=True, span=Span(stop=2), replacement=("So far.",))
 
 
 def test_what_was_taken_back_and_stands_again_can_be_taken_back_again() -> None:

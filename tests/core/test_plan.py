@@ -15,13 +15,15 @@ from holdfast import (
     read_policy,
     validate,
 )
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, plan_input_of
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.situation import PROVIDER_PRICES, Budget, Situation
-from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, Summary
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -235,7 +237,7 @@ def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once
     talk = grown_to(0.85, how)
 
     plan = decide(talk, DEFAULT, how)
-    talk.append(log.CompactionStarted(stop=1))
+    talk.append(log.CompactionStarted(span=Span(stop=1)))
 
     assert plan.now == ()
     assert [step.by for step in plan.later if isinstance(step, CompactSpan)] == ["summary"]
@@ -341,7 +343,7 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
         [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), user_message("e")]
     )
     outlook = plan_input_of(history, PRESETS["co-cli"], situation())
-    step = CompactSpan(start=0, stop=4, by="marker", count=4)
+    step = CompactSpan(span=Span(start=0, stop=4, count=4), by="marker")
     rule = PRESETS["co-cli"].fold
     assert rule is not None
 
@@ -360,7 +362,7 @@ def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> 
     step = decide(history, DEFAULT, how).now[0]
     assert isinstance(step, CompactSpan)
 
-    history.append(log.CompactionCompleted(success=False, stop=step.stop, error="no smaller"))
+    history.append(log.CompactionCompleted(success=False, span=Span(stop=step.span.stop), error="no smaller"))
 
     assert decide(history, DEFAULT, how).now == ()
     history.append(appended(assistant_message("more")))

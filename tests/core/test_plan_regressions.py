@@ -9,12 +9,14 @@ import pytest
 from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, Session, SettingsError, counter_for
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.cuts import cut_points
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.core.planning.steps import CompactSpan
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -161,7 +163,7 @@ def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> N
 
 def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> None:
     talk = [user_message("word " * 300), assistant_message("word " * 300)] * 6
-    failure = log.CompactionCompleted(success=False, stop=1, error="timeout")
+    failure = log.CompactionCompleted(success=False, span=Span(stop=1), error="timeout")
     how = situation(6_000, has_summarizer=True)
 
     resting = heard([*talk, user_message("now")], failure, failure, failure)
@@ -179,18 +181,18 @@ def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
     for name in ("copilot", "inkeep"):
         rule = PRESETS[name].fold
         assert rule is not None
-        step = CompactSpan(start=0, stop=100, by="summary", count=100)
+        step = CompactSpan(span=Span(start=0, stop=100, count=100), by="summary")
         event = compaction_completed_event(step, rule, plan_input_of(history, PRESETS[name], situation()), summary)
 
         assert (event.success, event.error) == (False, "the summary is empty")
 
 
 def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
-    trimmed = log.CompactionCompleted(success=True, start=0, stop=34)
+    trimmed = log.CompactionCompleted(success=True, span=Span(start=0, stop=34))
     history = heard([*LONG, user_message("now")], trimmed)
     rule = PRESETS["cowagent"].fold
     assert rule is not None
-    late = CompactSpan(start=0, stop=20, by="summary", count=10, is_merged=True)
+    late = CompactSpan(span=Span(start=0, stop=20, count=10, is_merged=True), by="summary")
 
     event = compaction_completed_event(
         late, rule, plan_input_of(history, PRESETS["cowagent"], situation()), Summary("late")
@@ -199,7 +201,7 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
     assert not event.success
     assert "does not stand any more" in str(event.error)
     with pytest.raises(MalformedInputError, match="cuts through 0–34"):
-        history.append(log.CompactionCompleted(success=True, start=0, stop=20))
+        history.append(log.CompactionCompleted(success=True, span=Span(start=0, stop=20)))
 
 
 def test_a_fold_always_leaves_a_word_in_its_place() -> None:
@@ -267,7 +269,7 @@ def test_errors_travel_between_processes_with_their_facts() -> None:
 
 
 def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay() -> None:
-    fold = log.CompactionCompleted(success=True, start=0, stop=4, replacement=("S: ",), is_merged=True)
+    fold = log.CompactionCompleted(success=True, span=Span(start=0, stop=4, is_merged=True), replacement=("S: ",))
     history = heard(
         [user_message("PIN"), assistant_message("x"), user_message("q"), assistant_message("a")],
         log.Pinned(position=0),

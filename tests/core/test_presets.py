@@ -7,14 +7,16 @@ import pytest
 
 from holdfast import Session, counter_for, read_policy
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import VIEW_STAGES, plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.rules.copilot import compacted_history, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText, Summary
+from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -273,7 +275,7 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
 @pytest.mark.seed("B-12", "B-14")
 def test_inkeep_counts_an_earlier_summary_among_what_it_falls_back_to() -> None:
     history = recorded([*chatted(4)])
-    history.append(log.CompactionCompleted(success=True, start=0, stop=8, replacement=("[summary]",)))
+    history.append(log.CompactionCompleted(success=True, span=Span(start=0, stop=8), replacement=("[summary]",)))
     for native in (user_message("so"), assistant_message("yes"), user_message("now")):
         history.append(log.MessageAppended(format="openai-chat", native=native))
     history.append(log.CompactionCompleted(success=False, error="timeout"))
@@ -318,7 +320,7 @@ def test_copilot_starts_a_summary_in_the_background_at_eighty_percent() -> None:
 
     assert (early.now, early.later) == ((), ())
     assert due.now == ()
-    assert due.later == (CompactSpan(start=0, stop=9, by="summary", count=8),)
+    assert due.later == (CompactSpan(span=Span(start=0, stop=9, count=8), by="summary"),)
 
 
 @pytest.mark.seed("C-23")
@@ -347,15 +349,17 @@ def test_copilot_starts_and_waits_at_ninety_five_percent_and_after_a_refusal() -
     full = decide(recorded(talk), COPILOT, situation(window))
     refused = decide(recorded(talk), COPILOT, situation(window * 9, refusals=1))
 
-    assert full.now == (CompactSpan(start=0, stop=9, by="summary", count=8),)
-    assert refused.now == (CompactSpan(start=0, stop=9, by="summary", count=8, trigger="context_limit_retry"),)
+    assert full.now == (CompactSpan(span=Span(start=0, stop=9, count=8), by="summary"),)
+    assert refused.now == (
+        CompactSpan(span=Span(start=0, stop=9, count=8), by="summary", trigger="context_limit_retry"),
+    )
 
 
 @pytest.mark.seed("C-15", "C-16", "C-17")
 def test_copilot_applies_what_is_ready_and_waits_for_what_is_running_only_when_it_must() -> None:
     talk, window = filled(0.96)
     history = recorded(talk)
-    history.append(log.CompactionStarted(stop=9))
+    history.append(log.CompactionStarted(span=Span(stop=9)))
 
     ready = decide(history, COPILOT, situation(window * 9, has_ready_summary=True))
     running = decide(history, COPILOT, situation(int(window * 1.1)))
@@ -393,7 +397,7 @@ def test_copilot_moves_the_boundary_before_an_exchange_that_is_open() -> None:
 
     plan = decide(recorded(talk), COPILOT, situation(window))
 
-    assert plan.later == (CompactSpan(start=0, stop=9, kept=(8,), by="summary", count=9),)
+    assert plan.later == (CompactSpan(span=Span(start=0, stop=9, kept=(8,), count=9), by="summary"),)
 
 
 @pytest.mark.seed("C-22")
@@ -562,7 +566,7 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
     assert sum(entry.message.is_prompt for entry in once.view.entries) == 6
     assert all(len(result.text) <= 10_000 for entry in once.view.entries for result in entry.message.results)
     assert twice.now == (
-        CompactSpan(start=0, stop=38, kept=(37,), by="nothing", count=38, trigger="context_limit_retry"),
+        CompactSpan(span=Span(start=0, stop=38, kept=(37,), count=38), by="nothing", trigger="context_limit_retry"),
     )
 
 
@@ -668,7 +672,7 @@ def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_aft
     view = decide(history, COPILOT, how).view
     before = usage_measured_event(view, view.token_count(how), how)
     outlook = plan_input_of(history, COPILOT, how)
-    step = CompactSpan(start=0, stop=25, by="summary", count=24)
+    step = CompactSpan(span=Span(start=0, stop=25, count=24), by="summary")
     assert COPILOT.fold is not None
     history.append(compaction_completed_event(step, COPILOT.fold, outlook, Summary("It went well.")))
     view = decide(history, COPILOT, how).view

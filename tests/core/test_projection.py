@@ -11,6 +11,7 @@ from holdfast.core.conversation.batching import (
     RESULTS_IN_ONE_MESSAGE,
 )
 from holdfast.core.conversation.repair import is_valid_history
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.testing.chat import (
@@ -35,9 +36,11 @@ MESSAGES: list[JsonMessage] = [
 
 def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> log.Event:
     return log.CompactionCompleted(
-        success=True, start=start, stop=start + length, kept=(kept,), replacement=("then", "yes"), scope=scope,
-        is_merged=is_merged,
-    )  # fmt: skip
+        success=True,
+        span=Span(start=start, stop=start + length, kept=(kept,), is_merged=is_merged),
+        replacement=("then", "yes"),
+        scope=scope,
+    )
 
 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
@@ -105,7 +108,7 @@ def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_bel
         assistant_message("done"),
         user_message("b"),
     ]
-    folded = log.CompactionCompleted(success=True, start=0, stop=5, replacement=("so far",))
+    folded = log.CompactionCompleted(success=True, span=Span(start=0, stop=5), replacement=("so far",))
     history = RecordedHistory.replay([*map(appended, talk), folded, log.Pinned(position=3)], format_named)
 
     shown = [(entry.position, entry.message.role) for entry in history.projection(COUNTER).entries]
@@ -122,8 +125,8 @@ def test_two_folds_of_different_spans_stand_side_by_side() -> None:
         tool_result_message("x", "y"),
         assistant_message("d"),
     ]
-    early = log.CompactionCompleted(success=True, start=0, stop=2, replacement=("before",))
-    late = log.CompactionCompleted(success=True, start=3, stop=5, replacement=("gathered",))
+    early = log.CompactionCompleted(success=True, span=Span(start=0, stop=2), replacement=("before",))
+    late = log.CompactionCompleted(success=True, span=Span(start=3, stop=5), replacement=("gathered",))
     history = RecordedHistory.replay([*map(appended, talk), early, late], format_named)
 
     assert [entry.message.text for entry in history.projection(COUNTER).entries] == ["before", "c", "gathered", "d"]

@@ -17,9 +17,8 @@ from holdfast.errors import (
     RemoteCompactionError,
 )
 from holdfast.models.base import ModelReply
-from holdfast.models.retry import _ABANDONED_CALLS
+from holdfast.models.retry import _ABANDONED_CALLS, RetryLimits
 from holdfast.session.compaction.compactor import HELD_HERE, CompactionOptions, SummaryDraft
-from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.session.session import RemoteSession
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -73,8 +72,8 @@ async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the
     assert SUMMARY.split(".", maxsplit=1)[0] in str(after.messages[0]["content"])
     assert validate(after.messages, "openai") == []
     (fold,) = await compactions(session)
-    assert (fold.success, fold.by_model, fold.trigger) == (True, "scripted", "threshold")
-    assert fold.score is not None
+    assert (fold.success, fold.summary.by_model, fold.trigger) == (True, "scripted", "threshold")
+    assert fold.summary.score is not None
 
 
 async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fold() -> None:
@@ -93,7 +92,7 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
     full = await session.prepare(BUDGET)
 
     assert full.tokens.total < BUDGET * 0.7
-    assert [fold.by_model for fold in await compactions(session)] == [None]
+    assert [fold.summary.by_model for fold in await compactions(session)] == [None]
     gate.set()
     await wait_for_summary(session)
     await session.record([assistant_message("ok"), user_message("and?")])
@@ -162,7 +161,7 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
         for message in (user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}"))
     ]
     if policy == "default":
-        assert not any(fold.by_model for fold in await compactions(session) if fold.success)
+        assert not any(fold.summary.by_model for fold in await compactions(session) if fold.success)
 
 
 @pytest.mark.parametrize("policy", ["co-cli", "inkeep", "copilot", "cowagent", "default"])
@@ -174,7 +173,7 @@ async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> N
         assert (await session.prepare(BUDGET)).tokens.total <= BUDGET
         await wait_for_summary(session)
 
-    summaries = [event.text for event in await session.events() if isinstance(event, log.SummaryWritten)]
+    summaries = [event.summary.text for event in await session.events() if isinstance(event, log.SummaryWritten)]
     assert [text for text in summaries if "\ud83d" in text] == []
     assert summaries
 
@@ -292,7 +291,7 @@ async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() ->
         await session.compact()
 
     await session.record([assistant_message(f"answer: {WORDS}")])
-    assert (await session.compact()).stop == 2
+    assert (await session.compact()).span.stop == 2
 
 
 @pytest.mark.seed("C-4", "C-13", "C-47")
@@ -306,8 +305,8 @@ async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() ->
 
     done = await session.compact()
 
-    assert (done.summary_content, done.usage, done.by_model) == (SUMMARY, usage, "scripted")
-    assert (done.stop, done.messages_removed) == (8, 7)
+    assert (done.summary.text, done.summary.usage, done.summary.by_model) == (SUMMARY, usage, "scripted")
+    assert (done.span.stop, done.messages_removed) == (8, 7)
     assert done.tokens_removed == done.pre_compaction_tokens - done.post_compaction_tokens > 0
 
 

@@ -64,7 +64,7 @@ def unused(events: list[log.Event], asks: list[SummaryPrompt]) -> list[str]:
     found: list[str] = []
     for at, event in enumerate(events):
         if isinstance(event, log.SummaryWritten):
-            (number,) = NUMBER.findall(event.text)
+            (number,) = NUMBER.findall(event.summary.text)
             later = [fold for fold in events[at:] if isinstance(fold, log.CompactionCompleted) and fold.success]
             if later and NUMBER.findall("\n".join(later[0].replacement)) != [number] and number not in shown:
                 found.append(number)
@@ -102,7 +102,7 @@ async def test_a_summary_that_comes_in_time_is_what_every_fold_is_made_of(second
     await nobody_waited(session, made)
     events = await session.events()
     folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
-    assert [(fold.success, fold.by_model) for fold in folds] == [(True, "scripted")] * 9
+    assert [(fold.success, fold.summary.by_model) for fold in folds] == [(True, "scripted")] * 9
     assert unused(events, model.prompts) == []
     assert NUMBER.findall(str(made[-1][0].messages)) == ["8"]
     await session.close()
@@ -118,7 +118,9 @@ async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_ne
     events = await session.events()
     folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
     late = [fold for fold in folds if not fold.success]
-    by_rule = [NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.by_model]
+    by_rule = [
+        NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.summary.by_model
+    ]
     assert [(fold.is_cancelled, (fold.error or "").partition(";")[2]) for fold in late] == [
         (True, " the summary is kept for the next fold")
     ] * 6

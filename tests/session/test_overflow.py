@@ -72,7 +72,7 @@ async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: An
     pruned = await session.retry(refusal, status=status)
 
     done = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert [(event.trigger, event.by_model, event.success) for event in done] == [
+    assert [(event.trigger, event.summary.by_model, event.success) for event in done] == [
         ("context_limit_retry", "scripted", True)
     ]
     assert "<summary>\nThey measured.\n</summary>" in str(compacted.messages[0]["content"])

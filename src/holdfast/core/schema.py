@@ -95,7 +95,7 @@ def _problem(value: object, hint: object, bounds: Bounds | None) -> str | None:
         expected = " or ".join(kind.__name__ for kind in types) or type_name(hint)
         return None if type_check(hint)(value) else f"must be {expected}"
     is_whole = types == (int,)
-    if (is_integer(value) if is_whole else is_number(value)) and (bounds is None or bounds.contain(value)):
+    if is_number(value) and (is_integer(value) or not is_whole) and (bounds is None or bounds.contain(value)):
         return None
     if bounds is None:
         return "must be a whole number" if is_whole else "must be a number"

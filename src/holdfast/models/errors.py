@@ -1,8 +1,8 @@
-"""What went wrong with a call, as one of our errors.
+"""Translates a failed call to a model into a `ModelError`.
 
-Providers, their libraries and the network fail in many words. Each caller of a model has one question, what
-to do now, and `ModelError` has an answer for each: mend the access, wait for the network, wait for the
-provider, send less, or do without. Libraries' errors are told by their names, so that none is loaded for it.
+Providers, their libraries and the network fail in many ways, but a caller only needs to know what to do: fix the
+access, wait for the network, wait for the provider, send less, or do without. The errors of libraries are recognized
+by class name, so that no library is loaded for it.
 """
 
 import json
@@ -30,7 +30,7 @@ UNAVAILABLE, OVERLOADED = 503, 529
 NO_ACCESS_STATUSES = {UNAUTHORIZED, PAYMENT_REQUIRED, FORBIDDEN, PROXY_UNAUTHORIZED}
 FIRST_HTTP_ERROR, LAST_HTTP_ERROR = 400, 599
 MAX_ERROR_TEXT_CHARS = 500
-"""Of a provider's words in an error: some send whole pages."""
+"""The longest text of a provider in an error: some send whole pages."""
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 _TITLE = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _TAG = re.compile(r"<[^>]{0,500}>")
@@ -44,7 +44,7 @@ UNREACHABLE_ERRORS = {
     "SSLError",
     "TimeoutError",
     "TransportError",  # httpx
-    "gaierror",  # a name that nobody knows
+    "gaierror",  # an unknown host name
 }
 ACCESS_ERRORS = {
     "AuthenticationError",
@@ -57,11 +57,11 @@ ERROR_STATUSES = {
     "ModelUnavailableError": UNAVAILABLE,
     "ModelServerError": FIRST_SERVER_STATUS,
 }
-"""What an error without a status amounts to."""
+"""The status that an error without one corresponds to."""
 
 
 class ResponseHeaders(Protocol):
-    """What is asked of an answer's headers, whosever they are."""
+    """The headers of a response, of any library."""
 
     def get(self, key: str, /) -> str | None:
         """Return a header."""
@@ -71,26 +71,26 @@ class ResponseHeaders(Protocol):
 def error_from_response(
     model: str, body: object, *, status: int | None, retry_after: float | None = None, is_stream: bool = False
 ) -> ModelError:
-    """Return the error that a provider's answer amounts to; `body` is its text or JSON."""
-    told = status if status is not None and status >= FIRST_HTTP_ERROR else _status_inside(body) or status
-    refusal = classify(body, status=told, is_stream=is_stream)
+    """Return the error that a provider's response means; `body` is its text or JSON."""
+    status = status if status is not None and status >= FIRST_HTTP_ERROR else _status_inside(body) or status
+    refusal = classify(body, status=status, is_stream=is_stream)
     if refusal is None:
-        return ModelRefusedError(model, f"the answer is none: {_shorten(_text(body))}", status=told)
+        return ModelRefusedError(model, f"the answer is none: {_shorten(_text(body))}", status=status)
     problem = _shorten(refusal.message)
-    if told in NO_ACCESS_STATUSES or (refusal.kind == "rate_limit" and NO_CREDIT.search(_text(body))):
+    if status in NO_ACCESS_STATUSES or (refusal.kind == "rate_limit" and NO_CREDIT.search(_text(body))):
         return ModelAccessError(model, problem)
-    if told == REQUEST_TIMEOUT:
+    if status == REQUEST_TIMEOUT:
         return ModelUnreachableError(model, problem)
     if refusal.kind == "overflow":
         return _overflow(model, refusal)
-    if refusal.kind == "rate_limit" or told in {UNAVAILABLE, OVERLOADED}:
+    if refusal.kind == "rate_limit" or status in {UNAVAILABLE, OVERLOADED}:
         return ModelBusyError(model, problem, retry_after=retry_after)
-    remedy = "check the model's name and the address" if told == NOT_FOUND else None
-    return ModelRefusedError(model, problem, status=told, remedy=remedy)
+    remedy = "check the model's name and the address" if status == NOT_FOUND else None
+    return ModelRefusedError(model, problem, status=status, remedy=remedy)
 
 
 def as_model_error(model: str, error: Exception) -> HoldfastError:
-    """Return a library's error as one of ours: pydantic-ai's, openai's, anthropic's, httpx', or the system's."""
+    """Return an error of pydantic-ai, openai, anthropic, httpx or the system as one of ours."""
     if isinstance(error, HoldfastError):
         return error
     if last := _last_exception(error):
@@ -99,10 +99,10 @@ def as_model_error(model: str, error: Exception) -> HoldfastError:
     if named := _error_by_class_name(model, error, names):
         return named
     body: object = getattr(error, "body", None)
-    given: object = getattr(error, "status_code", None)
+    code: object = getattr(error, "status_code", None)
     status = (
-        given
-        if isinstance(given, int)
+        code
+        if isinstance(code, int)
         else next((ERROR_STATUSES[name] for name in ERROR_STATUSES if name in names), None)
     )
     if status is not None or body is not None:
@@ -111,13 +111,13 @@ def as_model_error(model: str, error: Exception) -> HoldfastError:
 
 
 def _error_by_class_name(model: str, error: Exception, names: set[str]) -> ModelError | None:
-    """Return what the kind of an error alone says."""
+    """Return the error that the class of an exception alone determines."""
     problem = _shorten(str(error)) or type(error).__name__
     if names & UNREACHABLE_ERRORS:
         return ModelUnreachableError(model, problem)
     if "ModelContextWindowExceededError" in names:
-        told: object = getattr(error, "body", None) or str(error)
-        return _overflow(model, classify(told, status=FIRST_HTTP_ERROR) or Refusal("overflow", problem))
+        body: object = getattr(error, "body", None) or str(error)
+        return _overflow(model, classify(body, status=FIRST_HTTP_ERROR) or Refusal("overflow", problem))
     if names & ACCESS_ERRORS:
         return ModelAccessError(model, problem)
     if "UserError" in names:
@@ -128,24 +128,24 @@ def _error_by_class_name(model: str, error: Exception, names: set[str]) -> Model
 
 
 def retry_after_seconds(headers: ResponseHeaders) -> float | None:
-    """Return how many seconds a provider asks us to wait, where it does."""
+    """Return the delay in seconds that a provider asks for, if it does."""
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    told = headers.get("retry-after")
-    seconds = _seconds(told)
-    if seconds is not None or not told:
+    value = headers.get("retry-after")
+    seconds = _seconds(value)
+    if seconds is not None or not value:
         return seconds
     try:
-        # A date is held against the server's own clock, which may not be ours.
-        wait = parsedate_to_datetime(told) - parsedate_to_datetime(headers.get("date") or "")
+        # A date is compared with the server's clock, which may differ from ours.
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("date") or "")
     except (TypeError, ValueError):
         return None
     return max(0.0, wait.total_seconds())
 
 
 def _last_exception(error: Exception) -> Exception | None:
-    """Return the last of a group of errors: what a chain of fallbacks tried last."""
+    """Return the last error of a group: the last attempt of a chain of fallbacks."""
     members: object = getattr(error, "exceptions", None)
     last: object = members[-1] if is_list(members) and members else None
     return last if isinstance(last, Exception) else None
@@ -156,18 +156,18 @@ def _overflow(model: str, refusal: Refusal) -> ModelOverflowError:
 
 
 def _error_body(error: Exception, body: object) -> object:
-    """Return what a provider said: the body as such, wrapped as on the wire where a library took the wrapper off."""
+    """Return the body of an error, wrapped again if a library removed the outer object."""
     if body is None:
         return str(error)
     return {"error": body} if is_mapping(body) and "error" not in body else body
 
 
 def _requested_wait(error: Exception) -> float | None:
-    told = _seconds(getattr(error, "retry_after", None))
+    delay = _seconds(getattr(error, "retry_after", None))
     headers: object = getattr(getattr(error, "response", None), "headers", None)
-    if told is None and isinstance(headers, Mapping):
+    if delay is None and isinstance(headers, Mapping):
         return retry_after_seconds(headers)  # pyright: ignore[reportUnknownArgumentType] - a library's own headers
-    return told
+    return delay
 
 
 def _seconds(value: object) -> float | None:
@@ -181,14 +181,14 @@ def _seconds(value: object) -> float | None:
 
 
 def _status_inside(body: object) -> int | None:
-    """Return the status that an error names inside an answer which claims to be none."""
+    """Return the status that an error names inside a response without an error status."""
     if isinstance(body, str | bytes):
         try:
             body = json.loads(body)
         except (ValueError, RecursionError):
             return None
-    told = body.get("error") if is_mapping(body) else None
-    code: object = told.get("code") if is_mapping(told) else None
+    error = body.get("error") if is_mapping(body) else None
+    code: object = error.get("code") if is_mapping(error) else None
     return code if isinstance(code, int) and FIRST_HTTP_ERROR <= code <= LAST_HTTP_ERROR else None
 
 
@@ -200,7 +200,7 @@ def _text(body: object) -> str:
 
 def _shorten(text: str) -> str:
     if _PAGE.search(text):
-        # Proxies and gateways answer with pages: what they are called says enough.
+        # Proxies and gateways answer with HTML pages, whose title says enough.
         title = _TITLE.search(text)
         text = title[1] if title else _TAG.sub(" ", text)
     line = " ".join(text.split())

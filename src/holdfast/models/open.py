@@ -1,4 +1,4 @@
-"""A writer by its name."""
+"""Opens a summarizer by its name."""
 
 from holdfast.errors import SettingsError
 from holdfast.models.base import Summarizer
@@ -6,9 +6,9 @@ from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
 
 def open_summarizer(model: str) -> Summarizer:
-    """Return who writes: `embedded`, an endpoint's model as `http://…/v1#name`, or any name that pydantic-ai knows."""
+    """Return a summarizer: `embedded`, a model of an endpoint as `http://…/v1#name`, or any pydantic-ai model name."""
     if model == EMBEDDED:
-        from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an extra that few need
+        from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an optional extra
 
         return EmbeddedSummarizer()
     if model.startswith(("http://", "https://")):

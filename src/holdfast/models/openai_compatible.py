@@ -1,12 +1,10 @@
-"""A writer behind any endpoint that speaks OpenAI's chat completions: hosted, proxied, or on this machine.
+"""A summarizer behind any endpoint with OpenAI's chat completions: hosted, proxied, or on this machine.
 
-Needs the extra `holdfast[http]`, and loads it at the first call.
-
-What arrives over a stream of events, and the answer it adds up to.
-
-A stream is whole when the model says that it has finished or the server that it has no more. One that merely
-ends was cut, and one with nothing in it is a refusal in disguise: some servers answer so when a request is too
-long. Only a line feed ends a line here: the other line ends of Unicode may stand inside a JSON text.
+A stream is complete when the model reports that it finished, or the server that there is no more. A stream that merely
+ends was cut, and an empty one is a refusal: some servers send one when a request is too long. We parse the events
+ourselves, because httpx-sse 0.4.3 fails three of our tests (it drops an event that the end of the stream cuts or closes
+and the `error:` lines of some servers) and has no limit on the length of a line. Needs the extra `holdfast[http]`, and
+loads it at the first call.
 """
 
 import asyncio
@@ -36,7 +34,7 @@ ERROR_EVENT = "error"
 CUT_OFF_FINISH_REASONS = {"length", "max_tokens"}
 CONTENT_FILTERED = "content_filter"
 MAX_EVENT_BYTES = 8_000_000
-"""Nobody sends as much in one event; without a bound a broken server fills the memory."""
+"""No server sends so much in one event; without a limit a broken one would fill the memory."""
 HTTP_OK = 200
 
 
@@ -49,7 +47,7 @@ class ServerSentEvent:
 
 
 async def server_sent_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
-    """Yield the events of a stream; one that is not closed by a blank line when the stream ends counts too."""
+    """Yield the events of a stream; the last one need not be closed by a blank line."""
     kind, lines = "", list[str]()
     async for line in _lines(chunks):
         name, _, value = line.partition(":")
@@ -68,6 +66,7 @@ async def server_sent_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Serv
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield lines; only a line feed ends one, because JSON text may hold the other line separators of Unicode."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -81,10 +80,10 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 @dataclass(slots=True)
 class StreamedReply:
-    """An answer as it arrives."""
+    """A reply as it arrives."""
 
     requested_model: str
-    """The name of the model that was asked."""
+    """The name of the model in the request."""
     max_chars: int
     texts: list[str] = field(default_factory=list[str])
     chars: int = 0
@@ -97,11 +96,11 @@ class StreamedReply:
 
     @property
     def is_overlong(self) -> bool:
-        """Whether the model writes on and on, whatever it was told."""
+        """Whether the model ignores its output limit."""
         return self.chars > self.max_chars
 
     def add_event(self, event: ServerSentEvent) -> None:
-        """Take in an event, or raise what it tells of."""
+        """Add an event, or raise the error that it reports."""
         if event.text.strip() == STREAM_DONE:
             self.is_done = True
             return
@@ -120,7 +119,7 @@ class StreamedReply:
         self.add_payload(payload)
 
     def add_payload(self, payload: object) -> None:
-        """Take in a piece of the answer, or the whole of it from a server that does not stream."""
+        """Add a piece of the reply, or the whole reply of a server that does not stream."""
         if not is_mapping(payload) or classify(payload, status=HTTP_OK):
             raise error_from_response(self.requested_model, payload, status=HTTP_OK)
         self.model = str(payload.get("model") or self.model)
@@ -132,7 +131,7 @@ class StreamedReply:
             self._add_choice(first)
 
     def to_reply(self) -> ModelReply:
-        """Return the whole answer, or raise where it is not whole."""
+        """Return the reply, or raise if it is incomplete."""
         if not self.has_begun:
             raise ModelRefusedError(
                 self.requested_model,
@@ -170,7 +169,7 @@ class StreamedReply:
 
 
 def usage_from_chat(value: object) -> Usage | None:
-    """Return what was billed; providers count what they read from the cache into the prompt, we apart."""
+    """Return the billed usage; providers include cached tokens in the prompt, we count them separately."""
     if not is_mapping(value):
         return None
     details = value.get("prompt_tokens_details")
@@ -189,7 +188,7 @@ def _count(value: object) -> int:
 
 
 def _text_of(content: object) -> str:
-    """Return the text of a content: a string, or blocks of which some are text."""
+    """Return the text of a string or of blocks."""
     if is_list(content):
         return "".join(str(block.get("text") or "") for block in content if is_mapping(block))
     return content if isinstance(content, str) else ""
@@ -200,12 +199,12 @@ CHAT_FORMAT = "openai-chat"
 HTTP_CONNECT_SECONDS = 10.0
 MAX_SILENCE_SECONDS = 120.0
 MIN_STREAM_CHARS, STREAM_CHARS_PER_TOKEN = 65_536, 32
-"""A model that writes more than this for each token it was allowed ignores the limit."""
+"""A model that writes more characters than this for each allowed token ignores its output limit."""
 MAX_ERROR_BODY_BYTES = 65_536
 
 
 class ChatSummarizer:
-    """Asks one model of one endpoint."""
+    """Calls one model of one endpoint."""
 
     prefix_formats = frozenset({CHAT_FORMAT})
 
@@ -221,9 +220,9 @@ class ChatSummarizer:
         headers: Mapping[str, str] | None = None,
         idle_seconds: float = MAX_SILENCE_SECONDS,
     ) -> None:
-        """`base_url` ends before `/chat/completions`; `options` go into the request as they are.
+        """`base_url` ends before `/chat/completions`; `options` are added to the request unchanged.
 
-        `output_field` is what the endpoint calls the output limit; `idle_seconds` is the longest silence.
+        `output_field` is the endpoint's name for the output limit; `idle_seconds` is the longest silence.
         """
         parts = urlsplit(base_url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -244,7 +243,7 @@ class ChatSummarizer:
         self._tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
-        """The address and the model; never the key."""
+        """Show the address and the model, never the key."""
         return f"ChatWriter({self.base_url!r}, {self._model!r})"
 
     @property
@@ -254,11 +253,11 @@ class ChatSummarizer:
 
     @property
     def window(self) -> int | None:
-        """The largest input in tokens, as it was given."""
+        """The context window in tokens, if configured."""
         return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
-        """Return what the model wrote."""
+        """Return the reply of the model."""
         reply = StreamedReply(self._model, max(MIN_STREAM_CHARS, prompt.max_output_tokens * STREAM_CHARS_PER_TOKEN))
         try:
             async with (
@@ -279,13 +278,13 @@ class ChatSummarizer:
         return reply.to_reply()
 
     async def _client(self) -> "httpx.AsyncClient":
-        """Return a client for one call: calls are minutes apart, and may come from different loops."""
+        """Return a client for one call: calls are minutes apart and may come from different event loops."""
         if self._tls is None:
             self._tls = await asyncio.to_thread(_tls_for, self.base_url)
         import httpx  # noqa: PLC0415 - an extra; loaded in a thread by now
 
         timeout = httpx.Timeout(self._idle_seconds, connect=HTTP_CONNECT_SECONDS)
-        # A proxy that is set for the network cannot reach what listens on this machine alone.
+        # A proxy from the environment cannot reach a server on our loopback interface.
         return httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=not self._is_loopback)
 
     async def _receive(self, response: "httpx.Response", reply: StreamedReply) -> None:
@@ -294,7 +293,7 @@ class ChatSummarizer:
             wait = retry_after_seconds(response.headers)
             raise error_from_response(self._model, body, status=response.status_code, retry_after=wait)
         if "json" in response.headers.get("content-type", ""):
-            # A server that does not stream, or an error under a status that says otherwise.
+            # A server that does not stream, or an error under the status 200.
             await response.aread()
             reply.add_payload(response.json())
             reply.is_done = True
@@ -316,12 +315,12 @@ class ChatSummarizer:
 
     def _body(self, prompt: SummaryPrompt) -> dict[str, object]:
         prefix = prompt.prefix if prompt.prefix and prompt.prefix.format == CHAT_FORMAT else None
-        beside: dict[str, object] = {"tools": prefix.tools, "tool_choice": "none"} if prefix and prefix.tools else {}
+        tools: dict[str, object] = {"tools": prefix.tools, "tool_choice": "none"} if prefix and prefix.tools else {}
         return {
             **self._options,
             "model": self._model,
             "messages": _messages_after_prefix(prefix, prompt) if prefix else _standalone_messages(prompt),
-            **beside,
+            **tools,
             self._output_field: prompt.max_output_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -332,28 +331,28 @@ class ChatSummarizer:
 
 
 def _tls_for(url: str) -> ssl.SSLContext:
-    """Return what is needed to trust a server; loading the library and the certificates takes a sixth of a second."""
+    """Return a TLS context; loading httpx and the certificates takes a sixth of a second."""
     import httpx  # noqa: PLC0415 - an extra
 
     return httpx.create_ssl_context() if url.startswith("https://") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _standalone_messages(prompt: SummaryPrompt) -> list[Mapping[str, object]]:
-    how: list[Mapping[str, object]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    return [*how, {"role": "user", "content": prompt.text}]
+    system: list[Mapping[str, object]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    return [*system, {"role": "user", "content": prompt.text}]
 
 
 def _messages_after_prefix(prefix: CachedPrefix, prompt: SummaryPrompt) -> list[Mapping[str, object]]:
-    """Return the conversation's own request with the ask behind it.
+    """Return the last request of the conversation, followed by the prompt.
 
-    How to write goes there too: any other place would change what the provider has cached.
+    The instructions are part of the prompt: anywhere else they would change the cached prefix.
     """
-    asked = "\n\n".join(text for text in (prompt.system, prompt.text) if text)
-    return [*_system_messages(prefix.system), *prefix.messages, {"role": "user", "content": asked}]
+    text = "\n\n".join(text for text in (prompt.system, prompt.text) if text)
+    return [*_system_messages(prefix.system), *prefix.messages, {"role": "user", "content": text}]
 
 
 def _system_messages(system: object) -> list[Mapping[str, object]]:
-    """Return system text that travelled outside the messages as the messages it became."""
+    """Return the messages for system text that is sent outside the messages."""
     if is_mapping(system):
         return [system]
     if is_list(system) and all(is_mapping(item) and "role" in item for item in system):
@@ -362,7 +361,7 @@ def _system_messages(system: object) -> list[Mapping[str, object]]:
 
 
 async def _read_error_body(response: "httpx.Response") -> str:
-    """Return as much of a refusal as anybody reads."""
+    """Return the first part of an error response."""
     body = b""
     async for chunk in response.aiter_bytes():
         body += chunk

@@ -1,14 +1,14 @@
-"""Asking again, within reason.
+"""Repeats calls to a model that failed for a transient reason.
 
-A call that failed because of the moment may succeed in the next one; a call that failed because of what
-was asked, or by whom, never will. So only the first kind is repeated, a bounded number of times, after waits
-that double and that a provider's own word can lengthen up to a bound. The waits have no chance in them:
-one process rarely has two summaries under way, and what is certain can be tested. A writer that does not let itself
-be stopped is left behind when its time is up: nobody waits for it, and what it says later nobody hears.
+A call that failed because of its content or its credentials will fail again, so only transient failures are repeated,
+a bounded number of times. The delays double; a provider may ask for a longer one, up to a limit. They have no jitter:
+one process rarely writes two summaries at once, and fixed delays can be tested. A call that ignores cancellation is
+abandoned when its time is up, and its late reply is dropped.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast.errors import (
@@ -23,16 +23,27 @@ from holdfast.models.errors import as_model_error
 
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 RetryListener: TypeAlias = Callable[[HoldfastError, float], None]
-"""Hears of each failure that is tried again, and of the seconds until then."""
+"""Called before each retry with the error and the delay in seconds."""
 
 REPLY_TIMEOUT_SECONDS = 120.0
 MAX_ATTEMPTS = 3
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0
 CANCEL_ROUNDS = 20
-"""How often the loop goes round for a call that was told to stop: enough to close a connection, no time at all."""
+"""Event-loop ticks granted to a cancelled call: enough to close a connection, and no noticeable time."""
 _ABANDONED_CALLS: set[asyncio.Future[ModelReply]] = set()
-"""Calls that went on all the same; held, or the loop would forget them in the middle of what they do."""
+"""Calls that ignored their cancellation; the event loop holds only weak references to them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLimits:
+    """How long to wait for a summary, and how often to ask."""
+
+    timeout_seconds: float = REPLY_TIMEOUT_SECONDS
+    """For each call."""
+    attempts: int = MAX_ATTEMPTS
+    deadline_seconds: float = 300.0
+    """For all calls together."""
 
 
 async def with_retries(
@@ -45,10 +56,10 @@ async def with_retries(
     sleep: Sleep = asyncio.sleep,
     on_retry: RetryListener | None = None,
 ) -> ModelReply:
-    """Return a writer's answer, asking at most `attempts` times and waiting `timeout_seconds` for each.
+    """Return a reply after at most `attempts` calls of at most `timeout_seconds` each.
 
-    Raises the last `ModelError`. A provider that wants more patience than `max_wait_seconds` is not waited
-    for. Cancelling this cancels the call.
+    Raises the last `ModelError`. If a provider asks for a longer delay than `max_wait_seconds`, there is no retry.
+    Cancelling this cancels the call.
     """
     if attempts < 1:
         raise SettingsError("attempts", f"must be at least 1, not {attempts}")
@@ -69,26 +80,26 @@ async def with_retries(
 
 
 def retry_delay(error: HoldfastError, attempt: int, max_wait_seconds: float = MAX_WAIT_SECONDS) -> float | None:
-    """Return how long to wait before the next attempt, or None where there is to be none."""
+    """Return the delay before the next attempt, or None if there is no retry."""
     if isinstance(error, ModelRefusedError) and not error.is_transient:
         return None
     if not isinstance(error, ModelBusyError | ModelUnreachableError | ModelRefusedError):
         return None
-    asked = (error.retry_after or 0.0) if isinstance(error, ModelBusyError) else 0.0
-    if asked > max_wait_seconds:
+    requested = (error.retry_after or 0.0) if isinstance(error, ModelBusyError) else 0.0
+    if requested > max_wait_seconds:
         return None
-    return max(asked, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), max_wait_seconds))
+    return max(requested, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), max_wait_seconds))
 
 
 async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: SummaryPrompt, sleep: Sleep) -> ModelReply:
-    """Return the answer, or raise when the time is up; the clock is the caller's, so no test waits for it."""
+    """Return the reply, or raise when the time is up; `sleep` is the caller's, so that tests need not wait."""
     call = asyncio.ensure_future(summarizer.write(prompt))
     timer = asyncio.ensure_future(sleep(seconds))
     try:
         await asyncio.wait({call, timer}, return_when=asyncio.FIRST_COMPLETED)
-        # Nobody here has stopped it then: what it is made of has, as some libraries do with a lost connection.
-        is_given_up = call.cancelled()
-        if call.done() and not is_given_up:
+        # We have not cancelled it yet: some libraries cancel a call themselves when they lose the connection.
+        is_cancelled_inside = call.cancelled()
+        if call.done() and not is_cancelled_inside:
             return call.result()
     except HoldfastError:
         raise
@@ -98,13 +109,13 @@ async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: Sum
         timer.cancel()
         await asyncio.wait({timer})
         await _cancel_call(call)
-    if is_given_up:
+    if is_cancelled_inside:
         raise ModelRefusedError(summarizer.name, "the call was given up from within", remedy="ask again later")
     raise ModelUnreachableError(summarizer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")
 
 
 async def _cancel_call(call: asyncio.Future[ModelReply]) -> None:
-    """Tell a call to stop and see it off; one that goes on is not waited for, and its late answer is dropped."""
+    """Cancel a call and give it a few ticks to end; one that continues is abandoned, and its reply dropped."""
     call.cancel()
     _ABANDONED_CALLS.add(call)
     call.add_done_callback(_discard_call)
@@ -117,5 +128,5 @@ async def _cancel_call(call: asyncio.Future[ModelReply]) -> None:
 def _discard_call(call: asyncio.Future[ModelReply]) -> None:
     _ABANDONED_CALLS.discard(call)
     if not call.cancelled():
-        # Looked at, so that the loop does not report an error that nobody is there for.
+        # Retrieved, so that the event loop does not report it as unhandled.
         call.exception()

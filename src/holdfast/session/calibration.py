@@ -63,7 +63,7 @@ class UsageCalibrator:
 
     async def record_usage(self, usage: Usage) -> None:
         """Learn from a bill for a request that was counted."""
-        reported = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        reported = usage.all_input_tokens
         if self._last_counted is None or not reported:
             return
         (key, counted), self._last_counted = self._last_counted, None

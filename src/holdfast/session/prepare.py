@@ -126,9 +126,7 @@ class LastPrepared:
 class RequestBuilder:
     """Makes the requests of one session."""
 
-    def __init__(
-        self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator, policy: Policy
-    ) -> None:
+    def __init__(self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator) -> None:
         self._log = session_log
         self._compactor = compactor
         self._calibrator = calibrator
@@ -139,12 +137,10 @@ class RequestBuilder:
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the budget of the last request."""
         self._extras_counter = ExtrasCounter()
-        self.set_policy(policy)
 
-    def set_policy(self, policy: Policy) -> None:
-        """Use another policy from now on."""
-        self._policy = policy
-        self._policy_name = policy_hash(policy)
+    @property
+    def _policy(self) -> Policy:
+        return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded; within the limit that a provider has named before."""
@@ -155,8 +151,7 @@ class RequestBuilder:
         waits = 0
         while True:
             try:
-                async with self._log.lock:
-                    await self._log.refresh()
+                async with self._log.locked():
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:
                 continue
@@ -327,7 +322,7 @@ class RequestBuilder:
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(request, view, plan_input, self._policy_name),
+            request_prepared_event(request, view, plan_input, policy_hash(self._policy)),
         )
         if view.is_emergency:
             self._compactor.observers.start_memory_update()

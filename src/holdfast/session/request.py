@@ -5,21 +5,21 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import count_media
+from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.tokens import TokenCount
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history import events as log
 from holdfast.core.history.fingerprints import message_hash, payload_hash
 from holdfast.core.history.history import History
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
-from holdfast.core.planning.fit.receipt import Receipt, View, ranges_without, receipt_of
+from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.steps import PlanInput
+from holdfast.session.log.records import engine_version
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
@@ -117,7 +117,7 @@ def request_of(
     compacted: list[range] = []
     for compaction in history.version.state_of(situation.scope).compactions:
         sent = sorted({position for position in positions if position is not None})
-        compacted += ranges_without(compaction.stop, sent, start=compaction.start)
+        compacted += ranges_without(compaction.span.stop, sent, start=compaction.span.start)
     receipt = receipt_of(
         view,
         situation,
@@ -191,15 +191,6 @@ def rebuild_request(
     extras = recorded_extras(history, event.scope)
     messages = limit_cache_marks(messages, encoder, **extras)
     return messages, payload_hash(map(message_hash, messages), **extras)
-
-
-@cache
-def engine_version() -> str:
-    """Return the version of this package."""
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
-        return "unknown"
 
 
 def policy_hash(policy: Policy) -> str:

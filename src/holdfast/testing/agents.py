@@ -1,4 +1,4 @@
-"""A model for agents that reads from a script: it answers, calls tools or refuses, at once or in a stream.
+"""A pydantic-ai model that follows a script: it replies, calls tools or fails, whole or as a stream.
 
 Needs the extra `pydantic-ai`.
 """
@@ -13,14 +13,14 @@ ScriptedReply: TypeAlias = "str | ModelResponse | Exception"
 
 
 def tool_call_response(name: str = "look", /, call_id: str = "call", **arguments: object) -> ModelResponse:
-    """Return an answer that calls one tool."""
+    """Return a response that calls one tool."""
     return ModelResponse(parts=[ToolCallPart(name, arguments, call_id)])
 
 
 class ScriptedAgentModel(FunctionModel):
-    """Gives one reply after the other, and remembers what it was asked.
+    """Gives one reply after the other, and records its requests.
 
-    A reply is a text, a response, an error to raise, or a function that makes one of what was asked.
+    A reply is a text, a response or an error to raise; a function may make each from the messages.
     """
 
     def __init__(
@@ -33,20 +33,20 @@ class ScriptedAgentModel(FunctionModel):
         self.requests: list[list[ModelMessage]] = []
         """The messages of each request."""
         self.request_infos: list[AgentInfo] = []
-        """What came with them: tools, settings, instructions."""
-        super().__init__(self._whole, stream_function=self._streamed, model_name=name)
+        """The tools, settings and instructions of each request."""
+        super().__init__(self._next, stream_function=self._streamed, model_name=name)
 
     @property
     def parts(self) -> list[list[str]]:
-        """The kinds of the parts of the newest request, message by message."""
+        """The kinds of the parts of the last request, by message."""
         return [[part.part_kind for part in message.parts] for message in self.requests[-1]]
 
     @property
     def prompts(self) -> list[str]:
-        """The texts of the prompts in the newest request."""
+        """The texts of the prompts in the last request."""
         requests = [message for message in self.requests[-1] if isinstance(message, ModelRequest)]
-        said = [part.content for message in requests for part in message.parts if part.part_kind == "user-prompt"]
-        return [content for content in said if isinstance(content, str)]
+        contents = [part.content for message in requests for part in message.parts if part.part_kind == "user-prompt"]
+        return [content for content in contents if isinstance(content, str)]
 
     def _next(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         number = len(self.requests)
@@ -56,9 +56,6 @@ class ScriptedAgentModel(FunctionModel):
         if isinstance(reply, Exception):
             raise reply
         return ModelResponse(parts=[TextPart(reply)]) if isinstance(reply, str) else reply
-
-    def _whole(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        return self._next(messages, info)
 
     async def _streamed(
         self, messages: list[ModelMessage], info: AgentInfo

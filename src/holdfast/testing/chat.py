@@ -1,4 +1,4 @@
-"""Chat messages in OpenAI's shape, in few words."""
+"""Builders for OpenAI chat messages."""
 
 import json
 from collections.abc import Mapping

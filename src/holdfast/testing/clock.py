@@ -1,4 +1,4 @@
-"""A clock that a test turns by hand, so that a minute costs no time and comes out the same every time."""
+"""A clock that a test advances by hand, so that a minute takes no time and tests are deterministic."""
 
 import asyncio
 import heapq
@@ -8,14 +8,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 SETTLE_ROUNDS = 50
-"""How often the loop goes round before nothing more is expected of what was woken."""
+"""Event-loop ticks after which everything that was woken is assumed to have run."""
 REAL_TIMEOUT_SECONDS = 5.0
-"""Of real time, for work that waits for something real, such as a file or a thread."""
+"""Real time for work that waits for something real, such as a file or a thread."""
 REAL_POLL_SECONDS = 0.01
 
 
 class SimulatedClock:
-    """Time that passes when a test says so: give `time_ms` and `sleep` to what is tested."""
+    """Time that passes when a test says so: pass `time_ms` and `sleep` to the code under test."""
 
     def __init__(self, start_ms: int = 0) -> None:
         self._now = start_ms / 1000
@@ -36,7 +36,7 @@ class SimulatedClock:
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass; who wakes up on the way runs at his time, and may go to sleep again."""
+        """Let time pass; every sleeper wakes at its own time and may sleep again."""
         end = self._now + seconds
         await self._settle()
         while (due := self._next_due()) is not None and due <= end:
@@ -44,7 +44,7 @@ class SimulatedClock:
         self._now = end
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Return the result of some work; time jumps ahead whenever all of it sleeps."""
+        """Return the result of an awaitable; time jumps ahead whenever it sleeps."""
         task = asyncio.ensure_future(work)
         waited = 0.0
         try:
@@ -66,7 +66,7 @@ class SimulatedClock:
         return task.result()
 
     def _next_due(self) -> float | None:
-        """Return when the next sleeper is due; those that were cancelled sleep no more."""
+        """Return when the next sleeper is due; cancelled ones are dropped."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None

@@ -1,6 +1,6 @@
-"""An endpoint on this machine that answers from a script, byte by byte.
+"""A local HTTP endpoint that answers from a script, byte by byte.
 
-What a client makes of a broken stream can only be seen with a real connection; this one breaks where it is told.
+Only a real connection shows how a client handles a broken stream; this one breaks where the script says.
 """
 
 import asyncio
@@ -14,35 +14,35 @@ from typing import Self, TypeAlias
 from holdfast.testing.chat import JsonMessage
 
 ResponsePiece: TypeAlias = bytes | None
-"""Bytes to send at once; None waits until the client goes away."""
+"""Bytes to send at once; None waits until the client disconnects."""
 LOOPBACK_HOST = "127.0.0.1"
 LAST_CHUNK = b"0\r\n\r\n"
 SETTLING_ROUNDS = 10
-"""Of the event loop, in which a connection that was just accepted gets the task that hangs up on it."""
+"""Event-loop ticks in which a connection that was just accepted gets its task, which is then cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request as it came in."""
+    """A request that the endpoint received."""
 
     line: str
     headers: Mapping[str, str]
-    """With names in lower case."""
+    """The names are in lower case."""
     body: JsonMessage
 
 
 @dataclass(slots=True)
 class ScriptedEndpoint:
-    """Answers each request with the next reply; connections are not kept."""
+    """Answers each request with the next reply, then closes the connection."""
 
     replies: Sequence[Sequence[ResponsePiece]] | Callable[[ReceivedRequest], Sequence[ResponsePiece]]
-    """One after the other, or made of the request."""
+    """A sequence, or a function of the request."""
     requests: list[ReceivedRequest] = field(default_factory=list[ReceivedRequest])
     url: str = ""
     request_received: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a request has come in."""
+    """Set when a request has arrived."""
     client_left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a client has gone away from an endless answer."""
+    """Set when a client has disconnected from an endless reply."""
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])
 
@@ -53,9 +53,9 @@ class ScriptedEndpoint:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Listen no more, and hang up."""
+        """Stop listening, and close all connections."""
         if self._server:
-            # A server that closes while it accepts leaves that connection open: first nobody is accepted any more.
+            # A server that closes while it accepts leaves that connection open, so first stop accepting.
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening.fileno())
             for _turn in range(SETTLING_ROUNDS):
@@ -70,7 +70,7 @@ class ScriptedEndpoint:
         task = asyncio.ensure_future(self._answer(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # Who goes away in the middle, or says nothing at all, is gone.
+        # A client may disconnect at any time, even before it sends anything.
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             await task
 
@@ -102,7 +102,7 @@ async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
 
 
 def http_response(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> list[ResponsePiece]:
-    """Return a whole answer; what is not text goes out as JSON."""
+    """Return a whole response; a body that is not text is sent as JSON."""
     text = body if isinstance(body, str) else json.dumps(body)
     kind = "text/plain" if isinstance(body, str) else "application/json"
     length = {"Content-Type": kind, "Content-Length": str(len(text.encode()))}
@@ -110,7 +110,7 @@ def http_response(status: int, body: object, *, headers: Mapping[str, str] | Non
 
 
 def stream_response(*pieces: str | bytes | None, is_cut: bool = False) -> list[ResponsePiece]:
-    """Return a stream in chunks; a cut one ends without the last chunk."""
+    """Return a chunked stream; a cut one ends without the last chunk."""
     head = _head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
     raw = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
     chunks = [None if piece is None else b"%x\r\n%s\r\n" % (len(piece), piece) for piece in raw if piece != b""]
@@ -123,14 +123,14 @@ def sse_event(value: object) -> str:
 
 
 def text_chunk(text: str | None = None, finish: str | None = None) -> str:
-    """Return an event with a piece of an answer."""
+    """Return an event with a piece of a reply."""
     return sse_event(
         {"model": "served", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]}
     )
 
 
 def text_stream(*pieces: str | None, input_tokens: int = 100, cached_tokens: int = 0) -> list[ResponsePiece]:
-    """Return a whole answer as a stream, with a bill behind it; None waits until the client goes away."""
+    """Return a whole reply as a stream, followed by its usage; None waits until the client disconnects."""
     output = sum(len(piece or "") for piece in pieces) // 4
     chunks = [None if piece is None else text_chunk(piece) for piece in pieces]
     return stream_response(
@@ -139,7 +139,7 @@ def text_stream(*pieces: str | None, input_tokens: int = 100, cached_tokens: int
 
 
 def tool_call_stream(*calls: tuple[str, Mapping[str, object]], input_tokens: int = 100) -> list[ResponsePiece]:
-    """Return an answer that calls tools, by name and arguments."""
+    """Return a reply that calls tools, by name and arguments."""
     listed = [
         {
             "index": number,

@@ -1,4 +1,4 @@
-"""Gemini contents, in few words."""
+"""Builders for Gemini contents."""
 
 from collections.abc import Mapping
 
@@ -6,17 +6,17 @@ from holdfast.testing.chat import JsonMessage
 
 
 def user_turn(*parts: JsonMessage) -> JsonMessage:
-    """Return a turn of the user's."""
+    """Return a user turn."""
     return {"role": "user", "parts": list(parts)}
 
 
 def model_turn(*parts: JsonMessage) -> JsonMessage:
-    """Return a turn of the model's."""
+    """Return a model turn."""
     return {"role": "model", "parts": list(parts)}
 
 
 def text_part(text: str) -> JsonMessage:
-    """Return a part of words."""
+    """Return a text part."""
     return {"text": text}
 
 
@@ -31,6 +31,6 @@ def function_response_part(
     name: str = "run", call_id: str | None = None, response: Mapping[str, object] | str | None = "ok"
 ) -> JsonMessage:
     """Return a function response, with or without an id."""
-    said = {"output": response} if isinstance(response, str) else response
-    function: JsonMessage = {"name": name, "response": said}
+    value = {"output": response} if isinstance(response, str) else response
+    function: JsonMessage = {"name": name, "response": value}
     return {"functionResponse": {"id": call_id, **function} if call_id else function}

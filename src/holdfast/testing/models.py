@@ -1,11 +1,12 @@
-"""Models that do as a test says: one reads from a script, the other fails on purpose.
+"""Summarizers for tests: one follows a script, the other fails on purpose.
 
-Both write what any writer writes, at once or after a while on the clock they are given.
+Both reply at once, or after a delay on the clock that the test passes in.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from holdfast.core.history.events import Usage
@@ -21,7 +22,7 @@ from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.retry import Sleep
 
 ScriptLine: TypeAlias = str | ModelReply | Exception | Callable[[SummaryPrompt], str]
-"""A line of a script: a text, a whole answer, an error to raise, or a function of what is asked."""
+"""A line of a script: a text, a whole reply, an error to raise, or a function of the prompt."""
 FailureKind: TypeAlias = Literal[
     "slow", "empty", "garbage", "truncated", "inflated", "refusing", "hanging", "flaky",
     "stubborn", "unauthorised", "unreachable", "busy", "overflow",
@@ -35,7 +36,7 @@ BILLED_CHARS_PER_TOKEN = 4
 
 
 class ScriptedModel:
-    """Answers line by line, and remembers what it was asked."""
+    """Replies line by line, and records its prompts."""
 
     def __init__(
         self,
@@ -47,9 +48,9 @@ class ScriptedModel:
         sleep: Sleep = asyncio.sleep,
         prefix_formats: Iterable[str] = (),
     ) -> None:
-        """`lines` may be endless; each answer takes `seconds` on the clock that `sleep` belongs to.
+        """`lines` may be endless; each reply takes `seconds` on the clock of `sleep`.
 
-        `prefix_formats` are those in which it can be asked behind a conversation.
+        `prefix_formats` are the formats of requests that it can continue.
         """
         self.prefix_formats = frozenset(prefix_formats)
         self._lines = iter(lines)
@@ -61,12 +62,12 @@ class ScriptedModel:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name in events and errors."""
         return self._name
 
     @property
     def window(self) -> int | None:
-        """The largest input in tokens."""
+        """The context window in tokens."""
         return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
@@ -85,7 +86,7 @@ class ScriptedModel:
 
 
 class FailingModel:
-    """Fails in one way, every time; the flaky one only every other time. Remembers what it was asked."""
+    """Fails in one way every time, the flaky kind every other time. Records its prompts."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class FailingModel:
         seconds: float = MINUTE_SECONDS,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`text` is what a sound model would have written; `seconds` is how long the slow and the stubborn one take."""
+        """`text` is the reply of a working model; `seconds` is how long the slow and the stubborn kind take."""
         self.failure: FailureKind = failure
         self._text = text
         self._window = window
@@ -106,12 +107,12 @@ class FailingModel:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name in events and errors."""
         return f"failing:{self.failure}"
 
     @property
     def window(self) -> int | None:
-        """The largest input in tokens."""
+        """The context window in tokens."""
         return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
@@ -125,13 +126,11 @@ class FailingModel:
             await asyncio.get_running_loop().create_future()
         elif self.failure == "stubborn":
             await self._ignore_cancellation()
-        answer = scripted_reply(prompt, self._reply_text(prompt), self.name)
-        return ModelReply(
-            text=answer.text, model=answer.model, usage=answer.usage, is_cut_off=self.failure == "truncated"
-        )
+        reply = scripted_reply(prompt, self._reply_text(prompt), self.name)
+        return replace(reply, is_cut_off=self.failure == "truncated")
 
     async def _ignore_cancellation(self) -> None:
-        """Take the whole time, whoever says stop."""
+        """Take the whole time, whatever is cancelled."""
         work = asyncio.ensure_future(self._sleep(self._seconds))
         while not work.done():
             with suppress(asyncio.CancelledError):
@@ -165,7 +164,7 @@ class FailingModel:
 
 
 def scripted_reply(prompt: SummaryPrompt, text: str, model: str) -> ModelReply:
-    """Return an answer with a plausible bill: a token for four characters."""
-    asked = len(prompt.system) + len(prompt.text)
-    usage = Usage(input_tokens=asked // BILLED_CHARS_PER_TOKEN, output_tokens=len(text) // BILLED_CHARS_PER_TOKEN)
+    """Return a reply with a plausible usage: one token for four characters."""
+    size = len(prompt.system) + len(prompt.text)
+    usage = Usage(input_tokens=size // BILLED_CHARS_PER_TOKEN, output_tokens=len(text) // BILLED_CHARS_PER_TOKEN)
     return ModelReply(text=text, model=model, usage=usage)

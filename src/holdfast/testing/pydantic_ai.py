@@ -1,15 +1,15 @@
-"""Requests and responses of pydantic-ai, in few words."""
+"""Builders for pydantic-ai messages."""
 
 from holdfast.testing.chat import JsonMessage
 
 
 def request_message(*parts: JsonMessage) -> JsonMessage:
-    """Return what is said to the model."""
+    """Return a request."""
     return {"parts": list(parts), "instructions": None, "kind": "request"}
 
 
 def response_message(*parts: JsonMessage) -> JsonMessage:
-    """Return what the model says."""
+    """Return a response."""
     return {"parts": list(parts), "usage": {"input_tokens": 5}, "model_name": "m", "kind": "response"}
 
 
@@ -24,7 +24,7 @@ def system_prompt_part(text: str) -> JsonMessage:
 
 
 def text_reply_part(text: str) -> JsonMessage:
-    """Return words of the model's."""
+    """Return text of the model."""
     return {"content": text, "id": None, "part_kind": "text"}
 
 
@@ -34,5 +34,5 @@ def tool_call_part(call_id: str, name: str = "run", args: object = None) -> Json
 
 
 def tool_return_part(call_id: str, content: object = "ok", name: str = "run", **fields: object) -> JsonMessage:
-    """Return what a tool gave back."""
+    """Return the result of a tool."""
     return {"tool_name": name, "content": content, "tool_call_id": call_id, "part_kind": "tool-return", **fields}

@@ -1,4 +1,4 @@
-"""Items of OpenAI's Responses, in few words."""
+"""Builders for OpenAI Responses items."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ def function_call_item(
     call_id: str, name: str = "read_file", arguments: Mapping[str, object] | None = None
 ) -> JsonMessage:
     """Return a call of a function."""
-    words = json.dumps(arguments or {"path": "src/a.py"})
-    return {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name, "arguments": words}
+    text = json.dumps(arguments or {"path": "src/a.py"})
+    return {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name, "arguments": text}
 
 
 def function_output_item(call_id: str, output: object = "ok") -> JsonMessage:
@@ -26,7 +26,7 @@ def reasoning_item(item_id: str = "rs_1", *, encrypted: str | None = "gAAAAA", s
 
 
 def output_message_item(text: str, item_id: str = "msg_1") -> JsonMessage:
-    """Return a message of the model's as a response has it."""
+    """Return a message of the model in the form of a response."""
     block: JsonMessage = {"type": "output_text", "text": text, "annotations": []}
     return {"type": "message", "id": item_id, "role": "assistant", "status": "completed", "content": [block]}
 

@@ -1,7 +1,7 @@
-"""A made-up coding session of any length: the same for the same seed, on any machine.
+"""Generates a coding session of any length, the same for the same seed on any machine.
 
-Turns of a prompt, a few tool steps, some of them parallel, and an answer; outputs from a line to
-some thousand characters, as agents see them.
+Each turn has a prompt, a few tool steps, some of them parallel, and an answer. Outputs have from one line to a few
+thousand characters, as in real agents.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""What `holdfast.stores.base` promises, as tests that any store can be held to.
+"""The contract of `holdfast.stores.base`, as tests for any store.
 
-Subclass `StoreContract` in a test module and give it a fixture `store`; `reopened` returns the same store opened
-a second time, as another process would, or None where that cannot be. Needs `pytest` and `pytest-asyncio`.
+Subclass `StoreContract` in a test module and give it a fixture `store`. Override `reopen` to return the same store
+opened a second time, as another process would, if that is possible. Needs `pytest` and `pytest-asyncio`.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ NOW_MS = 1_700_000_000_000
 
 
 def message_record(text: str) -> JsonRecord:
-    """Return a record like those that sessions write."""
+    """Return a record as sessions write it."""
     return {"type": "message.appended", "schema": 1, "data": {"native": {"role": "user", "content": text}}}
 
 
 class StoreContract:
-    """The promises, one a test."""
+    """One test for each promise."""
 
     async def reopen(self, store: Store) -> Store | None:
-        """Return the store as another process would see it."""
+        """Return the store opened a second time, or None if that is impossible."""
         del store
         return None
 

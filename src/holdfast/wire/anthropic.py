@@ -1,4 +1,4 @@
-"""Anthropic Messages: blocks in user and assistant turns, system text apart."""
+"""Anthropic Messages: blocks in user and assistant turns, with system text outside the messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "tool_use": frozenset({"type", "id", "name", "input"}),
     "tool_result": frozenset({"type", "tool_use_id", "content", "is_error"}),
 }
-"""The fields that parts stand for, by kind of block; whatever else is there is sent too, and counted as it is."""
+"""The fields that parts represent, by type of block; other fields are sent too, and counted as JSON."""
 
 
 class AnthropicMessages:
@@ -82,7 +82,7 @@ class AnthropicMessages:
         return Message(role, parts, native, parts, tuple(place.repair_notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        """Return a message as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         native = dict(message.native or {"role": "user" if message.role == "tool" else message.role})
@@ -99,7 +99,7 @@ class AnthropicMessages:
 
 
 def _extras(content: Any) -> str:
-    """Return everything of blocks that is sent and that no part stands for, as JSON text."""
+    """Return every field of blocks that no part represents, as JSON text."""
     if not is_list(content):
         return ""
     extras = ""
@@ -112,26 +112,26 @@ def _extras(content: Any) -> str:
 
 
 def _measure_content(content: Any) -> tuple[int, bool]:
-    """Return the size of plain content and whether it is more than results; raise where it is not plain."""
+    """Return the size of plain content and whether it is more than results; raises if it is not plain."""
     if isinstance(content, str):
         return utf8_length(content), True
-    weight, is_prompt = 0, False
+    size, is_prompt = 0, False
     for block in content:
         kind = block["type"]
         if kind == "text":
-            weight += utf8_length(block["text"])
+            size += utf8_length(block["text"])
             is_prompt = True
         elif kind == "tool_use":
-            weight += len(block["id"] + block["name"]) + len(json.dumps(block["input"], allow_nan=False))
+            size += len(block["id"] + block["name"]) + len(json.dumps(block["input"], allow_nan=False))
         elif kind == "tool_result":
-            weight += len(block["tool_use_id"] + "") + _measure_content(block.get("content") or "")[0]
+            size += len(block["tool_use_id"] + "") + _measure_content(block.get("content") or "")[0]
         else:
             raise ValueError(kind)
-    return weight, is_prompt
+    return size, is_prompt
 
 
 def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
-    """Return a message without what providers refuse in it, noting what that took."""
+    """Return a message that the provider accepts, with a note for each repair."""
     content = native.get("content")
     if not is_list(content):
         return native
@@ -166,7 +166,7 @@ def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> A
 
 
 def _without_blank_inside(block: Any, kind: object, place: InputPath) -> Any:
-    """Return a block that only its provider understands without empty texts inside it."""
+    """Return a provider's own block without the empty texts inside it."""
     inner = block.get("content") if is_mapping(block) and str(kind) not in _BLOCK_FIELDS else None
     if not is_list(inner) or not any(map(_is_blank_text, inner)):
         return block
@@ -245,7 +245,9 @@ def _text(block: Mapping[str, Any], key: str, place: InputPath, path: str) -> st
 
 def _block_json(part: Part) -> Mapping[str, Any]:
     if isinstance(part, Text):
-        return _text_json(part)
+        if not is_mapping(part.native):
+            return {"type": "text", "text": part.text}
+        return {**part.native, "text": part.text} if part.is_edited else part.native
     if isinstance(part, ToolCall):
         return _call_json(part)
     if isinstance(part, ToolResult):
@@ -259,12 +261,6 @@ def _block_json(part: Part) -> Mapping[str, Any]:
     return {"type": "text", "text": part.text}
 
 
-def _text_json(part: Text) -> Mapping[str, Any]:
-    if not is_mapping(part.native):
-        return {"type": "text", "text": part.text}
-    return {**part.native, "text": part.text} if part.is_edited else part.native
-
-
 def _call_json(call: ToolCall) -> Mapping[str, Any]:
     block = call.native if is_mapping(call.native) else {"type": "tool_use"}
     if block.get("type") == "tool_use" and not call.is_edited and "id" in block:
@@ -273,7 +269,7 @@ def _call_json(call: ToolCall) -> Mapping[str, Any]:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return a call's arguments as an object; what is not one is wrapped."""
+    """Return the arguments of a call as an object, wrapped if they are not one."""
     try:
         value = parse_json(arguments or "{}")
     except ValueError:
@@ -308,7 +304,7 @@ def _media_json(media: Media) -> Mapping[str, Any]:
 
 
 def strip_cache_marks(native: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a message says, whoever marks it for the cache: a mark moves on with every request of a client."""
+    """Return a message without its cache marks: clients move them with every request."""
     content = native.get("content")
     blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return {**native, "content": _strip_block_marks(blocks)}
@@ -330,7 +326,7 @@ def _strip_block_marks(blocks: object) -> object:
 
 
 def count_cache_marks(blocks: object) -> int:
-    """Return how many cache marks a list of messages, blocks or tools carries."""
+    """Return the number of cache marks in a list of messages, blocks or tools."""
     if not is_list(blocks):
         return 0
     return sum(
@@ -341,7 +337,7 @@ def count_cache_marks(blocks: object) -> int:
 
 
 def drop_excess_cache_marks(messages: Sequence[Mapping[str, Any]], allowed: int) -> list[Mapping[str, Any]]:
-    """Return the messages with the oldest cache marks removed, so that at most `allowed` are left."""
+    """Return messages without the oldest cache marks, so that at most `allowed` are left."""
     excess = count_cache_marks(messages) - max(0, allowed)
     out: list[Mapping[str, Any]] = []
     for message in messages:
@@ -353,7 +349,7 @@ def drop_excess_cache_marks(messages: Sequence[Mapping[str, Any]], allowed: int)
 
 
 def _remove_first_marks(value: Mapping[str, Any], excess: int) -> tuple[Mapping[str, Any], int]:
-    """Return a message or block without its first marks, and how many are still too many."""
+    """Return a message or block without its first `excess` marks, and how many are still too many."""
     if not count_cache_marks([value]):
         return value, excess
     bare = dict(value)

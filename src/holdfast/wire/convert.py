@@ -1,9 +1,7 @@
-"""From one provider's format to another's.
+"""Converts messages from one provider's format to another's.
 
-Everything the target allows is carried over; the rest is left out and said. The result satisfies
-the target's rules: ids, turns and results take the form it wants.
-
-Bedrock Converse: strictly alternating turns of content blocks.
+Everything that the target allows is carried over; the rest is left out, with a note. The result satisfies the target's
+rules for ids, turns and results. Bedrock Converse, which no other module reads or writes, is encoded here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,21 +54,21 @@ NO_FAILURE_FLAG = "that a tool failed is not marked there"
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Messages in the target's format, and what could not be carried over."""
+    """Messages in the target format, and what could not be carried over."""
 
     messages: list[Mapping[str, Any]]
     system: Any = None
-    """System text where the target wants it apart from the messages."""
+    """System text, if the target wants it outside the messages."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTranscript:
-    """Messages in OpenAI's chat format that nobody has mended."""
+    """Messages in OpenAI's chat format, not repaired."""
 
     messages: list[Mapping[str, Any]]
     source_indices: list[int]
-    """From which of the messages given each was made."""
+    """The index of the input message that each comes from."""
     notes: tuple[str, ...] = ()
     """What could not be carried over."""
 
@@ -78,48 +76,48 @@ class ChatTranscript:
 def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system: object = None) -> Converted:
     """Return messages of one format in another.
 
-    `source` is any format that `govern` takes; `target` any of these, `mistral` or `bedrock`; `system` is system
-    text that the source has outside its messages. Calls that still wait for a result are left waiting.
+    `source` is any format of `govern`; `target` is one of these, `mistral` or `bedrock`; `system` is system text that
+    the source keeps outside its messages. A call without a result yet stays without one.
     """
     reader = format_named(source, "source")
     name = FORMAT_ALIASES.get(target, target) if isinstance(target, str) else ""
-    shape = CONVERTERS.get(name)
-    if shape is None:
+    converter = CONVERTERS.get(name)
+    if converter is None:
         raise SettingsError("target", f"{target!r} is not known; choose one of: {', '.join(CONVERTERS)}")
     opening = plain_system_text(system)
     own = FORMATS.get(name)
     if own is not None and type(own) is type(reader):
         return _in_same_format(messages, own, system, opening)
-    shaping = Restructuring(name)
-    _, portable = _portable(messages, reader, shaping)
+    restructuring = Restructuring(name)
+    _, portable = _portable(messages, reader, restructuring)
     if reader.batching.is_itemized:
-        # An item that cannot be carried over leaves nothing behind; the rest of its run is one message.
+        # An item that cannot be carried over is dropped; the rest of its run becomes one message.
         portable = join_assistant_runs(message for message in portable if message.parts)
-    return shape([system_message(opening), *portable] if opening else portable, shaping)
+    return converter([system_message(opening), *portable] if opening else portable, restructuring)
 
 
 def as_chat_messages(messages: Sequence[Mapping[str, Any]], *, source: str) -> ChatTranscript:
-    """Return messages of any format in that of OpenAI's chat, as they were said: what is broken stays broken."""
-    reader, shaping = format_named(source, "source"), Restructuring(OpenAIChat.name)
+    """Return messages of any format in OpenAI's chat format, without repairs."""
+    reader, restructuring = format_named(source, "source"), Restructuring(OpenAIChat.name)
     found: list[tuple[int, Message]] = []
-    for place, message in zip(*_portable(messages, reader, shaping), strict=True):
+    for place, message in zip(*_portable(messages, reader, restructuring), strict=True):
         is_next = reader.batching.is_itemized and found and message.role == found[-1][1].role == "assistant"
         if is_next:
             found[-1] = place, join_assistant_runs((found[-1][1], message))[0]
         elif message.parts:
             found.append((place, message))
     carried = [
-        (place, OpenAIChat().encode(_text_only_results(part, shaping)))
+        (place, OpenAIChat().encode(_text_only_results(part, restructuring)))
         for place, message in found
         for part in split_results([message])
     ]
-    return ChatTranscript([native for _, native in carried], [place for place, _ in carried], shaping.notes)
+    return ChatTranscript([native for _, native in carried], [place for place, _ in carried], restructuring.notes)
 
 
 def _portable(
     messages: Sequence[Mapping[str, Any]], reader: MessageFormat, restructuring: Restructuring
 ) -> tuple[Sequence[int], list[Message]]:
-    """Return messages without what only their own provider understands, and where each stood."""
+    """Return the index of each message, and the messages without what only their own provider understands."""
     natives, places = split_elements(reader, check_list(messages))
     decoded = [reader.decode(native, index) for index, native in zip(places, natives, strict=True)]
     for message in decoded:
@@ -132,14 +130,14 @@ def _portable(
 def _in_same_format(
     messages: Sequence[Mapping[str, Any]], reader: MessageFormat, system: object, opening: str
 ) -> Converted:
-    """Return messages that already are in the target's format, mended where they have to be."""
+    """Return messages that already have the target format, repaired where needed."""
     natives, places = split_elements(reader, check_list(messages))
     entries = [Entry(reader.decode(native, index), index) for index, native in zip(places, natives, strict=True)]
-    mended = repair_entries(entries, batching=reader.batching)
+    repaired = repair_entries(entries, batching=reader.batching)
     notes = [note for entry in entries for note in entry.message.repair_notes] + [
-        repair.description for repair in mended.repairs
+        repair.description for repair in repaired.repairs
     ]
-    encoded = [reader.encode(entry.message) for entry in mended.entries]
+    encoded = [reader.encode(entry.message) for entry in repaired.entries]
     if not reader.has_separate_system:
         return Converted([*([reader.encode(system_message(opening))] if opening else []), *encoded], None, tuple(notes))
     if reader.max_cache_marks is not None:
@@ -148,7 +146,7 @@ def _in_same_format(
 
 
 def plain_system_text(value: object, depth: int = 0) -> str:
-    """Return system text, however a provider writes it, as one string."""
+    """Return the system text of any provider as one string."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -161,14 +159,14 @@ def plain_system_text(value: object, depth: int = 0) -> str:
 
 
 def _repair(messages: Sequence[Message], restructuring: Restructuring, batching: Batching) -> list[Message]:
-    mended = repair_entries([Entry(message, index) for index, message in enumerate(messages)], batching=batching)
-    for repair in mended.repairs:
+    repaired = repair_entries([Entry(message, index) for index, message in enumerate(messages)], batching=batching)
+    for repair in repaired.repairs:
         restructuring.note(repair.description)
-    if mended.pending:
+    if repaired.pending:
         restructuring.note(
-            f"no result yet for {', '.join(map(repr, mended.pending))}: not to be sent before it is there"
+            f"no result yet for {', '.join(map(repr, repaired.pending))}: not to be sent before it is there"
         )
-    return [entry.message for entry in mended.entries]
+    return [entry.message for entry in repaired.entries]
 
 
 def _to_openai(messages: list[Message], restructuring: Restructuring) -> Converted:
@@ -185,22 +183,22 @@ def _to_responses(messages: list[Message], restructuring: Restructuring) -> Conv
         if any(result.is_error for result in message.results):
             restructuring.note(NO_FAILURE_FLAG)
     items = _repair(list(split_calls(split_results(messages))), restructuring, CALLS_AS_ITEMS)
-    thin = limit_images(items, OpenAIResponses.max_images, restructuring)
-    return Converted([OpenAIResponses().encode(message) for message in thin], None, restructuring.notes)
+    limited = limit_images(items, OpenAIResponses.max_images, restructuring)
+    return Converted([OpenAIResponses().encode(message) for message in limited], None, restructuring.notes)
 
 
 def _to_mistral(messages: list[Message], restructuring: Restructuring) -> Converted:
     systems, others = separate_system(split_results(messages))
     plain = [_text_only_results(message, restructuring) for message in with_new_ids(others, nine_char_id)]
-    # Mending may have to rename an id; the new name takes the nine characters too.
+    # A repair may rename an id, so ids are made nine characters long again.
     flat = with_new_ids(_repair(plain, restructuring, ONE_RESULT_PER_MESSAGE), nine_char_id)
-    thin = limit_images(flat, 8, restructuring)
+    limited = limit_images(flat, 8, restructuring)
     opening = [system_message("\n\n".join(systems))] if systems else []
-    return Converted([OpenAIChat().encode(message) for message in (*opening, *thin)], None, restructuring.notes)
+    return Converted([OpenAIChat().encode(message) for message in (*opening, *limited)], None, restructuring.notes)
 
 
 def _text_only_results(message: Message, restructuring: Restructuring) -> Message:
-    """Return a tool message of words alone: chat formats take nothing else there."""
+    """Return a tool message with text only: chat formats accept nothing else there."""
     if message.role != "tool":
         return message
     result = message.results[0]
@@ -215,7 +213,7 @@ def _text_only_results(message: Message, restructuring: Restructuring) -> Messag
 def _alternating_turns(
     messages: list[Message], restructuring: Restructuring, max_images: int
 ) -> tuple[list[str], list[Message]]:
-    """Return system texts, and strictly alternating turns with all results of a batch in one."""
+    """Return system texts, and strictly alternating turns with all results of a batch in one message."""
     systems, others = separate_system(messages)
     turns = join_same_side(_repair(join_same_side(others), restructuring, RESULTS_IN_ONE_MESSAGE))
     return systems, limit_images(in_call_order(turns), max_images, restructuring)
@@ -230,14 +228,16 @@ def _to_anthropic(messages: list[Message], restructuring: Restructuring) -> Conv
 def _to_gemini(messages: list[Message], restructuring: Restructuring) -> Converted:
     systems, turns = _alternating_turns(messages, restructuring, Gemini.max_images)
     instruction = {"parts": [{"text": text} for text in systems]} if systems else None
-    wire = format_named(restructuring.target)
-    return Converted([wire.encode(message) for message in with_answered_calls(turns)], instruction, restructuring.notes)
+    encode = format_named(restructuring.target).encode
+    return Converted([encode(message) for message in with_answered_calls(turns)], instruction, restructuring.notes)
 
 
 def _to_pydantic_ai(messages: list[Message], restructuring: Restructuring) -> Converted:
     turns = in_call_order(_repair(join_same_side(messages), restructuring, RESULTS_IN_ONE_REQUEST))
-    thin = limit_images(turns, PydanticAI.max_images, restructuring)
-    return Converted([PydanticAI().encode(message) for message in with_answered_calls(thin)], None, restructuring.notes)
+    limited = limit_images(turns, PydanticAI.max_images, restructuring)
+    return Converted(
+        [PydanticAI().encode(message) for message in with_answered_calls(limited)], None, restructuring.notes
+    )
 
 
 def _to_bedrock(messages: list[Message], restructuring: Restructuring) -> Converted:

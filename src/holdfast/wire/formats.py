@@ -1,4 +1,4 @@
-"""The formats conversations come in, by name."""
+"""The message formats, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,27 +16,27 @@ from holdfast.wire.responses import OpenAIResponses
 
 
 class MessageFormat(FormatReader, Protocol):
-    """A provider's way to write messages down."""
+    """How a provider represents messages."""
 
     name: str
     batching: Batching
-    """How it carries a batch of tool calls and their results."""
+    """How the format carries a batch of tool calls and their results."""
     has_separate_system: bool
-    """Whether system text can travel outside the messages."""
+    """Whether system text can be sent outside the messages."""
     max_cache_marks: int | None
-    """The most cache marks a request may carry; None where there is no such thing."""
+    """The most cache marks a request may carry; None if the format has none."""
     max_text_chars: int | None
-    """The longest text the provider takes in one piece."""
+    """The longest text that the provider accepts in one string."""
     max_images: int
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        """Return a message as JSON: its original JSON, changed only where it was edited."""
         ...
 
 
 FORMATS: Mapping[str, MessageFormat] = {
-    wire.name: wire
-    for wire in (
+    message_format.name: message_format
+    for message_format in (
         OpenAIChat(),
         AnthropicMessages(),
         OpenAIResponses(),
@@ -50,12 +50,12 @@ CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     PYDANTIC_AI: canonical_form,
     AnthropicMessages.name: strip_cache_marks,
 }
-"""Those that keep more beside a message than what it says."""
+"""How to reduce a message to what it says, for formats that store more than that."""
 FORMAT_ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 
 def format_named(name: str, setting: str = "format") -> MessageFormat:
-    """Return a format by its name; `setting` is what the caller's users know it as."""
+    """Return a format by its name; `setting` names the option in an error."""
     known = FORMATS.get(FORMAT_ALIASES.get(name, name)) if isinstance(name, str) else None
     if known is None:
         raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
@@ -63,10 +63,10 @@ def format_named(name: str, setting: str = "format") -> MessageFormat:
 
 
 def split_elements(message_format: MessageFormat, natives: list[object]) -> tuple[list[object], Sequence[int]]:
-    """Return what of a list is one message each, and from which of its members: nearly always the list itself."""
+    """Return a list with one message in each element, and the original index of each; mostly the list itself."""
     return split_messages(natives) if isinstance(message_format, PydanticAI) else (natives, range(len(natives)))
 
 
 def canonical_message(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a message says, without what a format keeps beside it: nearly always the message itself."""
+    """Return what a message says, without what its format stores besides; mostly the message itself."""
     return CANONICAL[name](native) if name in CANONICAL else native

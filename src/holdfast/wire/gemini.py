@@ -1,12 +1,9 @@
-"""Gemini contents: turns of user and model, made of parts, system text apart.
+"""Gemini contents: turns of user and model, made of parts, with system text outside.
 
-Calls may come without ids; then a response goes by the name of its function and by order. From Gemini 3 on the
-first call of a turn carries a signature that has to come back to the byte. Models before it sign nothing and need
-nothing signed; that is a contract of its own, so it is a format of its own.
-
-What Gemini refuses in a turn, repaired when it is read, with a note.
-
-Dumps of its Python SDK have other names for the same fields; older clients give responses a role of their own.
+Calls may come without ids; then a response pairs by the name of its function and by order. From Gemini 3 on the first
+call of a turn carries a signature that has to be sent back unchanged. Older models sign nothing and need no signature;
+that is another contract, and so another format. Dumps of the Python SDK spell some fields differently, and older
+clients give responses a role of their own: decoding repairs both.
 """
 
 import json
@@ -45,7 +42,7 @@ from holdfast.wire.json_reader import (
 from holdfast.wire.media import data_tokens, image_tokens
 
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
-"""What Gemini 3 accepts in place of its own signature on a call that another model made."""
+"""What Gemini 3 accepts instead of its own signature on a call of another model."""
 FIELD_SPELLINGS = {
     "function_call": "functionCall",
     "function_response": "functionResponse",
@@ -61,7 +58,7 @@ _ROLES = {None: "user", "function": "user", "user": "user", "model": "model"}
 
 
 def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
-    """Return a turn without what its provider refuses in it, noting what that took."""
+    """Return a turn that the provider accepts, with a note for each repair."""
     spelled = native.get("role")
     role = _ROLES.get(spelled) if spelled is None or isinstance(spelled, str) else None
     if role is not None and role != spelled:
@@ -131,7 +128,7 @@ def _response_changes(response: Mapping[str, Any], place: InputPath) -> dict[str
 
 
 def _sign_as_foreign(parts: list[Any], place: InputPath) -> None:
-    """Sign the first of a turn's calls as foreign if nobody has signed it."""
+    """Sign the first call of a turn as foreign if it has no signature."""
     for number, part in enumerate(parts):
         if is_mapping(part) and "functionCall" in part:
             if not part.get("thoughtSignature"):
@@ -188,7 +185,7 @@ class Gemini:
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a turn as JSON: the JSON it came from, changed only where it was edited."""
+        """Return a turn as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         role = "model" if message.role == "assistant" else "user"
@@ -203,7 +200,7 @@ class Gemini:
 
 
 def _sign_first_call(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return parts of which the first call is signed: only the first of parallel calls needs to be."""
+    """Return parts with the first call signed; only the first of parallel calls needs a signature."""
     first = next((number for number, part in enumerate(parts) if "functionCall" in part), None)
     if first is None or parts[first].get(SIGNATURE_FIELD):
         return parts
@@ -211,30 +208,30 @@ def _sign_first_call(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _measure_parts(parts: Any) -> tuple[int, bool]:
-    """Return the size of plain parts and whether they are more than responses; raise where they are not plain."""
-    weight, is_prompt = 0, False
+    """Return the size of plain parts and whether they are more than responses; raises if they are not plain."""
+    size, is_prompt = 0, False
     for part in parts:
         if type(part.get(SIGNATURE_FIELD, "")) is not str:
             raise TypeError
         if (text := part.get("text")) is not None:
-            weight += utf8_length(text)
+            size += utf8_length(text)
             is_prompt = True
         elif (call := part.get("functionCall")) is not None:
-            weight += len(call.get("id", "") + call["name"] + json.dumps(call.get("args") or {}, allow_nan=False))
+            size += len(call.get("id", "") + call["name"] + json.dumps(call.get("args") or {}, allow_nan=False))
         else:
-            weight += _measure_response(part["functionResponse"])
-    return weight, is_prompt
+            size += _measure_response(part["functionResponse"])
+    return size, is_prompt
 
 
 def _measure_response(response: Any) -> int:
     if "parts" in response:
         raise ValueError
-    said = response["response"]
-    values = list(said.values())
-    weight = len(response.get("id", "") + response["name"])
+    value = response["response"]
+    values = list(value.values())
+    size = len(response.get("id", "") + response["name"])
     if len(values) == 1 and type(values[0]) is str:
-        return weight + utf8_length(values[0])
-    return weight + len(json.dumps(said, allow_nan=False))
+        return size + utf8_length(values[0])
+    return size + len(json.dumps(value, allow_nan=False))
 
 
 def _parts(value: object, trust: Trust, place: InputPath) -> Iterator[Part]:
@@ -268,7 +265,7 @@ def _parts(value: object, trust: Trust, place: InputPath) -> Iterator[Part]:
 
 def _text(part: Mapping[str, Any], signature: str | None, trust: Trust, place: InputPath, path: str) -> Text | Thinking:
     text = place.require_text(part["text"], f"{path}.text")
-    # A signature may arrive on a part without words, and has to go back on it.
+    # A signature may arrive on a part without text, and has to be sent back on it.
     if part.get("thought") is True or (signature and not text.strip()):
         return Thinking(text, signature, native=part)
     return Text(text, trust, part)
@@ -291,16 +288,16 @@ def _call(part: Mapping[str, Any], numbers: Counter[str], place: InputPath, path
 def _response(part: Mapping[str, Any], numbers: Counter[str], place: InputPath, path: str) -> ToolResult:
     response = place.require_mapping(part["functionResponse"], path)
     name = place.require_text(response.get("name"), f"{path}.name")
-    said = place.require_mapping(response.get("response"), f"{path}.response")
+    value = place.require_mapping(response.get("response"), f"{path}.response")
     media = response.get("parts")
     if media is not None and not is_list(media):
         place.fail(f"{path}.parts", f"must be a list of parts, not {json_type_name(media)}")
-    words = response_text(said)
-    content: tuple[Content, ...] = (Text(words, "tool"),) if words else ()
+    text = response_text(value)
+    content: tuple[Content, ...] = (Text(text, "tool"),) if text else ()
     for number, inner in enumerate(media or ()):
         content += (_content(place.require_mapping(inner, f"{path}.parts[{number}]"), "tool", place, path),)
     call_id = _id(response, name, numbers, place, path)
-    return ToolResult(call_id, content, [*said] == ["error"], native=part)
+    return ToolResult(call_id, content, [*value] == ["error"], native=part)
 
 
 def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str) -> Content:
@@ -317,7 +314,7 @@ def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str)
 
 
 def _extras(native: Mapping[str, Any]) -> str:
-    """Return everything that is sent and that no part stands for, as JSON text."""
+    """Return everything that is sent but that no part represents, as JSON text."""
     extras = extra_fields(native, _FIELDS)
     for part in native.get("parts") or ():
         if not part.keys().isdisjoint(_PART_FIELDS - {"thought", SIGNATURE_FIELD}):

@@ -1,4 +1,4 @@
-"""Parts of Gemini's turns, as JSON: the part each was read from, changed only where it was edited."""
+"""Encodes the parts of Gemini turns: the original part, changed only where it was edited."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from holdfast.wire.media import image_source
 
 def encode_parts(parts: Iterable[Part]) -> list[Mapping[str, Any]]:
     """Return parts as JSON."""
-    return [written for part in parts for written in _part(part)]
+    return [encoded for part in parts for encoded in _part(part)]
 
 
 def _part(part: Part) -> Iterator[Mapping[str, Any]]:
@@ -22,19 +22,15 @@ def _part(part: Part) -> Iterator[Mapping[str, Any]]:
     elif isinstance(part, ToolResult):
         yield _response(part)
         if not is_mapping(part.native):
-            # A response of another format's is words; its media follow as parts of the same turn.
+            # A response that comes from another format is text; its media follow as parts of the same turn.
             yield from (_media(item) for item in part.content if isinstance(item, Media))
     elif isinstance(part, Media):
         yield _media(part)
     elif isinstance(part, Text):
-        is_same = is_mapping(part.native) and not part.is_edited
-        yield part.native if is_same and is_mapping(part.native) else _text(part)
+        native: Mapping[str, Any] = part.native if is_mapping(part.native) else {}
+        yield {**native, "text": part.text} if part.is_edited or not native else native
     elif isinstance(part, Thinking | Opaque) and is_mapping(part.native):
         yield part.native
-
-
-def _text(part: Text) -> Mapping[str, Any]:
-    return {**(part.native if is_mapping(part.native) else {}), "text": part.text}
 
 
 def _call(call: ToolCall) -> Mapping[str, Any]:
@@ -51,9 +47,9 @@ def _response(result: ToolResult) -> Mapping[str, Any]:
     part: Mapping[str, Any] = result.native if is_mapping(result.native) else {}
     if part and not result.is_edited:
         return part
-    was: Mapping[str, Any] = part.get("functionResponse", {})
-    name = was.get("name") or (result.answered_call.name if result.answered_call else "tool")
-    function = {**was, "name": name, "response": _response_value(result, was.get("response"))}
+    original: Mapping[str, Any] = part.get("functionResponse", {})
+    name = original.get("name") or (result.answered_call.name if result.answered_call else "tool")
+    function = {**original, "name": name, "response": _response_value(result, original.get("response"))}
     if not is_id_from_name(result.call_id):
         function["id"] = result.call_id
     media = [item.native for item in result.content if not isinstance(item, Text) and is_mapping(item.native)]
@@ -65,26 +61,26 @@ def _response(result: ToolResult) -> Mapping[str, Any]:
 
 
 def _response_value(result: ToolResult, original: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return what a function gave back: as it was, or the edited text in its place."""
+    """Return the original result of a function, or the edited text instead of it."""
     if original is not None and result.text == response_text(original):
         return original
     key = next(iter(original)) if original and _is_single_text(original) else "error" if result.is_error else "output"
     return {key: result.text}
 
 
-def _is_single_text(said: Mapping[str, Any]) -> bool:
-    return len(said) == 1 and all(isinstance(value, str) for value in said.values())
+def _is_single_text(value: Mapping[str, Any]) -> bool:
+    return len(value) == 1 and all(isinstance(item, str) for item in value.values())
 
 
 def response_text(value: Mapping[str, Any]) -> str:
-    """Return what a function gave back: its words where it is one text, else its JSON."""
+    """Return the result of a function: its text if it is a single one, else its JSON."""
     if not value:
         return ""
     return next(iter(value.values())) if _is_single_text(value) else json.dumps(value, ensure_ascii=False)
 
 
 def response_media(response: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of media a response holds."""
+    """Return the media types in a response."""
     inner = response.get("parts")
     blocks = [block.get("inlineData") for block in inner if is_mapping(block)] if is_list(inner) else []
     return [str(block.get("mimeType")) for block in blocks if is_mapping(block)]

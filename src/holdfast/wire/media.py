@@ -1,7 +1,4 @@
-"""Images and documents between formats, and what they are likely to cost.
-
-Pieces of a prompt: pydantic-ai writes the words and files of one prompt as items of one part.
-"""
+"""Images and documents: where their data is in each format, and what they are likely to cost."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,24 +8,24 @@ from holdfast.wire.json_reader import is_mapping
 
 
 class PromptPiece(NamedTuple):
-    """What one part of ours was read from, where a prompt has several items."""
+    """One item of a prompt: pydantic-ai keeps all items of a prompt in one part, and we decode each by itself."""
 
     part: Mapping[str, Any]
     """The prompt."""
     items: tuple[Any, ...]
-    """The item itself, and marks beside it that nobody sees, such as cache points: they travel with it."""
+    """The item, and the marks next to it that no model sees, such as cache points."""
     item_index: int
-    """Which of them is the item itself."""
+    """The index of the item among them."""
     is_first: bool
-    """Whether the prompt begins with them."""
+    """Whether the prompt starts with them."""
 
 
 IMAGE_TOKENS = 1_600
 """The most that a large image costs at OpenAI and Anthropic."""
 SMALL_IMAGE_TOKENS = 85
-"""OpenAI's flat price for an image in low detail."""
+"""OpenAI's fixed price for an image in low detail."""
 BASE64_PER_TOKEN = 60
-"""Base64 characters of a document or a sound for one token, on the safe side of what bills show."""
+"""Base64 characters of a document or an audio file for one token; bills show at least as many."""
 
 
 def image_tokens(detail: object = None) -> int:
@@ -37,7 +34,7 @@ def image_tokens(detail: object = None) -> int:
 
 
 def data_tokens(data: object) -> int:
-    """Return what base64 data of unknown kind is likely to cost."""
+    """Return what base64 data is likely to cost."""
     size = len(data) if isinstance(data, str) else 0
     return max(IMAGE_TOKENS, size // BASE64_PER_TOKEN)
 
@@ -82,5 +79,5 @@ def _from_item(item: Mapping[str, Any], kind: str) -> tuple[str, str] | None:
         return ("url", item["url"]) if isinstance(item.get("url"), str) else None
     if not isinstance(item.get("data"), str):
         return None
-    # pydantic-ai writes bytes in the alphabet for URLs; others want the usual one.
+    # pydantic-ai uses the URL-safe alphabet; other formats want the standard one.
     return str(item.get("media_type") or "image/png"), item["data"].replace("-", "+").replace("_", "/")

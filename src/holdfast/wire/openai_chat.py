@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, and everything that speaks its dialect."""
+"""OpenAI Chat Completions, and compatible endpoints."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ _FIELDS: Mapping[Role, frozenset[str]] = {
     "assistant": frozenset({"role", "content", "tool_calls", *REASONING_FIELDS, *OPAQUE_FIELDS}),
     "tool": frozenset({"role", "content", "tool_call_id"}),
 }
-"""The fields that parts stand for, by role; whatever else is there is sent too, and counted as it is."""
+"""The fields that parts represent, by role; other fields are sent too, and counted as JSON."""
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
     "image_url": frozenset({"type", "image_url"}),
@@ -57,7 +57,7 @@ _MEDIA_KINDS = frozenset({"image_url", "input_audio", "file"})
 _CALL_FIELDS = frozenset({"id", "type", "function", "custom", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _PLAIN_FIELD_COUNT = 2
-"""How many fields there are with role and content alone."""
+"""The number of fields of a message with only role and content."""
 
 
 class OpenAIChat:
@@ -72,37 +72,34 @@ class OpenAIChat:
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of messages."""
-        survey = MessageMeasures([], [], [])
-        weights, prompts, systems = survey
-        add = weights.append
+        measures = MessageMeasures([], [], [])
+        sizes, prompts, systems = measures
+        add = sizes.append
         for index, native in enumerate(natives, start):
-            # This loop sees every message of a history once, so it weighs the plain shapes on the spot;
-            # whatever surprises it is read properly, and refused there if it has to be.
+            # This loop visits every message of a history, so it measures plain shapes in place. Any other shape is
+            # decoded, which refuses it if it has to.
             try:
                 role, content = native["role"], native["content"]
-                weight = MESSAGE_OVERHEAD_BYTES
+                size = MESSAGE_OVERHEAD_BYTES
                 if type(content) is str:
-                    weight += len(content) if content.isascii() else utf8_length(content)
+                    size += len(content) if content.isascii() else utf8_length(content)
                 elif content is not None:
-                    weight += self._measure_blocks(native, index)
+                    size += message_bytes(self.decode({"role": role, "content": content}, index))
                 if role == "tool":
                     if type(native["tool_call_id"]) is not str:
                         self.decode(native, index)
                 elif role == "assistant":
                     if len(native) > _PLAIN_FIELD_COUNT:
-                        weight += _measure_fields(native)
+                        size += _measure_fields(native)
                 else:
                     (prompts if OPENAI_CHAT_ROLES[role] == "user" else systems).append(index)
             except (KeyError, TypeError, AttributeError):
                 message = self.decode(native, index)
-                weight = message_bytes(message) + MESSAGE_OVERHEAD_BYTES
+                size = message_bytes(message) + MESSAGE_OVERHEAD_BYTES
                 if message.role in {"user", "system"}:
                     (prompts if message.role == "user" else systems).append(index)
-            add(weight)
-        return survey
-
-    def _measure_blocks(self, native: Mapping[str, Any], index: int) -> int:
-        return message_bytes(self.decode({"role": native["role"], "content": native["content"]}, index))
+            add(size)
+        return measures
 
     def decode(self, native: object, index: int) -> Message:
         """Return a chat message with its parts."""
@@ -120,7 +117,7 @@ class OpenAIChat:
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, role))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        """Return a message as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         if message.results:
@@ -153,7 +150,7 @@ class OpenAIChat:
 
 
 def _extras(native: Mapping[str, Any], role: Role) -> str:
-    """Return everything that is sent and that no part stands for, as JSON text."""
+    """Return everything that is sent but that no part represents, as JSON text."""
     extras = extra_fields(native, _FIELDS[role])
     if is_list(blocks := native.get("content")):
         extras += "".join(extra_fields(block, _BLOCK_FIELDS.get(str(block["type"]))) for block in blocks)
@@ -166,21 +163,21 @@ def _extras(native: Mapping[str, Any], role: Role) -> str:
 
 
 def _measure_fields(native: Mapping[str, Any]) -> int:
-    """Return the size of what an assistant message has besides its content; raise where that is not plain."""
-    weight = 0
+    """Return the size of an assistant message's other fields; raises if they are not plain."""
+    size = 0
     for call in native.get("tool_calls") or ():
         function = call["function"]
         arguments = function["arguments"]
         if type(arguments) is not str or type(function["name"]) is not str:
             raise TypeError
-        weight += len(arguments)
+        size += len(arguments)
     if len(native) > _PLAIN_FIELD_COUNT + ("tool_calls" in native):
-        weight += sum(len("" + (native.get(name) or "")) for name in REASONING_FIELDS[:2])
-    return weight
+        size += sum(len("" + (native.get(name) or "")) for name in REASONING_FIELDS[:2])
+    return size
 
 
 def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
-    """Return a message without what providers refuse in it, noting what that took."""
+    """Return a message that the provider accepts, with a note for each repair."""
     if role == "tool" and native.get("content") is None:
         place.repair_notes.append("gave a tool message without content an empty one")
         native = {**native, "content": ""}
@@ -282,7 +279,7 @@ def _call(value: object, place: InputPath, path: str) -> ToolCall:
 
 
 def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], original: object) -> object:
-    """Return content as a bare string where it was one or can be one, else as a list of blocks."""
+    """Return content as a string if it was one or can be one, else as a list of blocks."""
     inline = [part for part in parts if isinstance(part, Text | Media | Opaque) and not isinstance(part.native, str)]
     if not inline and not original:
         return original

@@ -1,13 +1,10 @@
-"""What a provider's refusal means.
+"""What a provider's error means.
 
-Four remedies exist and none may be taken for another: a request that is too long has to shrink, an
-answer that does not fit wants a smaller output cap, a rate limit wants patience, a malformed history
-wants mending. Providers put all of them into free text, some under a status that says otherwise,
-some inside a successful answer. A bare number in a message never makes it an overflow.
+There are four remedies, and each error needs the right one: shorten a request that is too long, lower the output limit,
+wait after a rate limit, or repair a malformed history. Providers describe all of them in free text, some under
+a misleading status, some inside a successful answer. A bare number in a message never makes it an overflow.
 
-The words in which providers refuse, as patterns, each seen in the wild.
-
-`limit` and `size` name the numbers where a text has them. All are matched without regard to case.
+Each pattern below was seen in a real error. The groups `limit` and `size` capture numbers; case is ignored.
 """
 
 import json
@@ -103,22 +100,22 @@ MAX_ERROR_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a provider did not answer."""
+    """Why a provider refused a request."""
 
     kind: RefusalKind
     message: str
     limit: int | None = None
     """The largest input or window the provider named, in tokens."""
     size: int | None = None
-    """How large it found the request, in tokens."""
+    """The size of the request by the provider's count, in tokens."""
     is_lower_bound: bool = False
-    """Whether the request may be larger still: the provider stopped counting."""
+    """Whether the request may be larger, because the provider stopped counting."""
 
 
 def classify(body: object = None, *, status: int | None = None, is_stream: bool = False) -> Refusal | None:
-    """Return what a refusal means, or None for an answer that is none.
+    """Return what an error means, or None for an answer without an error.
 
-    `body` is the text, the parsed JSON, or an exception's message; for a stream, all that arrived.
+    `body` is the text, the parsed JSON, or the message of an exception; for a stream, all of its text.
     """
     if status is not None and (isinstance(status, bool) or not isinstance(status, int)):
         raise SettingsError("status", f"must be an HTTP status or None, not {status!r}")
@@ -132,7 +129,7 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
         return Refusal("rate_limit", message)
     if found := _search(OUTPUT_CAP_PATTERNS, message):
         return _refusal_with_numbers("output_cap", message, found)
-    # A code is the provider's own word, so it outweighs what its text happens to mention.
+    # A code is more reliable than what the text happens to mention.
     is_coded = bool(codes & OVERFLOW_CODES)
     if not is_coded and _search(MALFORMED_PATTERNS, message):
         return Refusal("malformed", message)
@@ -144,19 +141,19 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
 
 
 def is_silently_truncated(*, counted: int, reported: int) -> bool:
-    """Return whether a server that reports fewer input tokens than were sent has cut the prompt.
+    """Return whether a server truncated the prompt, because it reports fewer input tokens than were sent.
 
-    Some local servers shorten a prompt that is too long without a word. A tenth is left for the
-    difference between two tokenizers, and a little for templates.
+    Some local servers truncate a long prompt without an error. A tenth is allowed for the difference between two
+    tokenizers, and a little for templates.
     """
     return 0 < reported < counted * 0.9 - 64
 
 
 def _classify_by_status(text: str, status: int | None, *, is_stream: bool) -> Refusal | None:
-    told = re.match(r"\s*(4\d\d)\b", text)
-    status = int(told.group(1)) if told else status
+    named = re.match(r"\s*(4\d\d)\b", text)
+    status = int(named.group(1)) if named else status
     if status in {BAD_REQUEST, PAYLOAD_TOO_LARGE}:
-        # Some servers say nothing at all when a request is too long, and only then.
+        # Some servers send an empty error when a request is too long, and only then.
         return Refusal("overflow", f"{status} without a body")
     if status == TOO_MANY_REQUESTS:
         return Refusal("rate_limit", "429 without a body")
@@ -166,7 +163,7 @@ def _classify_by_status(text: str, status: int | None, *, is_stream: bool) -> Re
 
 
 def _is_refusal(payload: object, text: str, status: int | None, codes: frozenset[str]) -> bool:
-    """A status says so, or an error stands inside an answer that claims to be one."""
+    """Return whether the status, or an error inside the answer, says that the request failed."""
     if _has_error(payload) or codes & OVERFLOW_CODES:
         return True
     if status is None:
@@ -175,7 +172,7 @@ def _is_refusal(payload: object, text: str, status: int | None, codes: frozenset
 
 
 def _search(patterns: tuple[str, ...], message: str) -> re.Match[str] | None:
-    """Return the first match; patterns are compiled at their first use and kept by `re`."""
+    """Return the first match; `re` compiles patterns on first use and caches them."""
     found = (re.search(pattern, message, re.IGNORECASE) for pattern in patterns)
     return next((match for match in found if match), None)
 
@@ -200,7 +197,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _parse_body(body: object) -> tuple[str, object]:
-    """Return a body as text, and as JSON where it is some."""
+    """Return a body as text, and as JSON if it is JSON."""
     if isinstance(body, bytes | bytearray):
         body = bytes(body).decode("utf-8", "replace")
     if body is None:
@@ -233,7 +230,7 @@ def _has_answer(payload: object) -> bool:
 
 
 def _error_objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Yield an error's objects: itself, its inner error, and what a router wraps."""
+    """Yield the objects of an error: itself, its inner error, and the error that a router wraps."""
     if depth > MAX_ERROR_DEPTH:
         return
     if is_list(value):
@@ -255,15 +252,9 @@ def _message_and_codes(payload: object, text: str) -> tuple[str, frozenset[str]]
     for item in _error_objects(payload):
         messages += [item[key] for key in ("message", "error", "detail") if isinstance(item.get(key), str)]
         codes.update(str(item[key]) for key in ("code", "type") if isinstance(item.get(key), str))
-    for choice in _choices(payload):
+    choices = payload.get("choices") if is_mapping(payload) else None
+    for choice in filter(is_mapping, [payload, *(choices if is_list(choices) else ())]):
         codes.update(OVERFLOW_CODES & {str(choice.get("finish_reason")), str(choice.get("stop_reason"))})
     if payload is None:
         codes.update(code for code in OVERFLOW_CODES if code in text)
     return "\n".join(messages) or text, frozenset(codes)
-
-
-def _choices(payload: object) -> list[Mapping[str, Any]]:
-    if not is_mapping(payload):
-        return []
-    choices = payload.get("choices")
-    return [payload, *filter(is_mapping, choices)] if is_list(choices) else [payload]

@@ -1,9 +1,9 @@
-"""Requests and responses of pydantic-ai, as its `ModelMessagesTypeAdapter` writes them down.
+"""Requests and responses of pydantic-ai, as its `ModelMessagesTypeAdapter` dumps them.
 
-A response is the model's; a request is what is said to it: prompts, the results of a whole batch, system text.
-Where a request opens with system text and goes on with something else it is two elements here, because the first
-stays whatever happens and the second does not; see `elements`. Instructions, times and ids of runs are kept, but they
-are not sent with a message, so no part stands for them.
+A response comes from the model; a request holds prompts, the results of a whole batch, and system text. A request
+that starts with system text and continues with something else is two elements here, because the first always stays and
+the second may be compacted; see `split_system_text`. Instructions, times and run ids are stored but not sent with
+a message, so no part represents them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _CANONICAL_FIELDS = ("part_kind", "content", "tool_name", "tool_call_id", "args"
 
 
 class PydanticAI:
-    """Reads and writes what pydantic-ai keeps of a conversation."""
+    """Reads and writes pydantic-ai messages."""
 
     name = PYDANTIC_AI_FORMAT_NAME
     batching = RESULTS_IN_ONE_REQUEST
@@ -69,13 +69,13 @@ class PydanticAI:
         return Message(role, parts, whole, parts, tuple(place.repair_notes), undecoded_text(whole))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: the JSON it came from, changed only where it was edited."""
+        """Return a message as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         return encode_response(message) if message.role == "assistant" else encode_request(message)
 
     def json_bytes(self, message: Message) -> int:
-        """Return the size of a message as it would be kept."""
+        """Return the size of a message as it would be stored."""
         return json_bytes(self.encode(message))
 
 
@@ -92,22 +92,22 @@ def _measure_parts(parts: Any) -> tuple[int, bool]:
 
 
 def is_pydantic_ai_message(value: object) -> bool:
-    """Return whether a value is one request or response of such a history."""
+    """Return whether a value is a request or a response."""
     return is_mapping(value) and value.get("kind") in MESSAGE_KINDS and is_list(value.get("parts"))
 
 
 def split_messages(natives: Sequence[object]) -> tuple[list[object], list[int]]:
-    """Return a history's elements, and from which of its messages each is: one that opens with system text is two."""
-    found, places = list[object](), list[int]()
+    """Return the elements of a history, and the index of the message that each comes from."""
+    elements, indices = list[object](), list[int]()
     for index, native in enumerate(natives):
-        parted = split_system_text(native) if is_mapping(native) else [native]
-        found += parted
-        places += [index] * len(parted)
-    return found, places
+        pieces = split_system_text(native) if is_mapping(native) else [native]
+        elements += pieces
+        indices += [index] * len(pieces)
+    return elements, indices
 
 
 def split_system_text(native: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the elements of one message: itself, or the system text that opens it and the rest."""
+    """Return the elements of one message: itself, or its leading system text and the rest."""
     parts: Any = native.get("parts") if native.get("kind") == "request" else None
     if not is_list(parts):
         return [native]
@@ -118,7 +118,7 @@ def split_system_text(native: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def canonical_form(native: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a message says, whoever wrote it down and when."""
+    """Return what a message says, without times, ids and other metadata."""
     return {
         "kind": native["kind"],
         "parts": [_canonical_part(part) for part in native["parts"] if not is_not_decoded(part)],
@@ -127,10 +127,10 @@ def canonical_form(native: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _canonical_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
     if part.get("dynamic_ref") is not None:
-        # System text that is made anew for every run is the same text, whatever it says this time.
+        # System text that is generated for every run counts as the same text, whatever it says this time.
         return {"dynamic_ref": part["dynamic_ref"]}
-    said = {key: part[key] for key in _CANONICAL_FIELDS if part.get(key) is not None}
-    if isinstance(said.get("args"), str):
-        # The same call comes back as a text or as an object.
-        said["args"] = encode_arguments(said["args"])
-    return {**said, "args": said.get("args") or {}} if part.get("part_kind") == "tool-call" else said
+    fields = {key: part[key] for key in _CANONICAL_FIELDS if part.get(key) is not None}
+    if isinstance(fields.get("args"), str):
+        # The arguments of one call may come as text or as an object.
+        fields["args"] = encode_arguments(fields["args"])
+    return {**fields, "args": fields.get("args") or {}} if part.get("part_kind") == "tool-call" else fields

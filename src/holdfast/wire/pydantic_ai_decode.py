@@ -1,7 +1,7 @@
-"""Parts of pydantic-ai's requests and responses, read.
+"""Decodes the parts of pydantic-ai requests and responses.
 
-Some parts say nothing to the model: they record which tools it has been shown, which instructions were in force.
-Nobody may edit them, and they do not make a request a person's, so they stay with their message and out of sight.
+Some parts only record state, such as the available tools or the instructions in force. They must not be edited, and
+they do not turn a request into a prompt, so they stay in the native message and are not decoded.
 """
 
 import json
@@ -28,9 +28,9 @@ STATE_PART_KINDS = frozenset({
     "instruction-baseline", "instruction-delta", "tool-availability-delta", "capability-load-delta",
     "model-settings-delta",
 })  # fmt: skip
-"""Parts that record what was in force."""
+"""Parts that record state."""
 SENT_STATE_PART_KINDS = frozenset({"instruction-delta", "tool-availability-delta"})
-"""Those of them that a model may be told of."""
+"""Those of them that may be sent to a model."""
 FILE_KINDS = frozenset({"image-url", "audio-url", "document-url", "video-url", "binary", "uploaded-file"})
 FAILED_OUTCOMES = frozenset({"failed", "retried"})
 _RESPONSE_PART_KINDS = frozenset({"text", "thinking", "tool-call", "builtin-tool-call", "builtin-tool-return", "file"})
@@ -43,7 +43,7 @@ def is_permanent_system(part: object) -> bool:
 
 
 def is_not_decoded(part: Mapping[str, Any]) -> bool:
-    """Return whether no part of ours stands for it."""
+    """Return whether no part of ours represents it."""
     kind, content = part.get("part_kind"), part.get("content")
     if kind == "user-prompt":
         return is_list(content) and all(map(_is_marker, content))
@@ -53,13 +53,13 @@ def is_not_decoded(part: Mapping[str, Any]) -> bool:
 
 
 def undecoded_text(native: Mapping[str, Any]) -> str:
-    """Return what is sent of a message though no part stands for it, as JSON text."""
+    """Return what is sent of a message although no part represents it, as JSON text."""
     sent = [part for part in native["parts"] if part.get("part_kind") in SENT_STATE_PART_KINDS]
     return json.dumps(sent, ensure_ascii=False) if sent else ""
 
 
 def request_parts(native: Mapping[str, Any], place: InputPath) -> tuple[tuple[Part, ...], Mapping[str, Any]]:
-    """Return the parts of a request, and the request without what does not belong in one."""
+    """Return the parts of a request, and the request without foreign parts."""
     whole = _drop_foreign_parts(native, _RESPONSE_PART_KINDS, place)
     found: list[Part] = []
     for number, part in enumerate(whole["parts"]):
@@ -69,7 +69,7 @@ def request_parts(native: Mapping[str, Any], place: InputPath) -> tuple[tuple[Pa
 
 
 def response_parts(native: Mapping[str, Any], place: InputPath) -> tuple[tuple[Part, ...], Mapping[str, Any]]:
-    """Return the parts of a response, and the response without what does not belong in one."""
+    """Return the parts of a response, and the response without foreign parts."""
     whole = _drop_foreign_parts(native, _REQUEST_PART_KINDS, place)
     parts = enumerate(whole["parts"])
     return tuple(_response_part(part, place, f".parts[{n}]") for n, part in parts if not is_not_decoded(part)), whole
@@ -78,7 +78,7 @@ def response_parts(native: Mapping[str, Any], place: InputPath) -> tuple[tuple[P
 def _drop_foreign_parts(
     native: Mapping[str, Any], foreign_kinds: frozenset[str], place: InputPath
 ) -> Mapping[str, Any]:
-    """Return a message without parts of the other side, which pydantic-ai itself would refuse to read."""
+    """Return a message without parts of the other side, which pydantic-ai itself refuses to load."""
     kept: list[Mapping[str, Any]] = []
     for number, value in enumerate(native["parts"]):
         part = place.require_mapping(value, f".parts[{number}]", "an object with a part_kind")
@@ -90,7 +90,7 @@ def _drop_foreign_parts(
     return native if len(kept) == len(native["parts"]) else {**native, "parts": kept}
 
 
-# What is said to the model.
+# Requests.
 
 
 def _request_part(part: Mapping[str, Any], place: InputPath, path: str) -> list[Part]:
@@ -116,10 +116,10 @@ def _prompt(part: Mapping[str, Any], place: InputPath, path: str) -> list[Part]:
         return [Text(content, "user", part)]
     if not is_list(content):
         place.fail(f"{path}.content", f"must be a string or a list, not {json_type_name(content)}")
-    spoken = [number for number, item in enumerate(content) if not _is_marker(item)]
-    edges = [0, *spoken[1:], len(content)]
+    visible = [number for number, item in enumerate(content) if not _is_marker(item)]
+    edges = [0, *visible[1:], len(content)]
     found: list[Part] = []
-    for number, start, stop in zip(spoken, edges[:-1], edges[1:], strict=True):
+    for number, start, stop in zip(visible, edges[:-1], edges[1:], strict=True):
         piece = PromptPiece(part, tuple(content[start:stop]), number - start, is_first=start == 0)
         found.append(_item(content[number], piece, place, f"{path}.content[{number}]"))
     return found
@@ -146,8 +146,8 @@ def _media(value: Mapping[str, Any], trust: Trust, native: object) -> Media:
     if kind == "image-url" or media_type.startswith("image/"):
         metadata = value.get("vendor_metadata")
         return Media("image", trust, image_tokens(metadata.get("detail") if is_mapping(metadata) else None), native)
-    is_sound = kind == "audio-url" or media_type.startswith("audio/")
-    return Media("audio" if is_sound else "document", trust, data_tokens(value.get("data")), native)
+    is_audio = kind == "audio-url" or media_type.startswith("audio/")
+    return Media("audio" if is_audio else "document", trust, data_tokens(value.get("data")), native)
 
 
 def _result(part: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:
@@ -157,14 +157,14 @@ def _result(part: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:
 
 
 def result_content(part: Mapping[str, Any], place: InputPath, path: str = "") -> tuple[Content, ...]:
-    """Return what a tool gave back: words, or the JSON of what it is, and files among them."""
+    """Return the result of a tool: text, or JSON as text, and files."""
     content = part.get("content")
     if part["part_kind"] == "retry-prompt":
         return (Text(_retry_text(content, place, f"{path}.content"), "tool"),)
     if part.get("tool_kind") is not None and not isinstance(content, str):
-        # What such tools gave back is read again by pydantic-ai, and has to keep its shape.
+        # pydantic-ai parses the results of such tools again, so they have to keep their shape.
         return (Opaque(str(part["tool_kind"]), place.json_text(content, f"{path}.content"), "tool", content),)
-    # A tool may return an object that only looks like a file; then none was recorded beside it.
+    # A tool may return an object that only looks like a file; then pydantic-ai recorded no digest for it.
     are_files = part.get("content_file_digests") != []
     if is_mapping(content) and _is_file(content, are_files=are_files):
         return (_media(content, "tool", content),)
@@ -185,7 +185,6 @@ def _is_file(value: Any, *, are_files: bool) -> bool:
 
 
 def _retry_text(content: object, place: InputPath, path: str) -> str:
-    """Return what a model is told to mend."""
     if isinstance(content, str):
         return content
     return f"validation errors: {place.json_text(content, path)}"
@@ -197,7 +196,7 @@ def _assistant_part(part: Mapping[str, Any], trust: Trust) -> Part:
     return Text(str(part.get("transcript") or ""), trust, part)
 
 
-# What the model says.
+# Responses.
 
 
 def _response_part(part: Mapping[str, Any], place: InputPath, path: str) -> Part:
@@ -214,15 +213,17 @@ def _response_part(part: Mapping[str, Any], place: InputPath, path: str) -> Part
         return _assistant_part(part, "model")
     if kind == "file" and is_mapping(content):
         return _media(content, "model", part)
-    said = {key: part[key] for key in ("tool_name", "args", "content", "provider_details") if part.get(key) is not None}
+    fields = {
+        key: part[key] for key in ("tool_name", "args", "content", "provider_details") if part.get(key) is not None
+    }
     trust: Trust = "tool" if kind == "builtin-tool-return" else "summary" if kind == "compaction" else "model"
-    return Opaque(kind, place.json_text(said or part, path), trust, part)
+    return Opaque(kind, place.json_text(fields or part, path), trust, part)
 
 
 def _call(part: Mapping[str, Any], place: InputPath, path: str) -> ToolCall:
     arguments = part.get("args")
     if not isinstance(arguments, str):
-        # As pydantic-ai sends them.
+        # pydantic-ai sends them like this.
         arguments = dump_json(place.sendable_value(arguments, f"{path}.args")) if arguments else "{}"
     name = place.require_text(part.get("tool_name") or "", f"{path}.tool_name")
     call_id = place.require_text(part.get("tool_call_id") or "", f"{path}.tool_call_id")

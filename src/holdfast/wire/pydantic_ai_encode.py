@@ -1,6 +1,6 @@
-"""Parts of pydantic-ai's requests and responses, written: the part each was read from, changed only where edited.
+"""Encodes the parts of pydantic-ai requests and responses: the original part, changed only where it was edited.
 
-What is made up here is as short as pydantic-ai lets it be: it fills in the rest when it reads it.
+New parts hold only the fields that pydantic-ai requires; it fills in the rest when it loads them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,70 +23,66 @@ from holdfast.wire.media import PromptPiece, image_source
 from holdfast.wire.pydantic_ai_decode import is_not_decoded, result_content
 
 SYNTHESIZED_RETURN = {"pydantic_ai_synthesized_tool_return": True}
-"""How pydantic-ai itself marks a result that no tool gave."""
+"""How pydantic-ai itself marks a result that no tool returned."""
 
 
 def encode_request(message: Message) -> Mapping[str, Any]:
-    """Return what is said to the model as JSON; what nobody sees stays where it was."""
+    """Return a request as JSON; parts that are not decoded stay where they were."""
     native: Mapping[str, Any] = message.native or {"kind": "request"}
-    was: list[Mapping[str, Any]] = list(native.get("parts", ()))
-    places: dict[int, list[int]] = {}
-    for number in reversed(range(len(was))):
-        # One object may stand in a list more than once.
-        places.setdefault(id(was[number]), []).append(number)
-    hidden = [(number, part) for number, part in enumerate(was) if is_not_decoded(part)]
+    originals: list[Mapping[str, Any]] = list(native.get("parts", ()))
+    indices: dict[int, list[int]] = {}
+    for index in reversed(range(len(originals))):
+        # A list may hold one object more than once.
+        indices.setdefault(id(originals[index]), []).append(index)
+    hidden = [(index, part) for index, part in enumerate(originals) if is_not_decoded(part)]
     parts: list[Mapping[str, Any]] = []
-    for origin, written in _request_parts(message):
-        stood = places.get(id(origin))
-        place = stood.pop() if stood else -1
-        while hidden and hidden[0][0] < place:
+    for origin, encoded in _request_parts(message):
+        left = indices.get(id(origin))
+        index = left.pop() if left else -1
+        while hidden and hidden[0][0] < index:
             parts.append(hidden.pop(0)[1])
-        parts.append(written)
+        parts.append(encoded)
     return {**native, "parts": [*parts, *(part for _, part in hidden)]}
 
 
 def encode_response(message: Message) -> Mapping[str, Any]:
-    """Return what the model said as JSON."""
+    """Return a response as JSON."""
     native: Mapping[str, Any] = message.native or {"kind": "response"}
     return {**native, "parts": [_response_part(part) for part in message.parts]}
 
 
-# What is said to the model.
+# Requests.
 
 
 def _request_parts(message: Message) -> Iterator[tuple[object, Mapping[str, Any]]]:
-    """Yield parts, the pieces of one prompt together, each with what it was read from."""
+    """Yield each encoded part and its origin; the items of one prompt are one part."""
     parent: Mapping[str, Any] | None = None
     items: list[Any] = []
     for part in message.parts:
         if isinstance(part.native, PromptPiece):
             if parent is not None and (part.native.is_first or part.native.part is not parent):
-                yield parent, _prompt(parent, items)
+                yield parent, replace_items(parent, "content", items)
                 items = []
             parent = part.native.part
             items += _items(part, part.native)
         elif parent is not None and part.native is None and isinstance(part, Text):
-            # A word in the place of a piece, such as an image that was elided.
+            # A text that replaces an item, such as an image that was left out.
             items.append(part.text)
         else:
             if parent is not None:
-                yield parent, _prompt(parent, items)
+                yield parent, replace_items(parent, "content", items)
                 parent, items = None, []
             yield part.native, _request_part(part, message)
     if parent is not None:
-        yield parent, _prompt(parent, items)
-
-
-def _prompt(parent: Mapping[str, Any], items: list[Any]) -> Mapping[str, Any]:
-    return replace_items(parent, "content", items)
+        yield parent, replace_items(parent, "content", items)
 
 
 def _items(part: Part, piece: PromptPiece) -> Iterable[Any]:
     if not isinstance(part, Text) or not part.is_edited:
         return piece.items
-    spoken = piece.items[piece.item_index]
-    said = {**spoken, "content": part.text} if is_mapping(spoken) else part.text
-    return (*piece.items[: piece.item_index], said, *piece.items[piece.item_index + 1 :])
+    original = piece.items[piece.item_index]
+    item = {**original, "content": part.text} if is_mapping(original) else part.text
+    return (*piece.items[: piece.item_index], item, *piece.items[piece.item_index + 1 :])
 
 
 def _request_part(part: Part, message: Message) -> Mapping[str, Any]:
@@ -112,7 +108,7 @@ def _text(part: Text, message: Message) -> Mapping[str, Any]:
 
 
 def _with_new_text(part: Text, native: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a part with other words; what a provider has under its own name for it does not hold any more."""
+    """Return a part with new text, without the provider's id: the provider stored the old text under it."""
     unnamed = {**native, "id": None} if native.get("id") else native
     return {**unnamed, ("transcript" if native.get("part_kind") == "speech" else "content"): part.text}
 
@@ -128,15 +124,15 @@ def _result(result: ToolResult) -> Mapping[str, Any]:
 
 
 def _new_result(result: ToolResult) -> Mapping[str, Any]:
-    made: dict[str, Any] = {
+    part: dict[str, Any] = {
         "part_kind": "tool-return",
         "tool_name": (result.answered_call.name if result.answered_call else "") or "tool",
         "tool_call_id": result.call_id,
         "content": _content(result, {}),
     }
     if result.answered_call is not None and result.is_error:
-        return {**made, "outcome": "interrupted", "metadata": SYNTHESIZED_RETURN}
-    return {**made, "outcome": "failed"} if result.is_error else made
+        return {**part, "outcome": "interrupted", "metadata": SYNTHESIZED_RETURN}
+    return {**part, "outcome": "failed"} if result.is_error else part
 
 
 def _is_same_content(result: ToolResult, part: Mapping[str, Any]) -> bool:
@@ -174,7 +170,7 @@ def _media(media: Media) -> Any:
     return {"kind": "binary", "media_type": kind, "data": data.replace("+", "-").replace("/", "_")}
 
 
-# What the model says.
+# Responses.
 
 
 def _response_part(part: Part) -> Mapping[str, Any]:
@@ -189,10 +185,10 @@ def _response_part(part: Part) -> Mapping[str, Any]:
         return native
     if isinstance(part, Thinking):
         return {"part_kind": "thinking", "content": part.text}
-    words = (
+    text = (
         part.text if isinstance(part, Opaque) else f"[{part.kind} not carried over]" if isinstance(part, Media) else ""
     )
-    return {"part_kind": "text", "content": words}
+    return {"part_kind": "text", "content": text}
 
 
 def _call(call: ToolCall, native: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -200,12 +196,12 @@ def _call(call: ToolCall, native: Mapping[str, Any] | None) -> Mapping[str, Any]
         return native
     part = {**native, "id": None} if native and native.get("id") else native or {"part_kind": "tool-call"}
     edited = {**part, "tool_name": call.name or "tool", "tool_call_id": call.id}
-    was = native.get("args") if native else ""
-    return {**edited, "args": call.arguments if isinstance(was, str) else encode_arguments(call.arguments)}
+    original = native.get("args") if native else ""
+    return {**edited, "args": call.arguments if isinstance(original, str) else encode_arguments(call.arguments)}
 
 
 def encode_arguments(text: str) -> Any:
-    """Return arguments as an object where they are one, else as they are: pydantic-ai takes both."""
+    """Return arguments as an object if they are one, else as text: pydantic-ai accepts both."""
     try:
         value = parse_json(text)
     except ValueError:

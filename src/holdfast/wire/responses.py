@@ -1,9 +1,8 @@
 """OpenAI Responses: a conversation as a list of items.
 
-A message, a piece of reasoning, a call, an output, each is an item of its own, and a turn of the model is a run of
-them. Reasoning is only valid together with the item behind it. Where responses are not stored (`store=false`)
-an item cannot be referred to, and reasoning comes back encrypted or not at all; that is a contract of its own,
-so it is a format of its own.
+A message, a piece of reasoning, a call and an output are items, and a turn of the model is a run of them. Reasoning is
+valid only together with the item after it. If responses are not stored (`store=false`), no item can be referenced and
+reasoning has to be encrypted; that is another contract, and so another format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +52,7 @@ ITEM_ID_PREFIXES: Mapping[str, str] = {
     "function_call": "fc",
     "custom_tool_call": "ctc",
 }
-"""How the ids of items begin, where the provider looks at that; calls and outputs pair by another id."""
+"""The prefixes of item ids that the provider checks; calls and outputs pair by another id."""
 _FIELDS = frozenset({"type", "id", "status", "role", "content", "phase"})
 _CALL_FIELDS = frozenset(
     {"type", "id", "status", "call_id", "name", "arguments", "input", "action", "actions", "operation"}
@@ -62,7 +61,7 @@ _OUTPUT_FIELDS = frozenset({"type", "id", "status", "call_id", "approval_request
 
 
 class OpenAIResponses:
-    """Reads and writes the items of a response's input."""
+    """Reads and writes the items of a request."""
 
     batching = CALLS_AS_ITEMS
     has_separate_system = True
@@ -76,19 +75,19 @@ class OpenAIResponses:
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of items."""
-        survey = MessageMeasures([], [], [])
+        measures = MessageMeasures([], [], [])
         for index, native in enumerate(natives, start):
             try:
-                role, weight = _measure_item(native)
+                role, size = _measure_item(native)
             except (KeyError, TypeError, AttributeError, ValueError):
                 message = self.decode(native, index)
-                role, weight = message.role, message_bytes(message)
-            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
+                role, size = message.role, message_bytes(message)
+            measures.sizes.append(size + MESSAGE_OVERHEAD_BYTES)
             if role == "user":
-                survey.prompts.append(index)
+                measures.prompts.append(index)
             elif role == "system":
-                survey.systems.append(index)
-        return survey
+                measures.systems.append(index)
+        return measures
 
     def decode(self, native: object, index: int) -> Message:
         """Return an item with its parts."""
@@ -102,7 +101,7 @@ class OpenAIResponses:
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, kind))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return an item as JSON: the JSON it came from, changed only where it was edited."""
+        """Return an item as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         if message.results:
@@ -112,8 +111,7 @@ class OpenAIResponses:
         native = message.native
         if native is not None and "role" not in native:
             return native
-        was = native.get("content") if native else None
-        content = encode_content(message.parts, was, message.role)
+        content = encode_content(message.parts, native.get("content") if native else None, message.role)
         return {**(native or {"role": message.role}), "content": content}
 
     def json_bytes(self, message: Message) -> int:
@@ -131,7 +129,7 @@ def _kind(native: Mapping[str, Any], place: InputPath) -> str:
 
 
 def _measure_item(native: Mapping[str, Any]) -> tuple[Role, int]:
-    """Return the role and size of a plain item; raise where it is not plain."""
+    """Return the role and size of a plain item; raises if it is not plain."""
     kind = native.get("type")
     if kind == "function_call_output" and type(native["call_id"]) is str and type(output := native["output"]) is str:
         return "tool", utf8_length(output)
@@ -148,7 +146,7 @@ def _measure_item(native: Mapping[str, Any]) -> tuple[Role, int]:
 
 
 def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
-    """Return why an item cannot be sent where nothing is stored."""
+    """Return why an item cannot be sent when responses are not stored."""
     if kind == "item_reference":
         return "left out a reference to an item: nothing is stored that it could mean"
     if kind == "reasoning" and not native.get("encrypted_content") and native.get("id") is not None:
@@ -163,9 +161,9 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
     if kind == "reasoning":
         return "assistant", (_reasoning(native, place),)
     if kind in COMPACTION_ITEM_TYPES:
-        # It stands for everything before it and is not to be touched: system text, as far as we are concerned.
-        sealed = place.require_text(native.get("encrypted_content"), ".encrypted_content")
-        return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(sealed)),)
+        # It replaces everything before it and must not change, so it is treated as system text.
+        encrypted = place.require_text(native.get("encrypted_content"), ".encrypted_content")
+        return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(encrypted)),)
     if tool := call_kind_of(kind, native):
         return "assistant", (decode_call_item(kind, tool, native, place),)
     if tool := output_kind_of(kind, native):
@@ -184,13 +182,13 @@ def _reasoning(native: Mapping[str, Any], place: InputPath) -> Thinking:
         for number, block in enumerate(blocks or ()):
             path = f".{field}[{number}]"
             texts.append(place.require_text(place.require_mapping(block, path).get("text"), f"{path}.text"))
-    sealed = native.get("encrypted_content")
-    signature = None if sealed is None else place.require_text(sealed, ".encrypted_content")
+    encrypted = native.get("encrypted_content")
+    signature = None if encrypted is None else place.require_text(encrypted, ".encrypted_content")
     return Thinking("\n".join(texts), signature, native=native)
 
 
 def _extras(native: Mapping[str, Any], kind: str) -> str:
-    """Return everything that is sent and that no part stands for, as JSON text."""
+    """Return everything that is sent but that no part represents, as JSON text."""
     if kind == "message":
         return extra_fields(native, _FIELDS) + block_extra_fields(native.get("content"))
     if kind in TOOL_CALL_KINDS:
@@ -203,7 +201,7 @@ def _extras(native: Mapping[str, Any], kind: str) -> str:
 
 
 def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapping[str, Any]:
-    """Return an item without what its provider refuses in it, noting what that took."""
+    """Return an item that the provider accepts, with a note for each repair."""
     changes: dict[str, Any] = {}
     if kind in {"function_call", "custom_tool_call"}:
         changes |= place.repair_text_call(native, TOOL_CALL_KINDS[kind].arguments[0], "")

@@ -1,9 +1,7 @@
-"""Tool calls and their outputs as items: each kind of tool has a pair of its own.
+"""The content of OpenAI Responses items: blocks of text and media, tool calls, and their outputs.
 
-Functions and custom tools carry text; a computer, shells and patches carry an object; a request for approval is
-answered by a yes or no. Kinds newer than this code pair by their `call_id`.
-
-What stands inside the items of OpenAI's Responses: words, images, files and refusals.
+Each kind of tool has its own pair of item types. Functions and custom tools carry text; computers, shells and patches
+carry an object; an approval request is answered by yes or no. Unknown kinds pair by their `call_id`.
 """
 
 import json
@@ -18,7 +16,7 @@ from holdfast.wire.media import IMAGE_TOKENS, SMALL_IMAGE_TOKENS, data_tokens, i
 TEXT_BLOCK_TYPES = frozenset({"input_text", "output_text", "text"})
 MEDIA_BLOCK_TYPES = frozenset({"input_image", "input_file", "input_audio"})
 ENCRYPTED_CHARS_PER_TOKEN = 4
-"""Characters of encrypted content for one token, as for signatures."""
+"""Characters of encrypted content for one token."""
 _TEXT_FIELDS = frozenset({"type", "text"})
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(TEXT_BLOCK_TYPES, _TEXT_FIELDS),
@@ -63,23 +61,18 @@ def _block(value: object, trust: Trust, place: InputPath, path: str) -> Content:
 
 
 def block_extra_fields(blocks: object) -> str:
-    """Return everything of blocks that is sent and that no part stands for, as JSON text."""
-    if not is_list(blocks):
-        return ""
-    return "".join(_block_extra_fields(block) for block in blocks if is_mapping(block))
-
-
-def _block_extra_fields(block: Mapping[str, Any]) -> str:
-    known = _BLOCK_FIELDS.get(str(block.get("type")))
-    if known is None or block.keys() <= known:
-        return ""
-    # Every output has an empty list of annotations; it costs nothing.
-    told = {key: value for key, value in block.items() if value not in (None, [])}
-    return extra_fields(told, known)
+    """Return every field of blocks that no part represents, as JSON text."""
+    text = ""
+    for block in filter(is_mapping, blocks if is_list(blocks) else ()):
+        known = _BLOCK_FIELDS.get(str(block.get("type")))
+        if known is not None and not block.keys() <= known:
+            # Every output has an empty list of annotations; it costs nothing.
+            text += extra_fields({key: value for key, value in block.items() if value not in (None, [])}, known)
+    return text
 
 
 def encode_content(parts: Iterable[Part], original: object, role: Role) -> object:
-    """Return content as a bare string where it was one or can be one, else as a list of blocks."""
+    """Return content as a string if it was one or can be one, else as a list of blocks."""
     inline = [part for part in parts if isinstance(part, Text | Media | Opaque)]
     if not is_list(original) and all(isinstance(part, Text) and part.native is None for part in inline):
         return "\n".join(part.text for part in inline if isinstance(part, Text))
@@ -91,13 +84,9 @@ def _encode_block(part: Content, role: Role) -> Mapping[str, Any]:
         if is_mapping(part.native):
             return {**part.native, "text": part.text} if part.is_edited else part.native
         return {"type": "output_text" if role == "assistant" else "input_text", "text": part.text}
-    if isinstance(part, Media) and not _is_responses_block(part.native):
+    if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in MEDIA_BLOCK_TYPES):
         return _foreign_media(part)
     return part.native if is_mapping(part.native) else {"type": "input_text", "text": f"[{part.kind}]"}
-
-
-def _is_responses_block(native: object) -> bool:
-    return is_mapping(native) and native.get("type") in MEDIA_BLOCK_TYPES
 
 
 def _foreign_media(media: Media) -> Mapping[str, Any]:
@@ -111,31 +100,29 @@ def _foreign_media(media: Media) -> Mapping[str, Any]:
 BLANK_IMAGE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 )
-"""One pixel: a computer's output has to be an image, and words have no place in it."""
-
-
+"""One pixel: the output of a computer has to be an image and cannot hold text."""
 OUTPUT_FRAME_TOKENS = 48
-"""What the fields around the words of an output cost at most."""
+"""The most that the fields around the text of an output cost."""
 
 
 class ToolItemKind(NamedTuple):
-    """How the calls of one kind of tool and their outputs are written."""
+    """The item types and fields of one kind of tool."""
 
     output: str
     """The type of its outputs."""
     arguments: tuple[str, ...]
-    """The fields in which a call may have its arguments; the first that is there counts."""
+    """The fields that may hold the arguments of a call; the first one present counts."""
     synthesize: Callable[[str], dict[str, Any]] | None
-    """What an output says if there was none, besides its type and id; None where it is words."""
+    """Makes the fields of a missing output from a text; None if the output is the text."""
     is_text: bool = False
-    """Whether arguments are text; else they are an object."""
+    """Whether arguments are text or an object."""
     call_key: str = "call_id"
     output_keys: tuple[str, ...] = ("call_id",)
-    """The fields in which an output may name its call."""
+    """The fields that may hold the id of the answered call."""
 
     @property
     def result_overhead_tokens(self) -> int:
-        """What a made-up output costs besides its words."""
+        """What a synthesized output costs besides its text."""
         if self.synthesize is None:
             return 0
         return SMALL_IMAGE_TOKENS if self.synthesize is _screenshot else OUTPUT_FRAME_TOKENS
@@ -149,30 +136,20 @@ def _shell_output(text: str) -> dict[str, Any]:
     return {"output": [{"stdout": "", "stderr": text, "outcome": {"type": "exit", "exit_code": 1}}]}
 
 
-def _failed_patch(text: str) -> dict[str, Any]:
-    return {"status": "failed", "output": text}
-
-
-def _nothing_found(_text: str) -> dict[str, Any]:
-    return {"tools": []}
-
-
-def _denied_approval(text: str) -> dict[str, Any]:
-    return {"approve": False, "reason": text}
-
-
 TOOL_CALL_KINDS: Mapping[str, ToolItemKind] = {
     "function_call": ToolItemKind("function_call_output", ("arguments",), None, is_text=True),
     "custom_tool_call": ToolItemKind("custom_tool_call_output", ("input",), None, is_text=True),
     "computer_call": ToolItemKind("computer_call_output", ("action", "actions"), _screenshot),
     "shell_call": ToolItemKind("shell_call_output", ("action",), _shell_output),
     "local_shell_call": ToolItemKind("local_shell_call_output", ("action",), None, output_keys=("call_id", "id")),
-    "apply_patch_call": ToolItemKind("apply_patch_call_output", ("operation",), _failed_patch),
-    "tool_search_call": ToolItemKind("tool_search_output", ("arguments",), _nothing_found),
+    "apply_patch_call": ToolItemKind(
+        "apply_patch_call_output", ("operation",), lambda text: {"status": "failed", "output": text}
+    ),
+    "tool_search_call": ToolItemKind("tool_search_output", ("arguments",), lambda _text: {"tools": []}),
     "mcp_approval_request": ToolItemKind(
         "mcp_approval_response",
         ("arguments",),
-        _denied_approval,
+        lambda text: {"approve": False, "reason": text},
         is_text=True,
         call_key="id",
         output_keys=("approval_request_id",),
@@ -180,14 +157,14 @@ TOOL_CALL_KINDS: Mapping[str, ToolItemKind] = {
 }
 TOOL_OUTPUT_KINDS: Mapping[str, ToolItemKind] = {tool.output: tool for tool in TOOL_CALL_KINDS.values()}
 NAMED_CALL_TYPES = frozenset({"function_call", "custom_tool_call", "mcp_approval_request"})
-"""Calls that name their tool; of the others the kind says it."""
+"""Calls that name their tool; for the others the type names it."""
 TEXT_OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Outputs that have to be there, if only empty."""
+"""Items that must have an output, even if it is empty."""
 
 
 def call_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
-    """Return how a call is written, or None if the item is none that somebody answers."""
-    # A tool that the provider runs itself has no call id: nobody else answers it.
+    """Return the kind of a call, or None if the item is not a call that the client answers."""
+    # A tool that the provider runs has no call id, and the client does not answer it.
     if kind == "tool_search_call" and item.get("call_id") is None:
         return None
     if kind in TOOL_CALL_KINDS:
@@ -197,7 +174,7 @@ def call_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
 
 
 def output_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
-    """Return how an output is written, or None if the item is none."""
+    """Return the kind of an output, or None if the item is not an output."""
     if kind == "tool_search_output" and item.get("call_id") is None:
         return None
     if kind in TOOL_OUTPUT_KINDS:
@@ -214,16 +191,14 @@ def decode_call_item(kind: str, tool: ToolItemKind, item: Mapping[str, Any], pla
         arguments = (
             place.require_text(None, f".{tool.arguments[0]}")
             if tool.is_text
-            else place.json_text(_other_fields(item), "")
+            else place.json_text(
+                {key: value for key, value in item.items() if key not in {"type", "id", "call_id", "status"}}, ""
+            )
         )
     else:
         arguments = place.require_text(item[key], f".{key}") if tool.is_text else place.json_text(item[key], f".{key}")
     call_id = _id(item, (tool.call_key,), place)
     return ToolCall(call_id, name, arguments, native=item, result_overhead_tokens=tool.result_overhead_tokens)
-
-
-def _other_fields(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in item.items() if key not in {"type", "id", "call_id", "status"}}
 
 
 def _id(item: Mapping[str, Any], keys: tuple[str, ...], place: InputPath) -> str:
@@ -259,7 +234,7 @@ def _stream(value: object, place: InputPath, path: str) -> Text:
 
 
 def encode_call_item(call: ToolCall) -> Mapping[str, Any]:
-    """Return a call as an item: the one it came from, changed only where it was edited."""
+    """Return a call as an item: its original item, changed only where it was edited."""
     if is_mapping(call.native) and not call.is_edited:
         return call.native
     item = call.native if is_mapping(call.native) else {"type": "function_call"}
@@ -282,7 +257,7 @@ def _arguments_object(arguments: str, original: object) -> object:
 
 
 def encode_output_item(result: ToolResult) -> Mapping[str, Any]:
-    """Return a result as an item: the one it came from, changed only where it was edited."""
+    """Return a result as an item: its original item, changed only where it was edited."""
     if not is_mapping(result.native):
         return _new_output(result)
     if not result.is_edited:
@@ -314,7 +289,7 @@ def _new_output(result: ToolResult) -> Mapping[str, Any]:
 
 
 def shell_extra_fields(item: Mapping[str, Any]) -> str:
-    """Return what a shell's output says besides its standard output, as JSON text."""
+    """Return the fields of a shell's output besides its standard output, as JSON text."""
     value = item.get("output")
     if item.get("type") != "shell_call_output" or not is_list(value):
         return ""

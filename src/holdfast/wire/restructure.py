@@ -1,7 +1,7 @@
 """Brings messages into the turn structure of another format.
 
-Formats differ in who carries tool results and whether two turns of one role may follow each other.
-Here a message is parted or joined with others; what a target cannot carry is left out and said.
+Formats differ in which message carries tool results and whether two messages of one role may follow each other. These
+functions split and join messages; what a target cannot carry is left out, with a note.
 """
 
 import re
@@ -28,7 +28,7 @@ BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class Restructuring:
-    """One conversion: what could not be carried over is noted here."""
+    """One conversion, with notes on what could not be carried over."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -36,11 +36,11 @@ class Restructuring:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be carried over, in the order in which it came up."""
+        """What could not be carried over, each once, in order."""
         return tuple(self._notes)
 
     def note(self, what: str) -> None:
-        """Say what could not be carried over, once."""
+        """Note what could not be carried over."""
         self._notes[what] = None
 
     def portable(self, message: Message) -> Message:
@@ -60,7 +60,7 @@ class Restructuring:
             return self._portable_call(part)
         if isinstance(part, ToolResult):
             inner = [self._portable_part(item, role) for item in part.content]
-            # An empty text is a result, but not beside something else.
+            # An empty text is a valid result, but not next to other content.
             content: tuple[Content, ...] = tuple(
                 item
                 for item in inner
@@ -80,11 +80,11 @@ class Restructuring:
         if part.kind == "refusal":
             return Text(part.text, part.trust)
         source = part.native.get("source") if is_mapping(part.native) else None
-        words = source.get("data") if is_mapping(source) and source.get("type") == "text" else None
-        if isinstance(words, str) and words.strip():
-            return Text(words, part.trust)
+        text = source.get("data") if is_mapping(source) and source.get("type") == "text" else None
+        if isinstance(text, str) and text.strip():
+            return Text(text, part.trust)
         self.note(f"a block of type {part.kind!r} was left out")
-        # What a user showed leaves a trace, so that the prompt does not vanish with it.
+        # A user's block leaves a placeholder, so that the prompt does not disappear with it.
         return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)
 
 
@@ -106,7 +106,7 @@ def separate_system(messages: Iterable[Message]) -> tuple[list[str], list[Messag
 
 
 def split_results(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield messages with each tool result in a message of its own."""
+    """Yield messages, each tool result in its own message."""
     for message in messages:
         results = message.results
         if not results:
@@ -120,7 +120,7 @@ def split_results(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def join_assistant_runs(messages: Iterable[Message]) -> list[Message]:
-    """Return messages with the model's elements that follow each other in one."""
+    """Return messages with consecutive assistant messages joined."""
     joined: list[Message] = []
     for message in messages:
         if joined and message.role == joined[-1].role == "assistant":
@@ -131,7 +131,7 @@ def join_assistant_runs(messages: Iterable[Message]) -> list[Message]:
 
 
 def split_calls(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield messages with each call in one of its own, behind what the model says with it."""
+    """Yield messages, each call in its own message after the text it came with."""
     for message in messages:
         if not message.calls:
             yield message
@@ -144,7 +144,7 @@ def split_calls(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def join_same_side(messages: Iterable[Message]) -> list[Message]:
-    """Return messages with neighbours of one side joined, tool results standing on the user's."""
+    """Return messages with consecutive messages of one side joined; tool results count as the user's."""
     joined: list[Message] = []
     for message in messages:
         role = "user" if message.role == "tool" else message.role
@@ -158,7 +158,7 @@ def join_same_side(messages: Iterable[Message]) -> list[Message]:
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
-    """Return messages with the results of each batch in the order of its calls, before anything else."""
+    """Return messages with the results of each batch first, in the order of its calls."""
     ordered: list[Message] = []
     calls: list[str] = []
     for message in messages:
@@ -174,7 +174,7 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_new_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[Message]:
-    """Return messages with every call id replaced, on calls and results alike."""
+    """Return messages with every call id replaced, in calls and results."""
 
     def renamed(part: Part) -> Part:
         if isinstance(part, ToolCall):
@@ -185,23 +185,20 @@ def with_new_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> l
 
 
 def with_unique_ids(messages: Sequence[Message]) -> list[Message]:
-    """Return messages whose calls, where they went by name alone, have ids that occur nowhere else."""
+    """Return messages with unique ids for calls that had only a name."""
     current: dict[str, str] = {}
-    placed: list[Message] = []
-
-    def by_place(call_id: str) -> str:
-        return current.get(call_id, call_id)
+    renamed: list[Message] = []
 
     for index, message in enumerate(messages):
         for number, call in enumerate(message.calls):
             if is_id_from_name(call.id):
                 current[call.id] = f"{safe_name(call.name)[:40]}_{index}_{number}"
-        placed += with_new_ids([message], by_place)
-    return placed
+        renamed += with_new_ids([message], lambda call_id: current.get(call_id, call_id))
+    return renamed
 
 
 def with_answered_calls(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield messages whose results know the call they answer: some formats name its tool beside them."""
+    """Yield messages whose results know the call they answer: some formats name its tool in the result."""
     calls: dict[str, ToolCall] = {}
 
     def informed(part: Part) -> Part:
@@ -213,7 +210,7 @@ def with_answered_calls(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def nine_char_id(call_id: str) -> str:
-    """Return an id of nine letters and digits; the same id for the same id."""
+    """Return an id of nine letters and digits, always the same for the same id."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():  # noqa: PLR2004
         return call_id
     import hashlib  # noqa: PLC0415 - loads OpenSSL, which few conversions need
@@ -227,23 +224,23 @@ def nine_char_id(call_id: str) -> str:
 
 
 def limit_images(messages: Sequence[Message], max_images: int, restructuring: Restructuring) -> list[Message]:
-    """Return messages with the oldest images beyond `most` replaced by a word."""
+    """Return messages with the oldest images beyond `max_images` replaced by a text."""
     excess = sum(isinstance(part, Media) for message in messages for part in _flat_parts(message.parts)) - max_images
     if excess <= 0:
         return list(messages)
     restructuring.note(f"{excess} image(s) were left out: {restructuring.target} takes {max_images}")
 
-    def thinned(part: Part) -> Part:
+    def limited(part: Part) -> Part:
         nonlocal excess
         if isinstance(part, Media) and excess > 0:
             excess -= 1
             return Text(f"[{part.kind} elided]", part.trust)
         if isinstance(part, ToolResult):
-            inner = tuple(map(thinned, part.content))
+            inner = tuple(map(limited, part.content))
             return replace(part, content=tuple(item for item in inner if isinstance(item, Text | Media | Opaque)))
         return part
 
-    return [message.with_parts(tuple(map(thinned, message.parts))) for message in messages]
+    return [message.with_parts(tuple(map(limited, message.parts))) for message in messages]
 
 
 def _flat_parts(parts: Iterable[Part]) -> Iterator[Part]:

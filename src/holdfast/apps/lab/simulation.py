@@ -176,7 +176,9 @@ class SimulatedSession:
     async def model_summaries(self) -> list[log.SummaryWritten]:
         """Return the summaries that a model has written, whether a fold used them or not."""
         return [
-            event for event in await self.session.events() if isinstance(event, log.SummaryWritten) and event.by_model
+            event
+            for event in await self.session.events()
+            if isinstance(event, log.SummaryWritten) and event.summary.by_model
         ]
 
 

@@ -9,7 +9,14 @@ from typing import Literal, TypeAlias
 from holdfast.apps.settings.paths import SETTINGS_FILE, display_path
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_name
 from holdfast.apps.settings.settings import Settings, SettingSource, check_value, parse_change
-from holdfast.apps.settings.toml_lines import BYTE_ORDER_MARK, TomlBody, TomlTable, parse_document, parse_toml
+from holdfast.apps.settings.toml_lines import (
+    BYTE_ORDER_MARK,
+    TomlBody,
+    TomlEntry,
+    TomlTable,
+    parse_document,
+    parse_toml,
+)
 from holdfast.errors import SettingsError, redact_text
 
 SettingsScope: TypeAlias = Literal["user", "project"]
@@ -78,36 +85,37 @@ def with_setting(text: str, name: str, value: object) -> str:
     elif (at := _insertion_index(body)) == len(body):
         body += [new] if not body or text.endswith("\n") else [blank, new]
     else:
-        body[at:at] = [new] if isinstance(body[at][1], tomlkit.items.Whitespace) else [new, blank]
+        body[at:at] = [new] if _is_blank(body[at]) else [new, blank]
     return _with_layout_of(text, document.as_string())
 
 
 def _statements(body: TomlBody, names: tuple[str, ...] | None = None) -> list[int]:
     """Return where values are set before the first table: all of them, or those of some names."""
-    from tomlkit.items import AoT, Table  # noqa: PLC0415 - as above
-
     return [
         index
         for index, (key, item) in enumerate(body)
         if key is not None
-        and (key.is_dotted() or not isinstance(item, AoT | Table))
+        and (key.is_dotted() or not (item.is_table() or item.is_aot()))
         and (names is None or key.key in names)
     ]
 
 
 def _insertion_index(body: TomlBody) -> int:
     """Return where a new setting goes: after the others and before the first table."""
-    from tomlkit.items import Comment  # noqa: PLC0415 - as above
-
     if statements := _statements(body):
         return statements[-1] + 1
     table = next((index for index, (key, _) in enumerate(body) if key is not None), None)
     if table is None:
         return len(body)
     # A comment right above a table is about the table.
-    while table and isinstance(body[table - 1][1], Comment):
+    while table and not _is_blank(body[table - 1]):
         table -= 1
     return table
+
+
+def _is_blank(entry: TomlEntry) -> bool:
+    key, item = entry
+    return key is None and not item.as_string().strip()
 
 
 def _with_layout_of(original: str, text: str) -> str:

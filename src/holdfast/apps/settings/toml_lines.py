@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 TomlTable: TypeAlias = Mapping[str, object]
 TomlKey: TypeAlias = tuple[str, ...]
-TomlBody: TypeAlias = "Sequence[tuple[Key | None, Item]]"
+TomlEntry: TypeAlias = "tuple[Key | None, Item]"
+"""A statement or a table; a comment or a blank line has no key."""
+TomlBody: TypeAlias = "Sequence[TomlEntry]"
 BYTE_ORDER_MARK = "\ufeff"
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 

@@ -84,9 +84,9 @@ def _failed_before(step: Step, plan_input: PlanInput) -> bool:
         and len(plan_input.history) - state.failed_at < MESSAGES_AFTER_FAILURES
     )
     if _needs_summary(step):
-        return is_pausing or step.stop <= state.failed_stop
+        return is_pausing or step.span.stop <= state.failed_stop
     # A rule that could not compact a span cannot do so again; where a model failed, a rule may succeed.
-    return step.stop <= state.failed_stop and state.failed_by != "summary"
+    return step.span.stop <= state.failed_stop and state.failed_by != "summary"
 
 
 def _needs_summary(step: Step) -> bool:

@@ -1,4 +1,4 @@
-"""When something is done: thresholds as data, and what two systems make of them."""
+"""When a policy acts: thresholds as data, and how two systems apply them."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,7 +11,7 @@ SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextLoad:
-    """How much of everything a conversation has."""
+    """How large a conversation is, in every unit."""
 
     messages: int = 0
     turns: int = 0
@@ -37,7 +37,7 @@ class Trigger:
             raise SettingsError("trigger.fraction", f"must lie between 0 and 1, not {self.fraction!r}")
 
     def reasons(self, load: ContextLoad) -> list[str]:
-        """Return why it fires, in words; nothing where it does not."""
+        """Return why it fires; an empty list where it does not."""
         counted = (
             ("messages", load.messages, self.over_messages),
             ("turns", load.turns, self.over_turns),
@@ -60,7 +60,7 @@ def mid_run_fraction(window: int) -> float:
 
 
 class PendingCompaction(Enum):
-    """What has become of a compaction in the background."""
+    """The state of a compaction in the background."""
 
     NONE = "none"
     RUNNING = "running"

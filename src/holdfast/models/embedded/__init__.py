@@ -1,1 +1,1 @@
-"""A model without a network or a key: small weights that are fetched once, and a server of our own on loopback."""
+"""A model without a network or a key: small weights that are downloaded once, and a server on loopback."""

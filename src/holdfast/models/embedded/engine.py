@@ -1,9 +1,9 @@
-"""The process that holds the model: llama.cpp's own server, on loopback, on a free port.
+"""The process that holds the model: llama.cpp's server, on loopback, on a free port.
 
-A process of its own, because loading holds the interpreter for as long as it takes, because what aborts inside
-the engine must not take the conversation with it, and because memory comes back when it ends. It is run as a
-script and imports nothing of the package. It reads its settings from the first line of its input, tells its
-address in one line, and ends when its input ends: so it cannot outlive who started it.
+It is a separate process because loading blocks the interpreter, because an abort inside the engine must not end the
+conversation, and because its memory is freed when it ends. It runs as a script and imports nothing of the package. It
+reads its settings from the first line of stdin, prints its address in one line, and exits when stdin is closed, so it
+cannot outlive its parent.
 """
 
 import importlib
@@ -13,16 +13,16 @@ import signal
 import sys
 
 PROMPT_CACHE_MIB = 256
-"""How much of earlier prompts is kept, so that a conversation comes back from a summary without being read anew.
-The engine's own default is 8 GiB."""
+"""The cache of earlier prompts, so that a conversation continues after a summary without being processed again.
+The engine's default is 8 GiB."""
 
 
 def serve() -> None:
-    """Serve until the input ends."""
-    # An interrupt at the terminal is for who started us; the end of the input follows in good time.
+    """Serve until stdin is closed."""
+    # An interrupt at the terminal is for the parent; it closes our stdin when it exits.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What the engine prints goes with the errors; only we speak on the output.
-    speaking = os.dup(sys.stdout.fileno())
+    # The output of the engine goes to stderr; stdout carries only our address.
+    output = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     settings = json.loads(sys.stdin.readline())
     engine = importlib.import_module("xllamacpp")
@@ -37,7 +37,7 @@ def serve() -> None:
     params.endpoint_slots = False
     params.n_ctx = settings["n_ctx"]
     params.n_parallel = 1
-    # A prompt that is too long is refused, never cut in silence.
+    # A prompt that is too long is refused, never truncated silently.
     params.ctx_shift = False
     params.fit_params = False
     params.cache_ram_mib = PROMPT_CACHE_MIB
@@ -46,9 +46,9 @@ def serve() -> None:
     params.warmup = False
     params.verbosity = -1
     server = engine.Server(params)
-    os.write(speaking, json.dumps({"url": server.listening_address}).encode() + b"\n")
+    os.write(output, json.dumps({"url": server.listening_address}).encode() + b"\n")
     sys.stdin.read()
-    # Nothing is worth waiting for: whoever would read an answer has gone.
+    # The parent is gone, so there is nothing to finish.
     os._exit(0)
 
 

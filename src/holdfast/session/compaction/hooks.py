@@ -1,9 +1,8 @@
-"""What others do before and after a compaction: Python callables, and commands that are given JSON.
+"""Hooks before and after a compaction: Python callables, and commands that read JSON.
 
-A hook is told, and that is all: what it returns or prints changes nothing, so nothing it does can hurt the
-session. One that fails, crashes, hangs or never stops printing costs its time limit at most and one line that
-says what went wrong. A command runs without a shell in a process group of its own, which is killed whole; a
-synchronous callable runs in a thread of its own, which cannot be killed and is left behind.
+What a hook returns or prints changes nothing, so no hook can harm the session. One that fails, crashes, hangs or never
+stops printing costs its timeout at most and one line in the report. A command runs without a shell in a process group
+of its own, which is killed whole; a synchronous callable runs in a thread, which cannot be killed and is abandoned.
 """
 
 import asyncio
@@ -27,27 +26,30 @@ from holdfast.redaction import redact_text
 
 MAX_REPORT_CHARS = 300
 MAX_STDERR_BYTES = 4_096
-"""Of what a command prints to its standard error, the end is kept for the report: that is where reasons stand."""
+"""How much of the end of a command's standard error is kept for the report."""
 STDERR_READ_BYTES, MAX_FINAL_READS = 65_536, 16
-"""More than a pipe holds is not read when the program has ended: a child of it may never stop."""
+"""After the program has ended, no more than a pipe holds is read: a child may never stop printing."""
 KILL_GRACE_SECONDS = 2.0
-"""For what was cancelled or killed to be gone."""
+"""How long to wait for what was cancelled or killed."""
 _UNFINISHED_HOOKS: set[asyncio.Task[str | None]] = set()
-"""The loop itself holds on to no task."""
+"""Tasks of hooks that ignored their cancellation, until they end: the event loop keeps only weak references.
+
+Shared by all sessions of the process; each task removes itself when it is done.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """What a hook is told."""
+    """What a hook is called with."""
 
     name: Literal["preCompact", "postCompact"]
     session: str
     trigger: CompactionTrigger
     focus: str = ""
-    """What the person wants the summary to look at."""
+    """What the user wants the summary to be about."""
     tokens: TokenBreakdown = field(default_factory=TokenBreakdown)
     success: bool | None = None
-    """From here on: what came of it, for `postCompact` only."""
+    """From here on: the outcome, for `postCompact` only."""
     summary: str = ""
     error: str | None = None
     checkpoint_path: str | None = None
@@ -59,7 +61,7 @@ class HookCommand:
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    """Where it runs; None is where this program runs. It has this program's environment, and nothing is added."""
+    """Its working directory; None for that of this program. It inherits this program's environment."""
 
     def __post_init__(self) -> None:
         words: object = self.argv
@@ -72,12 +74,12 @@ class HookCommand:
 HookFunction: TypeAlias = Callable[[HookCall], Awaitable[None] | None]
 Hook: TypeAlias = HookFunction | HookCommand
 _HookReturn: TypeAlias = tuple[Awaitable[None] | None, str | None]
-"""What a callable returned, and what went wrong."""
+"""What a callable returned, and what its error was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Whom to tell; one after the other, in this order."""
+    """The hooks, called one after the other in this order."""
 
     pre_compact: tuple[Hook, ...] = ()
     post_compact: tuple[Hook, ...] = ()
@@ -94,8 +96,8 @@ class Hooks:
 
 
 def hook_payload(call: HookCall) -> dict[str, object]:
-    """Return what a command reads: the names that users of such hooks know."""
-    told: dict[str, object] = {
+    """Return the JSON that a command reads, under the names that users of such hooks know."""
+    payload: dict[str, object] = {
         "hookEventName": call.name,
         "sessionId": call.session,
         "trigger": call.trigger,
@@ -107,20 +109,19 @@ def hook_payload(call: HookCall) -> dict[str, object]:
         },
     }
     if call.name == "postCompact":
-        told |= {
+        payload |= {
             "success": call.success,
             "summary": call.summary,
             "error": call.error,
             "checkpointPath": call.checkpoint_path,
         }
-    return told
+    return payload
 
 
 async def run_hooks(hooks: Hooks, call: HookCall) -> list[str]:
-    """Tell everybody, and return what went wrong, a line each; raises nothing but a cancellation."""
-    told = hooks.pre_compact if call.name == "preCompact" else hooks.post_compact
+    """Call the hooks, and return what went wrong, a line each; raises nothing but a cancellation."""
     problems: list[str] = []
-    for hook in told:
+    for hook in hooks.pre_compact if call.name == "preCompact" else hooks.post_compact:
         problem = await _run_hook(hook, call, hooks.timeout_seconds)
         if problem is not None:
             problems.append(_report_line(f"{call.name} hook {_hook_name(hook)} {problem}"))
@@ -130,7 +131,7 @@ async def run_hooks(hooks: Hooks, call: HookCall) -> list[str]:
 async def _run_hook(hook: Hook, call: HookCall, timeout_seconds: float) -> str | None:
     """Run one hook, and return what was wrong with it.
 
-    It is a task of its own, so that one that does not let itself be cancelled can be left behind.
+    It is a task of its own, so that one that ignores its cancellation can be abandoned.
     """
     task = asyncio.create_task(_invoke(hook, call))
     try:
@@ -154,7 +155,7 @@ def _describe_stop(hook: Hook, task: asyncio.Task[str | None]) -> str:
 
 
 async def _invoke(hook: Hook, call: HookCall) -> str | None:
-    """Return what is wrong with what a hook did, or None."""
+    """Call a hook, and return what went wrong, or None."""
     try:
         if isinstance(hook, HookCommand):
             return await _run_command(hook, call)
@@ -175,7 +176,11 @@ def _is_async(hook: HookFunction) -> bool:
 
 
 async def _call_in_thread(hook: HookFunction, call: HookCall) -> _HookReturn:
-    """Return what a callable returns or raises, from a thread that the end of the program does not wait for."""
+    """Return what a callable returns or raises in a daemon thread.
+
+    `asyncio.to_thread` would not do: its threads are joined at the end of the loop and of the program, so a hook that
+    hangs would keep both from ending.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_HookReturn] = loop.create_future()
     context = contextvars.copy_context()
@@ -189,9 +194,9 @@ async def _call_in_thread(hook: HookFunction, call: HookCall) -> _HookReturn:
     def work() -> None:
         try:
             returned = context.run(hook, call), None
-        except BaseException as error:  # noqa: BLE001 - otherwise the thread prints it, and nobody is told
+        except BaseException as error:  # noqa: BLE001 - otherwise only the thread would print it
             returned = None, _describe_error(error)
-        with suppress(RuntimeError):  # the loop is closed, and nobody asks any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(give, returned)
 
     threading.Thread(target=work, name=f"holdfast {call.name} hook", daemon=True).start()
@@ -210,17 +215,17 @@ def _describe_error(error: BaseException) -> str:
 
 
 async def _run_command(command: HookCommand, call: HookCall) -> str | None:
-    """Run a program to its end; a cancellation kills it with all that it has started."""
-    with tempfile.TemporaryFile() as told, _StderrTail() as heard:
-        # A file and not a pipe: a program that does not read it, or leaves it to a child, keeps nobody waiting.
-        told.write(json.dumps(hook_payload(call)).encode())
-        told.seek(0)
+    """Run a program to its end; a cancellation kills it with its children."""
+    with tempfile.TemporaryFile() as stdin, _StderrTail() as stderr:
+        # A file and not a pipe, so that a program that does not read it cannot block us.
+        stdin.write(json.dumps(hook_payload(call)).encode())
+        stdin.seek(0)
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 *command.argv,
-                stdin=told,
+                stdin=stdin,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL if sys.platform == "win32" else heard.write_end,
+                stderr=asyncio.subprocess.DEVNULL if sys.platform == "win32" else stderr.write_end,
                 cwd=command.cwd,
                 start_new_session=True,
             )
@@ -228,7 +233,7 @@ async def _run_command(command: HookCommand, call: HookCall) -> str | None:
         process = None
         try:
             process = await asyncio.shield(starting)
-            heard.start_reading()
+            stderr.start_reading()
             code = await process.wait()
         except asyncio.CancelledError:
             with suppress(OSError):
@@ -236,7 +241,7 @@ async def _run_command(command: HookCommand, call: HookCall) -> str | None:
             raise
         except OSError as error:
             return f"could not be started: {error.strerror or error}"
-        return None if code == 0 else f"{_describe_exit(code)}{heard.last_line()}"
+        return None if code == 0 else f"{_describe_exit(code)}{stderr.last_line()}"
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
@@ -259,10 +264,10 @@ def _describe_exit(code: int) -> str:
 
 
 class _StderrTail:
-    """The end of what a program says on its standard error.
+    """The end of what a program prints to its standard error.
 
-    It is read as it comes, so that no amount of it fills memory or a disk or makes the program wait, and it is not
-    waited for: a child that outlives the program may hold it open for ever.
+    It is read as it comes, so that no amount of it fills memory or a disk or blocks the program. The end of the stream
+    is not waited for: a child that outlives the program may hold it open for ever.
     """
 
     def __init__(self) -> None:
@@ -281,7 +286,7 @@ class _StderrTail:
             os.close(self.write_end)
 
     def start_reading(self) -> None:
-        """Begin to read; the program has its own end of the pipe by now."""
+        """Start reading; the program has its own end of the pipe by now."""
         os.close(self.write_end)
         self.write_end = -1
         if sys.platform != "win32":
@@ -296,13 +301,13 @@ class _StderrTail:
                 break
         text = self._tail.decode(errors="replace")
         if self._is_cut:
-            # What may be half a key is not known for one any more.
+            # Half a key would not be recognized and redacted.
             text = text.partition(" ")[2] if "\n" not in text.strip() else text.partition("\n")[2]
         lines = [line for line in text.splitlines() if line.strip()]
         return f": {lines[-1]}" if lines else ""
 
     def _read_chunk(self) -> bool:
-        """Read some of it, and say whether there was any."""
+        """Read some of it, and return whether there was any."""
         try:
             chunk = os.read(self._read_end, STDERR_READ_BYTES)
         except BlockingIOError:
@@ -331,7 +336,7 @@ def _hook_name(hook: Hook) -> str:
 
 
 def _report_line(text: str) -> str:
-    """Return a text as one line that can be shown to anybody."""
+    """Return a text as one printable line without secrets."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     line = redact_text(" ".join(plain.split()))
     return line if len(line) <= MAX_REPORT_CHARS else f"{line[: MAX_REPORT_CHARS - 1]}…"

@@ -1,6 +1,6 @@
-"""What goes with a compaction: hooks that are told, a checkpoint that people can read, telemetry, and memory.
+"""The observers of a compaction: hooks, checkpoints that people can read, telemetry, and memory.
 
-None of them can hurt the session: what goes wrong is reported, and the compaction goes on.
+None of them can harm the session: what goes wrong is reported, and the compaction goes on.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ ProblemListener: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionObservers:
-    """What goes with the compactions of a session."""
+    """The observers of a session's compactions."""
 
     hooks: Hooks = field(default_factory=Hooks)
     checkpoints: Checkpoints | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     memory: DailyMemory | None = None
-    """Where what leaves the view is written down, by day."""
+    """Where notes about evicted messages are written, by day."""
     notice: ProblemListener | None = None
-    """Hears what went wrong beside a compaction, a line each."""
+    """Called with each problem of an observer, one line."""
 
 
 class ObserverRunner:
-    """Lets them know, each at its time."""
+    """Calls the observers, each at its time."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ObserverRunner:
         observers: CompactionObservers,
         make_memory_writer: Callable[[DailyMemory], MemoryWriter],
     ) -> None:
-        """`remembering` makes what writes into a memory."""
+        """`make_memory_writer` makes the writer for a memory."""
         self._log = session_log
         self._make_memory_writer = make_memory_writer
         self._memory_writer: MemoryWriter | None = None
@@ -54,7 +54,7 @@ class ObserverRunner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def set_observers(self, observers: CompactionObservers) -> None:
-        """Go with others from now on; a memory that stays the same goes on where it is."""
+        """Use other observers from now on; a memory in the same folder keeps its writer."""
         before, now = self.observers.memory, observers.memory
         if now is None:
             self._memory_writer = None
@@ -63,15 +63,15 @@ class ObserverRunner:
         self.observers = observers
 
     def compaction_span(self, event: log.CompactionStarted) -> AbstractContextManager[CompactionSpan]:
-        """Tell telemetry that a compaction has begun, for as long as its summary is being written."""
+        """Return the telemetry span of a started compaction, open while its summary is written."""
         return self.observers.telemetry.compaction_started(self._log.session, event)
 
     def summary_call_span(self, model: str) -> AbstractContextManager[CompactionSpan]:
-        """Tell telemetry of a call for a summary."""
+        """Return the telemetry span of a summarizer call."""
         return self.observers.telemetry.summary_call(self._log.session, model)
 
     async def run_pre_compact_hooks(self, event: log.CompactionStarted) -> None:
-        """Tell the hooks that a compaction begins, and wait for them."""
+        """Call the hooks before a compaction, and wait for them."""
         call = HookCall(
             name="preCompact",
             session=self._log.session,
@@ -82,18 +82,18 @@ class ObserverRunner:
         self._report(await run_hooks(self.observers.hooks, call))
 
     async def add_checkpoint(self, event: log.CompactionCompleted) -> log.CompactionCompleted:
-        """Return a fold with the number and the file of its checkpoint, where there are checkpoints."""
+        """Return a compaction with the number and the file of its checkpoint, where there are checkpoints."""
         if self.observers.checkpoints is None or not event.success:
             return event
         try:
-            made = await self.observers.checkpoints.add(event.summary_content, stop=event.stop)
+            made = await self.observers.checkpoints.add(event.summary.text, stop=event.span.stop)
         except WorkspaceUnavailableError as error:
             self._report([str(error)])
             return event
         return replace(event, checkpoint_number=made.number, checkpoint_path=str(made.path))
 
     def announce_completed(self, event: log.CompactionCompleted) -> None:
-        """Tell everybody how a compaction ended; nobody waits for the hooks."""
+        """Notify the observers how a compaction ended, without waiting for the hooks."""
         self.start_memory_update()
         after = len(self._log.history.entries)
         self.observers.telemetry.compaction_completed(
@@ -108,7 +108,7 @@ class ObserverRunner:
             session=self._log.session,
             trigger=event.trigger,
             success=event.success,
-            summary=event.summary_content,
+            summary=event.summary.text,
             error=event.error,
             checkpoint_path=event.checkpoint_path,
         )
@@ -116,7 +116,7 @@ class ObserverRunner:
             self._start_task(self._run_post_compact_hooks(call))
 
     async def update_checkpoints(self) -> None:
-        """Let the checkpoints tell of those compactions only that still stand."""
+        """Mark the checkpoints of compactions that are still in force."""
         if self.observers.checkpoints is not None:
             try:
                 await self.observers.checkpoints.mark_current(
@@ -126,14 +126,14 @@ class ObserverRunner:
                 self._report([str(error)])
 
     def start_memory_update(self) -> None:
-        """Write down what has left the view since, beside everything else."""
+        """Write notes about newly evicted messages, in the background."""
         if self._memory_writer is not None and (self._memory_task is None or self._memory_task.done()):
             self._memory_task = asyncio.ensure_future(self._update_memory(self._memory_writer))
         elif self._memory_writer is not None:
             self._memory_writer.is_due = True
 
     async def close(self) -> None:
-        """Wait for the hooks that are still running, each has its own limit; no model is waited for any more."""
+        """Wait for the running hooks, each up to its timeout, and for memory, without asking a model any more."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
         if self._memory_writer is not None:
@@ -144,7 +144,7 @@ class ObserverRunner:
             await self._update_memory(self._memory_writer)
 
     async def _update_memory(self, writer: MemoryWriter) -> None:
-        """Let memory catch up; what is wrong with it is reported, once, and tried again when something else leaves."""
+        """Let memory catch up; a problem is reported once, and tried again with the next eviction."""
         try:
             await writer.update()
         except SessionClosedError:

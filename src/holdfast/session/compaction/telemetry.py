@@ -1,9 +1,8 @@
-"""What those who watch over a program see of a compaction: OpenTelemetry spans, events and metrics.
+"""OpenTelemetry spans, events and metrics of compactions.
 
 They carry numbers, names and ids, never a word of what was said. Where `opentelemetry-api` (the extra
-`holdfast[otel]`) is not installed nothing happens, and it is loaded when the first compaction begins. Whatever
-is wrong with a provider or an exporter ends here: errors are dropped, and since an exporter may take its time
-when a span ends, spans end in a thread of their own.
+`holdfast[otel]`) is not installed nothing happens, and it is loaded when the first compaction starts. Errors of a
+provider or an exporter are dropped.
 """
 
 import atexit
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Usage
 from holdfast.models.base import COMPACTION_INTERACTION
-from holdfast.session.request import engine_version
+from holdfast.session.log.records import engine_version
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
 INSTRUMENTATION_NAME = "holdfast"
 COMPACTION_SPAN = "compact_messages"
 STARTED_EVENT, COMPLETED_EVENT = "session_compaction_start", "session_compaction_complete"
-"""Span events and counters; histograms are named after the field behind them."""
+"""Span events and counters; a histogram's name adds the field that it measures."""
 INTERACTION_TYPE = "holdfast.interaction_type"
 """Tells a call for a summary from a person's turn."""
 UNNAMED_ERROR = "_OTHER"
-"""What OpenTelemetry calls an error whose kind is not known."""
+"""OpenTelemetry's name for an error of unknown kind."""
 MAX_QUEUED_SPANS = 256
-"""Spans that wait for an exporter which hangs; what comes after them is dropped."""
+"""Spans that wait for an exporter that hangs; later ones are dropped."""
 EXIT_FLUSH_SECONDS = 0.5
-"""So long the end of the program waits for them."""
+"""How long the end of the program waits for them."""
 DURATION_BUCKETS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
 TOKEN_BUCKETS = tuple(4**power for power in range(3, 13))
 MESSAGE_BUCKETS = tuple(2**power for power in range(15))
@@ -48,7 +47,7 @@ Attributes: TypeAlias = "dict[str, AttributeValue]"
 
 
 class Telemetry:
-    """Tells OpenTelemetry of compactions; without providers of its own, by those that the program has set up."""
+    """Reports compactions to OpenTelemetry; without own providers, to those that the program has set up."""
 
     def __init__(
         self, *, tracer_provider: "TracerProvider | None" = None, meter_provider: "MeterProvider | None" = None
@@ -59,9 +58,9 @@ class Telemetry:
         self._is_loaded = False
 
     def compaction_started(self, session: str, event: CompactionStarted) -> "CompactionSpan":
-        """Tell that a compaction has begun, and return its span.
+        """Report that a compaction has started, and return its span.
 
-        `with` it, what is done inside counts as part of it; it ends with `compaction_completed`, or else there.
+        Inside a `with` block it is the current span; it ends with `compaction_completed`, or with the block.
         """
         self._load()
         breakdown = {
@@ -88,7 +87,7 @@ class Telemetry:
         conversation_messages_after: int | None = None,
         error_type: str | None = None,
     ) -> None:
-        """Tell what came of a compaction, and end its span; one that nobody saw begin has a span all the same.
+        """Report the outcome of a compaction, and end its span; one without a start gets a span here.
 
         `error_type` is the kind of a failure in one word, such as the name of an exception; never its message.
         """
@@ -96,7 +95,9 @@ class Telemetry:
         shared: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
         if span is None:
             span = CompactionSpan(
-                self._span(COMPACTION_SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.duration_ms or 0)
+                self._span(
+                    COMPACTION_SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.summary.duration_ms or 0
+                )
             )
         is_word = error_type is not None and _WORD.fullmatch(error_type)
         failure = None if event.success else error_type if is_word else UNNAMED_ERROR
@@ -108,18 +109,18 @@ class Telemetry:
                 "compaction.tokens_after": event.post_compaction_tokens,
             }
         )
-        # The convention wants this one to be true or not there.
+        # The convention wants this attribute to be true or absent.
         compacted: Attributes = {"gen_ai.conversation.compacted": True} if event.success else {}
         outcome = _outcome_attributes(event, failure)
         span.set_attributes({**compacted, **sizes, **outcome})
-        span.add_event(COMPLETED_EVENT, {**shared, **sizes, **outcome, **_usage_attributes(event.usage)})
+        span.add_event(COMPLETED_EVENT, {**shared, **sizes, **outcome, **_usage_attributes(event.summary.usage)})
         span.end(failure)
         if instruments := self._instruments:
             instruments.record_completed(event, failure)
 
     @contextmanager
     def summary_call(self, session: str, model: str, *, provider: str | None = None) -> Generator["CompactionSpan"]:
-        """Watch a call to a model for a summary; `answered` tells what it cost."""
+        """Make a span for a summarizer call; `record_reply` adds what it cost."""
         self._load()
         attributes: Attributes = {
             "gen_ai.operation.name": "chat",
@@ -133,7 +134,7 @@ class Telemetry:
             yield call
 
     def _load(self) -> None:
-        """Find OpenTelemetry, once; a provider that is set up later is found all the same."""
+        """Load OpenTelemetry, once; its proxies find a provider that is set up later."""
         if self._is_loaded:
             return
         self._is_loaded = True
@@ -155,13 +156,13 @@ class Telemetry:
             start = time.time_ns() - ago_ms * 1_000_000
             kind = _span_kind(is_call=is_call)
             span = self._tracer.start_span(name, kind=kind, attributes=attributes, start_time=start)
-            # Where no provider is set up, there is a span that is none.
+            # Without a provider the API returns an invalid span.
             return span if span.get_span_context().is_valid else None
         return None
 
 
 class CompactionSpan:
-    """A span that is under way, or nothing that behaves like one."""
+    """A running span, or a stand-in that does nothing."""
 
     def __init__(self, span: "Span | None") -> None:
         self._span = span
@@ -188,7 +189,7 @@ class CompactionSpan:
     def record_reply(
         self, usage: Usage | None = None, *, model: str | None = None, response_id: str | None = None
     ) -> None:
-        """Tell what a model's answer cost, and who gave it."""
+        """Add what a model's reply cost, and which model gave it."""
         named = _without_none({"gen_ai.response.model": model, "gen_ai.response.id": response_id})
         self.set_attributes({**named, **_usage_attributes(usage)})
 
@@ -200,13 +201,13 @@ class CompactionSpan:
 
     def add_event(self, name: str, attributes: Attributes) -> None:
         """Add an event to the span."""
-        # Events are to become log records one day; the API for those is not public in Python yet.
+        # Span events will become log records; the API for those is not public in Python yet.
         if self._span is not None:
             with suppress(Exception):
                 self._span.add_event(name, attributes)
 
     def end(self, failure: str | None = None) -> None:
-        """End the span, as failed where the kind of a failure is given; the first end counts."""
+        """End the span, as failed where the kind of a failure is given; only the first call counts."""
         if self._span is None:
             return
         span, self._span = self._span, None
@@ -219,19 +220,24 @@ class CompactionSpan:
 
 
 class _SpanEnder:
-    """Ends spans, one after the other, in a thread that nobody has to wait for."""
+    """Ends spans one after the other in a daemon thread.
+
+    `Span.end` runs the processors of the user's provider, and a `SimpleSpanProcessor` exports right there: with an
+    exporter that takes 200 ms, `end` took 200.2 ms (0.02 ms with a `BatchSpanProcessor`). An event loop must not wait
+    that long, and an executor would be joined at exit, however long the exporter hangs.
+    """
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def end_later(self, end: Callable[[], object]) -> None:
-        """End a span soon; where too many wait already, never."""
+        """End a span soon; drop it where too many wait already."""
         if self._waiting.qsize() < MAX_QUEUED_SPANS:
             self._enqueue(end)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait for what was put before, and say whether it is done."""
+        """Wait for the spans that were queued before, and return whether all have ended."""
         done = threading.Event()
         self._enqueue(done.set)
         return done.wait(timeout_seconds)
@@ -240,7 +246,7 @@ class _SpanEnder:
         self._waiting.put(work)
         if self._thread is None:
             atexit.register(flush_spans, EXIT_FLUSH_SECONDS)
-        # After a fork there is no thread any more.
+        # A forked process has no such thread.
         if self._thread is None or not self._thread.is_alive():
             with suppress(RuntimeError):
                 self._thread = threading.Thread(target=self._work, name="holdfast telemetry", daemon=True)
@@ -257,13 +263,13 @@ _SPAN_ENDER = _SpanEnder()
 
 
 def flush_spans(timeout_seconds: float = 1.0) -> bool:
-    """Wait until every span has ended, and say whether it has; for the end of a program, and not in a loop."""
+    """Wait until every span has ended, and return whether it has; blocks, so not for an event loop."""
     return _SPAN_ENDER.wait(timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Instruments:
-    """What is counted."""
+    """The metrics."""
 
     starts: "Counter"
     start_tokens: "Histogram"
@@ -298,38 +304,38 @@ class _Instruments:
 
     def record_completed(self, event: CompactionCompleted, failure: str | None) -> None:
         kind: Attributes = {"compaction.trigger": event.trigger, "compaction.success": event.success}
-        kind |= _without_none({"gen_ai.request.model": event.by_model, "error.type": failure})
+        kind |= _without_none({"gen_ai.request.model": event.summary.by_model, "error.type": failure})
         with suppress(Exception):
             self.completions.add(1, kind)
-            if event.duration_ms is not None:
-                self.seconds.record(event.duration_ms / 1_000, kind)
+            if event.summary.duration_ms is not None:
+                self.seconds.record(event.summary.duration_ms / 1_000, kind)
             if event.success:
                 self.tokens_removed.record(max(0, event.tokens_removed), kind)
                 self.messages_removed.record(max(0, event.messages_removed), kind)
 
 
 def _outcome_attributes(event: CompactionCompleted, failure: str | None) -> Attributes:
-    """Return what came of a compaction; of a checkpoint the number, since its path is made of words."""
+    """Return the outcome of a compaction; of a checkpoint only the number, since its path holds words."""
     return _without_none(
         {
             "compaction.success": event.success,
             "compaction.tokens_removed": event.tokens_removed,
             "compaction.messages_removed": event.messages_removed,
             "compaction.checkpoint_number": event.checkpoint_number,
-            "compaction.duration_ms": event.duration_ms,
-            "compaction.request_id": event.request_id,
-            "gen_ai.request.model": event.by_model,
+            "compaction.duration_ms": event.summary.duration_ms,
+            "compaction.request_id": event.summary.request_id,
+            "gen_ai.request.model": event.summary.by_model,
             "error.type": failure,
         }
     )
 
 
 def _usage_attributes(usage: Usage | None) -> Attributes:
-    """Return what a call cost under the names of the convention, where the input includes what was cached."""
+    """Return what a call cost under the names of the convention, whose input includes cached tokens."""
     if usage is None:
         return {}
     return {
-        "gen_ai.usage.input_tokens": usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens,
+        "gen_ai.usage.input_tokens": usage.all_input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
         "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,
@@ -340,7 +346,7 @@ def _without_none(attributes: "Mapping[str, AttributeValue | None]") -> Attribut
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-# Only called where there is a span, so that OpenTelemetry is there too.
+# Called only where there is a span, so OpenTelemetry is installed.
 
 
 def _span_kind(*, is_call: bool) -> "SpanKind":

@@ -5,7 +5,12 @@ import secrets
 import socket
 
 HELD_HERE: set[str] = set()
-"""The owners that are at work in this process."""
+"""The leases that tasks of this process hold.
+
+Shared by all sessions of the process, because a lease names the process and not the session: without it, a session
+would take the running compaction of another one for abandoned. A holder adds its lease before it records it, and
+discards it when it ends.
+"""
 
 
 def new_owner_id() -> str:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for histories as they really are: with every defect providers refuse.
+"""Hypothesis strategies for OpenAI and Anthropic histories, with every defect that providers refuse and without.
 
 Needs the `hypothesis` package.
 """
@@ -77,7 +77,7 @@ def chat_histories(max_size: int = 30) -> st.SearchStrategy[list[JsonMessage]]:
 
 @st.composite
 def valid_chat_histories(draw: st.DrawFn, max_turns: int = 6) -> list[JsonMessage]:
-    """Draw a chat list without a defect, ending with a prompt or with tool results."""
+    """Draw a chat list without defects, ending with a prompt or with tool results."""
     words = st.integers(1, 200).map(lambda count: "word " * count)
     messages: list[JsonMessage] = [system_message("Be brief.")] if draw(st.booleans()) else []
     turns = draw(st.integers(1, max_turns))

@@ -1,4 +1,4 @@
-"""Broken histories of every format that conversations come in, by its name, for Hypothesis."""
+"""Hypothesis strategies for broken histories, by the name of their format."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for lists of Gemini contents, broken and whole.
+"""Hypothesis strategies for lists of Gemini contents, broken and valid.
 
 Needs the `hypothesis` package.
 """
@@ -72,7 +72,7 @@ def gemini_histories(max_size: int = 20) -> st.SearchStrategy[list[JsonMessage]]
 
 @st.composite
 def valid_gemini_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
-    """Draw a list of contents without a defect, with ids or without, ending with a prompt or with responses."""
+    """Draw a list of contents without defects, with ids or without, ending with a prompt or with responses."""
     prose = st.integers(1, 200).map(lambda count: "word " * count)
     has_ids = draw(st.booleans())
     contents: list[JsonMessage] = []

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for histories of pydantic-ai, broken and whole.
+"""Hypothesis strategies for pydantic-ai histories, broken and valid.
 
 Needs the `hypothesis` package.
 """
@@ -91,7 +91,7 @@ def pydantic_ai_histories(max_size: int = 20) -> st.SearchStrategy[list[JsonMess
 
 @st.composite
 def valid_pydantic_ai_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
-    """Draw a history without a defect, ending with a prompt or with results."""
+    """Draw a history without defects, ending with a prompt or with results."""
     prose = st.integers(1, 200).map(lambda count: "word " * count)
     messages: list[JsonMessage] = [request_message(system_prompt_part("Be brief."))] if draw(st.booleans()) else []
     turns = draw(st.integers(1, max_turns))

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for lists of Responses items, broken and whole.
+"""Hypothesis strategies for lists of Responses items, broken and valid.
 
 Needs the `hypothesis` package.
 """
@@ -76,7 +76,7 @@ def responses_histories(max_size: int = 25) -> st.SearchStrategy[list[JsonMessag
 
 @st.composite
 def valid_responses_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
-    """Draw a list of items without a defect, ending with a prompt or with outputs."""
+    """Draw a list of items without defects, ending with a prompt or with outputs."""
     words = st.integers(1, 200).map(lambda count: "word " * count)
     items: list[JsonMessage] = [system_message("Be brief.")] if draw(st.booleans()) else []
     turns = draw(st.integers(1, max_turns))

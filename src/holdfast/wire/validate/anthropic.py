@@ -1,7 +1,4 @@
-"""Anthropic Messages.
-
-Bedrock Converse.
-"""
+"""The rules of Anthropic Messages, and of Bedrock Converse."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +22,7 @@ _ANTHROPIC_ID = r"[a-zA-Z0-9_-]+"
 
 
 def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
-    """The user speaks first and last; there are no other roles than two."""
+    """The first and the last message are the user's, and there are only two roles."""
     for index, message in enumerate(payload.messages):
         if message.get("role") not in {"user", "assistant"}:
             yield Violation("role", payload_path(index, ".role"), f"{message.get('role')!r} is not a role here")
@@ -38,7 +35,7 @@ def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
 
 
 def uses_are_answered(payload: Payload) -> Iterator[Violation]:
-    """All results of a batch stand at the beginning of the next message, and nowhere else."""
+    """All results of a batch are at the start of the next message, and nowhere else."""
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
         results = [block.get("tool_use_id") for block in content_blocks(message) if block.get("type") == "tool_result"]
@@ -65,7 +62,7 @@ def _uses(message: Mapping[str, Any]) -> list[object]:
 
 
 def ids_are_unique(payload: Payload) -> Iterator[Violation]:
-    """A tool_use id is used once and consists of plain characters."""
+    """A tool_use id is unique and has only plain characters."""
     seen: set[object] = set()
     for index, message in enumerate(payload.messages):
         for use in _uses(message):
@@ -79,7 +76,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
 
 
 def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
-    """Messages and text blocks say something."""
+    """Messages and text blocks are not empty."""
     for index, message in enumerate(payload.messages):
         content = message.get("content")
         if not content or (isinstance(content, str) and is_blank(content)):
@@ -93,7 +90,7 @@ def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
 
 
 def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
-    """Reasoning carries its signature."""
+    """Reasoning has a signature."""
     for index, message in enumerate(payload.messages):
         for number, block in enumerate(content_blocks(message)):
             if block.get("type") == "thinking" and not isinstance(block.get("signature"), str):
@@ -103,7 +100,7 @@ def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
 
 
 def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
-    """A server tool's result stands behind its use, in the same message."""
+    """The result of a server tool comes after its use, in the same message."""
     for index, message in enumerate(payload.messages):
         uses: set[object] = set()
         for number, block in enumerate(content_blocks(message)):
@@ -141,7 +138,7 @@ def _ids(message: Mapping[str, Any], key: str) -> list[object]:
 
 
 def roles_alternate(payload: Payload) -> Iterator[Violation]:
-    """User and assistant take turns; the user begins and ends."""
+    """User and assistant alternate; the first and the last message are the user's."""
     roles = [message.get("role") for message in payload.messages]
     for index, (before, after) in enumerate(pairwise(roles)):
         if before == after:
@@ -154,7 +151,7 @@ def roles_alternate(payload: Payload) -> Iterator[Violation]:
 
 
 def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
-    """The results of a batch are exactly its uses, in the next message."""
+    """The next message holds one result for each use of a batch, and no other."""
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
         results = _ids(message, "toolResult")
@@ -176,7 +173,7 @@ def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
 
 
 def converse_nothing_is_empty(payload: Payload) -> Iterator[Violation]:
-    """Messages and texts say something."""
+    """Messages and texts are not empty."""
     for index, message in enumerate(payload.messages):
         if not content_blocks(message):
             yield Violation("empty", payload_path(index), "the content field is empty")

@@ -1,4 +1,4 @@
-"""Gemini contents."""
+"""The rules of Gemini contents."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ def _part_count(content: Mapping[str, Any], key: str) -> int:
 
 
 def turns_are_whole(payload: Payload) -> Iterator[Violation]:
-    """The user begins and ends; every turn has parts."""
+    """The first and the last turn are the user's, and every turn has parts."""
     for index, content in enumerate(payload.messages):
         if content.get("role") not in {"user", "model"}:
             yield Violation("role", payload_path(index, ".role"), f"{content.get('role')!r} is not a role here")
@@ -59,7 +59,7 @@ def calls_are_signed(payload: Payload) -> Iterator[Violation]:
 
 
 def parts_say_something(payload: Payload) -> Iterator[Violation]:
-    """A part has a field, and a text is not empty unless a signature stands on it."""
+    """A part has a field, and a text is not empty unless it carries a signature."""
     for index, content in enumerate(payload.messages):
         for number, part in enumerate(content_blocks(content, "parts")):
             is_empty_text = part.get("text") == "" and not part.get("thoughtSignature")

@@ -1,7 +1,4 @@
-"""OpenAI Chat Completions.
-
-Mistral: OpenAI's shape with an order of roles and ids of nine characters.
-"""
+"""The rules of OpenAI Chat Completions, and of Mistral, which also checks the order of roles and the form of ids."""
 
 import re
 from collections import Counter
@@ -32,7 +29,7 @@ def roles_are_known(payload: Payload) -> Iterator[Violation]:
 
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
-    """Each call is answered directly, each answer has a call."""
+    """Every call is answered directly after it, and every result has a call."""
     waiting: Counter[str] = Counter()
     caller = 0
     for index, message in enumerate(payload.messages):
@@ -74,7 +71,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
 
 
 def content_is_there(payload: Payload) -> Iterator[Violation]:
-    """Content is null only beside calls."""
+    """Content is null only in a message with calls."""
     for index, message in enumerate(payload.messages):
         says_otherwise = any(message.get(key) for key in ("tool_calls", "refusal", "audio", "function_call"))
         if message.get("content") is None and not (message.get("role") == "assistant" and says_otherwise):
@@ -82,7 +79,7 @@ def content_is_there(payload: Payload) -> Iterator[Violation]:
 
 
 def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
-    """A string has at most a mebi of characters."""
+    """A string has at most 1,048,576 characters."""
     for index, message in enumerate(payload.messages):
         texts = [message.get("content"), *(block.get("text") for block in content_blocks(message))]
         for text in texts:
@@ -115,7 +112,7 @@ _NAME = r"[a-zA-Z0-9_-]{1,64}"
 
 
 def roles_follow_in_order(payload: Payload) -> Iterator[Violation]:
-    """Not every role may follow every other; the last word is not the model's."""
+    """Roles follow in a permitted order, and the last message is not the assistant's."""
     previous = None
     for index, message in enumerate(payload.messages):
         role = message.get("role")

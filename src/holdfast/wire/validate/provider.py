@@ -1,4 +1,4 @@
-"""Asks every rule of one provider."""
+"""Checks messages against every rule of one provider."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,8 +7,6 @@ from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import FORMAT_ALIASES
 from holdfast.wire.json_reader import check_list, is_mapping, json_type_name
 from holdfast.wire.validate import anthropic, gemini, openai, pydantic_ai, responses
-from holdfast.wire.validate import anthropic as bedrock
-from holdfast.wire.validate import openai as mistral
 from holdfast.wire.validate.rules import Payload, ValidationRule, Violation
 
 PROVIDER_VALIDATION_RULES: Mapping[str, tuple[ValidationRule, ...]] = {
@@ -18,8 +16,8 @@ PROVIDER_VALIDATION_RULES: Mapping[str, tuple[ValidationRule, ...]] = {
     "anthropic-messages": anthropic.ANTHROPIC_RULES,
     "gemini": gemini.GEMINI_RULES,
     "gemini-2": gemini.GEMINI_UNSIGNED_RULES,
-    "mistral": mistral.MISTRAL_RULES,
-    "bedrock": bedrock.BEDROCK_RULES,
+    "mistral": openai.MISTRAL_RULES,
+    "bedrock": anthropic.BEDROCK_RULES,
     "pydantic-ai": pydantic_ai.PYDANTIC_AI_RULES,
 }
 
@@ -27,7 +25,7 @@ PROVIDER_VALIDATION_RULES: Mapping[str, tuple[ValidationRule, ...]] = {
 def validate(
     messages: Sequence[Mapping[str, Any]], provider: str, *, system: object = None, tools: object = None
 ) -> list[Violation]:
-    """Return every rule of a provider that its messages break, each with its place."""
+    """Return every violation of a provider's rules, each with its place."""
     name = provider if isinstance(provider, str) else ""
     rules = PROVIDER_VALIDATION_RULES.get(FORMAT_ALIASES.get(name, name))
     if rules is None:
@@ -47,5 +45,5 @@ def _violations_of(rule: ValidationRule, payload: Payload) -> list[Violation]:
     try:
         return list(rule(payload))
     except (TypeError, AttributeError, KeyError, ValueError) as error:
-        # What a rule stumbles over has not the shape that the provider reads either.
+        # A shape that makes a rule fail is not one that the provider reads.
         return [Violation("shape", "messages", f"cannot be read: {error}")]

@@ -1,4 +1,4 @@
-"""Requests and responses of pydantic-ai: what its own models and those behind them accept."""
+"""The rules for pydantic-ai messages: what pydantic-ai and the providers behind it accept."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,35 +31,35 @@ VALID_RESPONSE_PART_KINDS = frozenset({
 
 
 def kinds_are_known(payload: Payload) -> Iterator[Violation]:
-    """A message is a request or a response, and holds parts of its own side; the rest is a newer version's."""
+    """A message is a request or a response without parts of the other side; unknown parts come from newer versions."""
     for index, message in enumerate(payload.messages):
         if message.get("kind") not in MESSAGE_KINDS or not is_list(message.get("parts")):
             yield Violation("kind", payload_path(index), "neither a request nor a response with parts")
             continue
-        strangers = (
+        foreign = (
             VALID_RESPONSE_PART_KINDS - VALID_REQUEST_PART_KINDS
             if message["kind"] == "request"
             else VALID_REQUEST_PART_KINDS - VALID_RESPONSE_PART_KINDS
         )
         for number, part in enumerate(message["parts"]):
             kind = part.get("part_kind") if is_mapping(part) else None
-            if not isinstance(kind, str) or kind in strangers:
+            if not isinstance(kind, str) or kind in foreign:
                 yield Violation("part-kind", payload_path(index, f".parts[{number}]"), f"{kind!r} has no place here")
 
 
 def begins_and_ends_with_requests(payload: Payload) -> Iterator[Violation]:
-    """Something is said to the model first and last, system text apart."""
-    spoken = [index for index, message in enumerate(payload.messages) if not _is_system(message)]
-    if not spoken:
+    """The first and the last message are requests, apart from system text."""
+    others = [index for index, message in enumerate(payload.messages) if not _is_system(message)]
+    if not others:
         yield Violation("first-kind", "messages", "nobody says anything")
         return
-    for name, index in (("first-kind", spoken[0]), ("last-kind", spoken[-1])):
+    for name, index in (("first-kind", others[0]), ("last-kind", others[-1])):
         if payload.messages[index].get("kind") != "request":
             yield Violation(name, payload_path(index), f"the {name.split('-')[0]} message is no request")
 
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
-    """All results of a batch stand at the beginning of the next request, and nowhere else."""
+    """All results of a batch are at the start of the next request, and nowhere else."""
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
         parts = [part for part in content_blocks(message, "parts") if not is_not_decoded(part)]
@@ -82,7 +82,7 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
 
 
 def ids_are_unique(payload: Payload) -> Iterator[Violation]:
-    """A call has an id, and no other call has it."""
+    """A call has an id that no other call has."""
     seen: set[object] = set()
     for index, message in enumerate(payload.messages):
         for call in _calls(message):
@@ -92,7 +92,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
 
 
 def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
-    """Messages say something, and so does each text in them."""
+    """Messages and their texts are not empty."""
     for index, message in enumerate(payload.messages):
         parts = [part for part in content_blocks(message, "parts") if not is_not_decoded(part)]
         if all(part.get("part_kind") == "thinking" for part in parts):
@@ -103,7 +103,7 @@ def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
 
 
 def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
-    """A request holds at most so many files, inside results too."""
+    """A request holds at most 100 files, results included."""
     contents = [part.get("content") for message in payload.messages for part in content_blocks(message, "parts")]
     items = [item for content in contents for item in (content if is_list(content) else [content])]
     count = sum(is_mapping(item) and item.get("kind") in FILE_KINDS for item in items)
@@ -128,7 +128,7 @@ def _calls(message: Mapping[str, Any]) -> list[object]:
 
 
 def _texts(part: Mapping[str, Any]) -> list[object]:
-    """Return the texts of a part that a provider would refuse if they were empty."""
+    """Return the texts of a part that a provider refuses if they are empty."""
     kind, content = part.get("part_kind"), part.get("content")
     if kind in {"text", "system-prompt", "compaction"} and isinstance(content, str):
         return [content]

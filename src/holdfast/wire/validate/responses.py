@@ -1,4 +1,4 @@
-"""OpenAI Responses: items that need each other, by id and by place."""
+"""The rules of OpenAI Responses."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def roles_are_known(payload: Payload) -> Iterator[Violation]:
 
 
 def _call_id(item: Mapping[str, Any]) -> str | None:
-    """Return the id under which an item is called or answered; None if it is neither."""
+    """Return the call id of a call or an output; None for other items."""
     kind = _kind(item)
     if tool := call_kind_of(kind, item):
         return str(item.get(tool.call_key) or "")
@@ -40,7 +40,7 @@ def _call_id(item: Mapping[str, Any]) -> str | None:
 
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
-    """Each call is answered once somewhere behind it, each output has a call before it."""
+    """Every call is answered once after it, and every output has a call before it."""
     waiting: dict[str, int] = {}
     for index, item in enumerate(payload.messages):
         call_id = _call_id(item)
@@ -57,17 +57,17 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
 
 
 def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
-    """A call is answered by the output of its own kind, and that is there, if only empty."""
-    wanted: dict[str, str] = {}
+    """A call is answered by an output of its own kind, and the output is not missing."""
+    expected: dict[str, str] = {}
     for index, item in enumerate(payload.messages):
         kind, call_id = _kind(item), _call_id(item)
         if call_id is None:
             continue
         if tool := call_kind_of(kind, item):
-            wanted[call_id] = tool.output
-        elif kind in TOOL_OUTPUT_KINDS and wanted.get(call_id, kind) != kind:
+            expected[call_id] = tool.output
+        elif kind in TOOL_OUTPUT_KINDS and expected.get(call_id, kind) != kind:
             yield Violation(
-                "output-kind", payload_path(index, ".type"), f"{kind} answers a call that wants {wanted[call_id]}"
+                "output-kind", payload_path(index, ".type"), f"{kind} answers a call that wants {expected[call_id]}"
             )
         if kind in TEXT_OUTPUT_TYPES and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
             yield Violation("output", payload_path(index, ".output"), "an output is a string or a list of parts")
@@ -100,7 +100,7 @@ def item_ids_have_their_prefix(payload: Payload) -> Iterator[Violation]:
 
 
 def reasoning_is_followed(payload: Payload) -> Iterator[Violation]:
-    """Reasoning stands directly before another item of the model's."""
+    """Reasoning is directly followed by another item of the model."""
     items = payload.messages
     for index, item in enumerate(items):
         if _kind(item) != "reasoning":
@@ -119,14 +119,14 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
 
 
 def compactions_are_whole(payload: Payload) -> Iterator[Violation]:
-    """A compaction carries its encrypted content."""
+    """A compaction has its encrypted content."""
     for index, item in enumerate(payload.messages):
         if _kind(item) in COMPACTION_ITEM_TYPES and not isinstance(item.get("encrypted_content"), str):
             yield Violation("compaction", payload_path(index, ".encrypted_content"), "a compaction is replayed whole")
 
 
 def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
-    """A string has at most ten mebi of characters."""
+    """A string has at most 10,485,760 characters."""
     for index, item in enumerate(payload.messages):
         for key in ("content", "output", "arguments", "input"):
             for text in (item.get(key), *(block.get("text") for block in content_blocks(item, key))):
@@ -137,7 +137,7 @@ def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
 
 
 def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
-    """A request holds at most so many images, inside outputs too."""
+    """A request holds at most 500 images, outputs included."""
     held = [block for item in payload.messages for key in ("content", "output") for block in content_blocks(item, key)]
     count = sum(block.get("type") == "input_image" for block in held)
     if count > RESPONSES_MAX_IMAGES:
@@ -145,7 +145,7 @@ def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
 
 
 def nothing_refers_to_storage(payload: Payload) -> Iterator[Violation]:
-    """Where nothing is stored, reasoning is encrypted and no item is referred to."""
+    """If responses are not stored, reasoning is encrypted and no item is referenced."""
     for index, item in enumerate(payload.messages):
         if _kind(item) == "item_reference":
             yield Violation("stored", payload_path(index), "items are not persisted when store is false")

@@ -1,4 +1,7 @@
-"""What the providers' rules are made of."""
+"""The parts that the rules of every provider are made of.
+
+The validators share nothing with the decoders on purpose: they would share their bugs.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from holdfast.wire.json_reader import is_list, is_mapping
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a request breaks, and where."""
+    """A rule that a request breaks, and the place."""
 
     rule: str
     path: str
@@ -20,7 +23,7 @@ class Violation:
 
 
 class Payload(NamedTuple):
-    """What is about to be sent."""
+    """The request to validate."""
 
     messages: Sequence[Mapping[str, Any]]
     system: object = None
@@ -31,23 +34,23 @@ ValidationRule: TypeAlias = Callable[[Payload], Iterator[Violation]]
 
 
 def payload_path(index: int, path: str = "") -> str:
-    """Return the name of a place."""
+    """Return the path of a place in a message."""
     return f"messages[{index}]{path}"
 
 
 def content_blocks(message: Mapping[str, Any], key: str = "content") -> list[Mapping[str, Any]]:
-    """Return a message's blocks; none where its content is a bare string."""
+    """Return the blocks of a message; none if its content is a string."""
     content = message.get(key)
     return [block for block in content if is_mapping(block)] if is_list(content) else []
 
 
 def is_blank(text: object) -> bool:
-    """Return whether a text is missing, empty or white space."""
+    """Return whether a text is missing, empty or only white space."""
     return not isinstance(text, str) or not text.strip()
 
 
 def image_limit_rule(kind: str, max_images: int) -> ValidationRule:
-    """Return the rule that a request holds at most so many images, inside results too."""
+    """Return the rule that a request holds at most `max_images` images, results included."""
 
     def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
         outer = [block for message in payload.messages for block in content_blocks(message)]
@@ -60,6 +63,6 @@ def image_limit_rule(kind: str, max_images: int) -> ValidationRule:
 
 
 def is_not_empty(payload: Payload) -> Iterator[Violation]:
-    """Every provider wants at least one message."""
+    """A request needs at least one message."""
     if not payload.messages:
         yield Violation("not-empty", "messages", "there is no message")

@@ -67,15 +67,15 @@ class ViewFitter:
         start = length - (len(raw) - 1)
         if start == 0 and raw[-1] <= self._max_tokens:
             yield ViewCut()
-        lines = CutGrid(self._transcript, self._situation.budget, self._max_tokens, self._policy.step_share, limit)
+        grid = CutGrid(self._transcript, self._situation.budget, self._max_tokens, self._policy.step_share, limit)
         first = min(limit, max(start, self._start_by_limits()))
-        number = lines.number_of_cut(first) + self._policy.clip_zone_steps if first else 1
-        fold = -1
-        while fold < limit:
-            fold = lines.cut_at(number - self._policy.clip_zone_steps)
-            clip = lines.cut_at(number)
-            if fold >= start and self._may_fit(fold, clip, raw, clipped):
-                yield ViewCut(fold, clip)
+        number = grid.number_of_cut(first) + self._policy.clip_zone_steps if first else 1
+        compact = -1
+        while compact < limit:
+            compact = grid.cut_at(number - self._policy.clip_zone_steps)
+            clip = grid.cut_at(number)
+            if compact >= start and self._may_fit(compact, clip, raw, clipped):
+                yield ViewCut(compact, clip)
             number += 1
         yield from self._last_resort_cuts()
 
@@ -95,9 +95,9 @@ class ViewFitter:
         raw, short = 0, 0
         raw_sums, short_sums = [0], [0]
         costs = self._transcript.cached_costs(("short", self._composer.clip_chars))
-        room, protected = self._max_tokens, self._protection.whole
+        max_tokens, protected = self._max_tokens, self._protection.whole
         for index in range(len(self._transcript) - 1, -1, -1):
-            if short > room:
+            if short > max_tokens:
                 break
             whole, shortened = costs.get(index) or self._cost(index)
             raw += whole
@@ -116,7 +116,7 @@ class ViewFitter:
         return cost
 
     def _may_fit(self, compact_before: int, clip_before: int, raw: list[int], clipped: list[int]) -> bool:
-        """Return whether a cut is worth composing: what mending adds or removes is not known yet."""
+        """Return whether a cut is worth composing: what repair adds or removes is not known yet."""
         length, budget = len(self._transcript), self._situation.budget
         if budget.bytes and self._transcript.total_bytes - self._transcript.bytes_before(clip_before) > budget.bytes:
             return False
@@ -167,12 +167,12 @@ class ViewFitter:
             if limit is not None and sum(sizes.values()) > limit:
                 raise _cannot_fit_error(sizes, limit, unit)
         sizes = self._sizes(least, lambda message: sum(self._transcript.tokens_of(message)))
-        besides = {
+        extras = {
             SYSTEM_PART: situation.system_tokens,
             TOOLS_PART: situation.tools_tokens,
             LAST_EXCHANGE_PART: REPLY_OVERHEAD,
         }
-        whole = {name: size + besides.get(name, 0) for name, size in sizes.items()}
+        whole = {name: size + extras.get(name, 0) for name, size in sizes.items()}
         raise _cannot_fit_error(whole, situation.usable_tokens, "tokens")
 
     def _sizes(self, entries: list[Entry], measure: Callable[[Message], int]) -> dict[str, int]:
@@ -184,11 +184,11 @@ class ViewFitter:
         return sizes
 
     def _minimal_entries(self) -> list[Entry]:
-        """Return what has to be sent, each message as short as it gets, and what mending adds to it."""
+        """Return what has to be sent, each message as short as it gets, and what repair adds to it."""
         positions = sorted({*self._protection.protected_before(self._protection.limit), *self._protection.last})
         shortest = [self._composer.clipped_entry(index, MIN_CLIP_CHARS) for index in positions]
-        how = self._situation
-        return repair_entries(shortest, is_interrupted=how.is_interrupted, batching=how.batching).entries
+        situation = self._situation
+        return repair_entries(shortest, is_interrupted=situation.is_interrupted, batching=situation.batching).entries
 
 
 def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> CannotFitError:

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges
 from holdfast.core.conversation.messages import Entry, Text
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -18,7 +20,6 @@ from holdfast.core.planning.steps import (
     CompactSpan,
     Plan,
     PlanInput,
-    Summary,
     Threshold,
     compact_all_step,
 )
@@ -99,11 +100,13 @@ class CoCliCompaction:
         shown, prompt = plan_input.projection, plan_input.projection.newest_prompt
         is_inside = prompt is not None and prompt in window.dropped
         step = CompactSpan(
-            kept=(shown.entries[prompt].position or 0,) if is_inside and prompt is not None else (),
-            start=shown.position_at(window.dropped.start),
-            stop=shown.position_at(window.tail.start),
+            span=Span(
+                kept=(shown.entries[prompt].position or 0,) if is_inside and prompt is not None else (),
+                start=shown.position_at(window.dropped.start),
+                stop=shown.position_at(window.tail.start),
+                count=window.dropped_count,
+            ),
             by="summary" if plan_input.situation.has_summarizer else "marker",
-            count=window.dropped_count,
         )
         count = len(exchange_ranges(plan_input.entries))
         return Plan(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
@@ -134,4 +137,4 @@ class CoCliCompaction:
         del plan_input
         if step.trigger == "manual" and summary:
             return manual_compaction_texts(summary.text)
-        return (summary_marker(step.count, summary.text) if summary else static_marker(step.count),)
+        return (summary_marker(step.span.count, summary.text) if summary else static_marker(step.span.count),)

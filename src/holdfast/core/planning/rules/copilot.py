@@ -12,7 +12,9 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.shorten import clip_text
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.breaker import describe_fixed_size
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -22,7 +24,6 @@ from holdfast.core.planning.steps import (
     CompactSpan,
     Plan,
     PlanInput,
-    Summary,
     Threshold,
     compact_all_step,
 )
@@ -107,9 +108,9 @@ class CopilotCompaction:
         if summary is None:
             return ()
         facts, entries = plan_input.history.session_state_for(plan_input.situation.scope), plan_input.history.entries
-        positions = list(reversed(plan_input.prompts_between(step.start, step.stop)))
+        positions = list(reversed(plan_input.prompts_between(step.span.start, step.span.stop)))
         entries.require(positions)
-        said = [entries[position].message.text for position in positions if position not in step.kept]
+        said = [entries[position].message.text for position in positions if position not in step.span.kept]
         whole = _CheckpointParts(
             summary.text,
             user_messages=said,
@@ -124,11 +125,11 @@ class CopilotCompaction:
     def _max_replacement_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
         """Return what a replacement may take: with what stays it must not reach the line at which one is begun."""
         shown, situation = plan_input.projection, plan_input.situation
-        stays = {*step.kept, *situation.pins, *plan_input.history.system_positions}
+        stays = {*step.span.kept, *situation.pins, *plan_input.history.system_positions}
         left = sum(
             size
             for entry, size in zip(shown.entries, shown.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.stop or entry.position in stays)
+            if entry.position is not None and (entry.position >= step.span.stop or entry.position in stays)
         )
         return int(self.lines.background * situation.message_budget) - left
 
@@ -148,7 +149,9 @@ class CopilotCompaction:
         if not count:
             return None
         return CompactSpan(
-            start=0, stop=stop, kept=() if kept is None else (kept,), by="summary", count=count, trigger=trigger
+            span=Span(start=0, stop=stop, kept=() if kept is None else (kept,), count=count),
+            by="summary",
+            trigger=trigger,
         )
 
 

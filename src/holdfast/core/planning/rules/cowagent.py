@@ -11,6 +11,8 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -20,7 +22,6 @@ from holdfast.core.planning.steps import (
     Plan,
     PlanInput,
     ReduceTurnsToText,
-    Summary,
     Threshold,
 )
 from holdfast.core.schema import check_fields, integer_bounds
@@ -91,11 +92,8 @@ class Emergency:
             return NO_STEPS
         kept = () if prompt is None else (shown.entries[prompt].position or 0,)
         step = CompactSpan(
-            start=0,
-            stop=shown.position_at(len(shown)),
-            kept=kept,
+            span=Span(start=0, stop=shown.position_at(len(shown)), kept=kept, count=len(shown)),
             by="nothing",
-            count=len(shown),
             trigger="context_limit_retry",
         )
         return Plan(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
@@ -195,14 +193,16 @@ class CowAgentCompaction:
         if not spans:
             return None
         stop = plan_input.projection.position_at(spans[-1].stop)
-        return CompactSpan(start=0, stop=stop, by="summary", count=len(spans), trigger="manual", is_merged=True)
+        return CompactSpan(
+            span=Span(start=0, stop=stop, count=len(spans), is_merged=True), by="summary", trigger="manual"
+        )
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text for the first prompt that stays; nothing as long as there is no summary."""
         del plan_input
         if summary is None:
             return ()
-        head = f"[System: Previous conversation summary — {step.count} turns were compacted]"
+        head = f"[System: Previous conversation summary — {step.span.count} turns were compacted]"
         return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
     @staticmethod
@@ -213,16 +213,18 @@ class CowAgentCompaction:
 
     def _trim_proposal(self, plan_input: PlanInput, cut: int, reason: str) -> Plan:
         gone = sum(span.start < cut for span in turn_ranges(plan_input.entries))
-        step = CompactSpan(start=0, stop=plan_input.projection.position_at(cut), by="nothing", count=gone)
+        step = CompactSpan(span=Span(start=0, stop=plan_input.projection.position_at(cut), count=gone), by="nothing")
         return Plan(now=(step,), reasons=(f"{reason}: the oldest {gone:,} turns were trimmed",))
 
     def _summary_proposal(self, plan_input: PlanInput) -> Plan:
         """Return the summary of the last trim, if it has none yet, none is being written, and the last did not fail."""
         folds, facts = plan_input.projection.context.state.compactions, plan_input.history.session_state
         is_wanted = plan_input.situation.has_summarizer and not plan_input.is_summarizing
-        if not folds or folds[-1].replacement or not is_wanted or folds[-1].stop == facts.failed_stop:
+        if not folds or folds[-1].replacement or not is_wanted or folds[-1].span.stop == facts.failed_stop:
             return NO_STEPS
         fold = folds[-1]
-        count = len(plan_input.prompts_between(fold.start, fold.stop))
-        step = CompactSpan(start=fold.start, stop=fold.stop, by="summary", count=count, is_merged=True)
+        count = len(plan_input.prompts_between(fold.span.start, fold.span.stop))
+        step = CompactSpan(
+            span=Span(start=fold.span.start, stop=fold.span.stop, count=count, is_merged=True), by="summary"
+        )
         return Plan(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import next_cut, uncuttable_span
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.history.events import MAIN
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import MAIN, Summary
 from holdfast.core.planning.breaker import describe_fixed_size, loop_reason
 from holdfast.core.planning.fit.protection import reasoning_exchange
 from holdfast.core.planning.replacement import (
@@ -30,7 +31,6 @@ from holdfast.core.planning.steps import (
     CompactSpan,
     Plan,
     PlanInput,
-    Summary,
     Threshold,
 )
 from holdfast.core.schema import check_fields, integer_bounds, number_bounds, share_bounds
@@ -160,7 +160,7 @@ class DefaultCompaction:
         """Return what may stand for a span: more where it is talk, of which a ledger holds nothing."""
         tokens, held = self.max_summary_tokens(plan_input, step), plan_input.projection.tokens
         room, folded = min(plan_input.situation.message_budget, held), held - self._remaining_tokens(plan_input, step)
-        said = [entry for entry in plan_input.projection.entries if (entry.position or 0) < step.stop]
+        said = [entry for entry in plan_input.projection.entries if (entry.position or 0) < step.span.stop]
         # Nothing is quoted twice.
         spare = min(self._max_quoted_tokens(folded, room) - tokens, _distinct_tokens(plan_input, step))
         return ReplacementBudget(tokens, max(0, min(int(self._chat_tokens(said, room)), spare)))
@@ -183,11 +183,11 @@ class DefaultCompaction:
     @staticmethod
     def _remaining_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
         """Return the tokens of what a fold leaves as it is."""
-        kept = {*step.kept, *plan_input.history.session_state.pins, *plan_input.history.system_positions}
+        kept = {*step.span.kept, *plan_input.history.session_state.pins, *plan_input.history.system_positions}
         return sum(
             size
             for entry, size in zip(plan_input.projection.entries, plan_input.projection.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.stop or entry.position in kept)
+            if entry.position is not None and (entry.position >= step.span.stop or entry.position in kept)
         )
 
     def _compaction_reason(self, plan_input: PlanInput) -> str | None:
@@ -230,11 +230,8 @@ class DefaultCompaction:
         standing = shown.context.state
         count = max(1, _visible_count(plan_input, standing.cleared_at, stop) - len(kept))
         return CompactSpan(
-            start=standing.cleared_at,
-            stop=stop,
-            kept=tuple(sorted({*kept})),
+            span=Span(start=standing.cleared_at, stop=stop, kept=tuple(sorted({*kept})), count=count),
             by="digest",
-            count=count,
             trigger="context_limit_retry" if plan_input.situation.refusals else "threshold",
         )
 
@@ -244,7 +241,7 @@ def _distinct_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
     sizes = {
         entry.message.text: size
         for entry, size in zip(plan_input.projection.entries, plan_input.projection.entry_tokens(), strict=True)
-        if (entry.position or 0) < step.stop
+        if (entry.position or 0) < step.span.stop
     }
     return sum(sizes.values())
 

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, user
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -21,7 +23,6 @@ from holdfast.core.planning.steps import (
     CompactSpan,
     Plan,
     PlanInput,
-    Summary,
     Threshold,
     compact_all_step,
 )
@@ -91,7 +92,7 @@ class InkeepCompaction:
             return ()
         found = list(artifacts_in(plan_input, step, self.artifact_tokens))[-MAX_ARTIFACTS:]
         lines = [SUMMARY_HEADING, summary.text, *(["", *map(str, found)] if found else [])]
-        if step.start > 0:
+        if step.span.start > 0:
             lines += ["", _advice_for(_compression_count(plan_input, step) + 1)]
         return ("\n".join(lines),)
 
@@ -123,7 +124,11 @@ def _is_working(plan_input: PlanInput) -> bool:
 
 def _compression_count(plan_input: PlanInput, step: CompactSpan) -> int:
     """Return how often this run was compressed before."""
-    within = [fold for fold in plan_input.projection.context.state.compactions if step.start <= fold.start < step.stop]
+    within = [
+        fold
+        for fold in plan_input.projection.context.state.compactions
+        if step.span.start <= fold.span.start < step.span.stop
+    ]
     found = [match for fold in within for text in fold.replacement for match in _CYCLE.findall(text)]
     return max(map(int, found), default=0)
 
@@ -144,12 +149,12 @@ def _span_step(plan_input: PlanInput, first: int, last: int) -> CompactSpan | No
     start, stop = 0 if first == 0 else shown.position_at(first), shown.position_at(last)
     # What an earlier fold kept stands behind it with an older position: it stays kept.
     kept = [entry.position for entry in shown.entries[last:] if entry.position is not None and entry.position < stop]
-    return CompactSpan(start=start, stop=stop, kept=tuple(kept), by="summary", count=len(new))
+    return CompactSpan(span=Span(start=start, stop=stop, kept=tuple(kept), count=len(new)), by="summary")
 
 
 def artifacts_in(plan_input: PlanInput, step: CompactSpan, min_tokens: int) -> Iterator[Artifact]:
     """Yield the large tool results of a span."""
-    spoken = plan_input.projection.context.entries_between(step.start, step.stop)
+    spoken = plan_input.projection.context.entries_between(step.span.start, step.span.stop)
     return large_results(spoken, min_tokens, plan_input.situation.counter)
 
 
