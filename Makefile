@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CHAT   := $(VENV)/installed-chat
 
-.PHONY: help setup chat test coverage test-model lint check format bench bench-peers lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat test suite coverage test-model lint ruff types check format bench bench-peers lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -33,8 +33,11 @@ chat: $(CHAT)  ## Talk to a model; without a key or an account it is a small one
 setup: $(STAMP)  ## Make .venv and install the project with its tools
 
 # What a test starts would else compile the whole package, each time, where this is set.
-test coverage: export PYTHONDONTWRITEBYTECODE =
-test: lint  ## Lint, types and the whole test suite
+suite coverage: export PYTHONDONTWRITEBYTECODE =
+test: ruff  ## Lint, types and the whole test suite
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+suite: $(STAMP)
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, and whether that is enough; .coverage has the lines
@@ -46,9 +49,13 @@ coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, an
 check: lint  ## Lint, types (strict) and architecture
 	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_public_api.py
 
-lint: $(STAMP)
+lint: ruff types
+
+ruff: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	@$(BIN)/basedpyright --level error
 
 format: $(STAMP)  ## Format and fix what can be fixed

@@ -1,8 +1,12 @@
 """What tests of several folders share: how to build a conversation, and how to open one."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple
 
+from holdfast import Session
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
@@ -11,6 +15,11 @@ from holdfast.core.planning.plan import make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import Step
+from holdfast.session.session import SessionOpener
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.models import ScriptedModel
 
 
 @dataclass
@@ -39,3 +48,54 @@ def decide(history: History, policy: Policy, situation: Situation) -> Decision:
     plan_input = plan_input_of(history, policy, situation)
     plan, view = make_plan(plan_input, policy), view_of(plan_input, policy)
     return Decision(plan.now, plan.later, (*plan.reasons, *view.reasons), view)
+
+
+def appended(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
+    """Return the event of one message in OpenAI's chat format."""
+    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
+
+
+def tool_turn(number: int, output: str = "ok") -> list[JsonMessage]:
+    """Return a turn with one tool call and an answer."""
+    return [
+        user_message(f"q{number}"),
+        tool_call_message(f"c{number}"),
+        tool_result_message(f"c{number}", output),
+        assistant_message(f"a{number}"),
+    ]
+
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
+SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
+
+
+def open_session(store: Store | None = None, session_id: str = "c1", **settings: Any) -> SessionOpener:
+    """Open a session of gpt-5, in memory unless a store is given."""
+    return Session.open(session_id, store=store or MemoryStore(), model="gpt-5", **settings)
+
+
+async def record_turns(session: Session, turns: int, start: int = 0) -> None:
+    """Record numbered questions, each with its answer."""
+    for number in range(start, start + turns):
+        await session.record(
+            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+        )
+
+
+def endless_summarizer(text: str = SUMMARY) -> ScriptedModel:
+    """Return a model that writes the same summary whenever it is asked."""
+    return ScriptedModel(repeat(text))
+
+
+async def compactions(session: Session) -> list[log.CompactionCompleted]:
+    """Return how each compaction of a session ended."""
+    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run until a condition holds."""
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError

@@ -14,15 +14,11 @@ from holdfast.core.history.codec import EVENT_TYPES, from_record, to_record
 from holdfast.core.history.scopes import tool_use_as_text
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory
+from tests.support import RecordedHistory, appended
 
 DONE = log.CompactionCompleted(
     success=True, span=Span(stop=2), replacement=("Summary so far.",), summary=log.Summary("so far")
 )
-
-
-def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
-    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
 def history(*events: log.Event) -> RecordedHistory:
@@ -34,10 +30,10 @@ def texts(told: RecordedHistory, scope: str = log.MAIN) -> list[str]:
 
 
 TALK = [
-    spoke(user_message("one")),
-    spoke(assistant_message("1")),
-    spoke(user_message("two")),
-    spoke(assistant_message("2")),
+    appended(user_message("one")),
+    appended(assistant_message("1")),
+    appended(user_message("two")),
+    appended(assistant_message("2")),
 ]
 
 
@@ -54,7 +50,7 @@ def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
 
 
 def test_what_is_said_after_a_change_stays_when_the_change_is_undone() -> None:
-    told = history(*TALK, DONE, spoke(user_message("three")), log.ChangeUndone())
+    told = history(*TALK, DONE, appended(user_message("three")), log.ChangeUndone())
 
     assert texts(told) == ["one", "1", "two", "2", "three"]
 
@@ -102,7 +98,7 @@ def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
     fold = log.CompactionCompleted(success=True, span=Span(stop=2, is_merged=True), replacement=("Before: x",))
 
     (merged,) = (
-        history(spoke(user_message("one")), spoke(assistant_message("1")), spoke(picture), fold)
+        history(appended(user_message("one")), appended(assistant_message("1")), appended(picture), fold)
         .context()
         .visible_entries()
     )
@@ -113,7 +109,7 @@ def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
 
 @pytest.mark.seed("D-21", "D-24")
 def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
-    told = history(*TALK, DONE, log.ContextCleared(), spoke(user_message("new")))
+    told = history(*TALK, DONE, log.ContextCleared(), appended(user_message("new")))
 
     assert texts(told) == ["new"]
     assert len(told) == 5
@@ -125,7 +121,7 @@ def test_a_rewind_hides_what_followed_and_a_fold_that_spoke_of_it() -> None:
         *TALK,
         log.CompactionCompleted(success=True, span=Span(stop=3), replacement=("x",)),
         log.Rewound(to=2),
-        spoke(user_message("2b")),
+        appended(user_message("2b")),
     )
 
     assert texts(told) == ["one", "1", "2b"]
@@ -181,7 +177,7 @@ def test_facts_are_those_last_told() -> None:
     )
     assert told.session_state.pins == frozenset({2})
     assert told.is_interrupted
-    told.append(spoke(user_message("on")))
+    told.append(appended(user_message("on")))
     assert not told.is_interrupted
 
 
@@ -193,7 +189,7 @@ def test_facts_are_those_last_told() -> None:
         log.Rewound(to=9),
         log.Pinned(position=4),
         log.OutputsOffloaded(line=2, max_chars=-1),
-        spoke({"role": "robot"}),
+        appended({"role": "robot"}),
     ],
 )
 def test_an_event_that_cannot_be_true_is_refused_and_leaves_no_trace(event: log.Event) -> None:
@@ -207,13 +203,13 @@ def test_an_event_that_cannot_be_true_is_refused_and_leaves_no_trace(event: log.
 
 
 DELEGATED = [
-    spoke(user_message("task")),
-    spoke(tool_call_message("m1")), spoke(tool_result_message("m1", "top result")),
+    appended(user_message("task")),
+    appended(tool_call_message("m1")), appended(tool_result_message("m1", "top result")),
     log.DelegationStarted(scope="d1", agent="researcher"),
     log.DelegationStarted(scope="d2", agent="writer"),
-    spoke(tool_call_message("a1"), "d1"), spoke(tool_result_message("a1", "d1 result"), "d1"),
-    spoke(assistant_message("d1 answer"), "d1"),
-    spoke(tool_call_message("b1"), "d2"), spoke(tool_result_message("b1", "d2 result"), "d2"),
+    appended(tool_call_message("a1"), "d1"), appended(tool_result_message("a1", "d1 result"), "d1"),
+    appended(assistant_message("d1 answer"), "d1"),
+    appended(tool_call_message("b1"), "d2"), appended(tool_result_message("b1", "d2 result"), "d2"),
 ]  # fmt: skip
 
 
@@ -256,7 +252,7 @@ def test_the_main_agent_can_be_limited_to_its_delegates_answers() -> None:
 
 def test_a_delegates_delegate_sees_what_its_parent_did() -> None:
     told = history(
-        *DELEGATED, log.DelegationStarted(scope="d3", agent="x", parent="d1"), spoke(assistant_message("deep"), "d3")
+        *DELEGATED, log.DelegationStarted(scope="d3", agent="x", parent="d1"), appended(assistant_message("deep"), "d3")
     )
 
     assert results(told, "d3") == ["top result", "d1 result"]
@@ -418,7 +414,7 @@ WORDS = st.sampled_from(
     [user_message("hi"), assistant_message("yes"), tool_call_message("a"), tool_result_message("a")]
 )
 CHANGES: st.SearchStrategy[log.Event] = st.one_of(
-    st.builds(spoke, WORDS),
+    st.builds(appended, WORDS),
     st.builds(folded, POSITIONS, POSITIONS, is_merged=st.booleans()),
     st.builds(log.Rewound, to=POSITIONS),
     st.sampled_from([log.ChangeUndone(), log.ChangeRedone(), log.ContextCleared(), log.TurnInterrupted()]),

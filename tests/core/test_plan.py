@@ -35,18 +35,14 @@ from holdfast.testing.chat import (
 from holdfast.testing.sessions import generate_session
 from holdfast.testing.strategies.chat import chat_histories, valid_chat_histories
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory, decide
+from tests.support import RecordedHistory, appended, decide
 
 COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
 DEFAULT = PRESETS["default"]
 
 
-def spoke(native: JsonMessage) -> log.MessageAppended:
-    return log.MessageAppended(format="openai-chat", native=native)
-
-
 def heard(messages: list[JsonMessage], *events: log.Event) -> RecordedHistory:
-    return RecordedHistory.replay([*map(spoke, messages), *events], format_named)
+    return RecordedHistory.replay([*map(appended, messages), *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -133,7 +129,7 @@ def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
     before: list[Any] = []
     for native in messages:
         changes = len(history.events)
-        history.append(spoke(native))
+        history.append(appended(native))
         if native["role"] not in {"user", "tool"}:
             continue
         try:
@@ -191,10 +187,10 @@ def grown_to(share: float, how: Situation) -> RecordedHistory:
     """Return a conversation whose messages fill this share of their room."""
     history = RecordedHistory(format_named)
     for number in range(10_000):
-        history.append(spoke(user_message(f"question {number} " + "word " * 40)))
+        history.append(appended(user_message(f"question {number} " + "word " * 40)))
         if history.projection(COUNTER).tokens >= share * how.message_budget:
             break
-        history.append(spoke(assistant_message(f"answer {number} " + "word " * 40)))
+        history.append(appended(assistant_message(f"answer {number} " + "word " * 40)))
     return history
 
 
@@ -317,10 +313,10 @@ def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: in
 
 def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
     history, how = RecordedHistory(format_named), situation(4_000)
-    history.append(spoke(user_message("The launch code is 7319-ALPHA in config/launch.yaml.")))
+    history.append(appended(user_message("The launch code is 7319-ALPHA in config/launch.yaml.")))
     for number in range(400):
-        history.append(spoke(assistant_message(f"answer {number} " + "word " * 30)))
-        history.append(spoke(user_message(f"question {number} " + "word " * 30)))
+        history.append(appended(assistant_message(f"answer {number} " + "word " * 30)))
+        history.append(appended(user_message(f"question {number} " + "word " * 30)))
         settle(history, DEFAULT, how)
 
     folds = [event for event in history.events if isinstance(event, log.CompactionCompleted)]
@@ -369,8 +365,8 @@ def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> 
     history.append(log.CompactionCompleted(success=False, span=Span(stop=step.span.stop), error="no smaller"))
 
     assert decide(history, DEFAULT, how).now == ()
-    history.append(spoke(assistant_message("more")))
-    history.append(spoke(user_message("and more " * 100)))
+    history.append(appended(assistant_message("more")))
+    history.append(appended(user_message("and more " * 100)))
     assert len(decide(history, DEFAULT, how).now) == 1
 
 
@@ -432,11 +428,11 @@ def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: lis
     history, how = RecordedHistory(format_named), situation(2_000)
     for number, move in enumerate(moves):
         made: dict[str, list[log.Event]] = {
-            "say": [spoke(user_message(f"question {number} " + "word " * 50))],
+            "say": [appended(user_message(f"question {number} " + "word " * 50))],
             "answer": [
-                spoke(tool_call_message(f"c{number}")),
-                spoke(tool_result_message(f"c{number}", "out " * 50)),
-                spoke(assistant_message("ok")),
+                appended(tool_call_message(f"c{number}")),
+                appended(tool_result_message(f"c{number}", "out " * 50)),
+                appended(assistant_message("ok")),
             ],
             "undo": [log.ChangeUndone()],
             "redo": [log.ChangeRedone()],

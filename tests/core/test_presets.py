@@ -28,7 +28,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
 from holdfast.wire.formats import format_named
-from tests.support import decide
+from tests.support import decide, tool_turn
 
 COUNTER = counter_for("gpt-5")
 CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))
@@ -56,15 +56,6 @@ def situation(window: int = 1_000_000, **fields: Any) -> Situation:
 def recorded(messages: list[JsonMessage]) -> History:
     events = [log.MessageAppended(format="openai-chat", native=native) for native in messages]
     return History.replay(events, format_named)
-
-
-def worked(number: int, output: str = "ok") -> list[JsonMessage]:
-    return [
-        user_message(f"q{number}"),
-        tool_call_message(f"c{number}"),
-        tool_result_message(f"c{number}", output),
-        assistant_message(f"a{number}"),
-    ]
 
 
 def chatted(turns: int, more: str = "") -> list[JsonMessage]:
@@ -112,7 +103,7 @@ async def test_co_cli_folds_its_own_marker_the_next_time() -> None:
 
 @pytest.mark.seed("A-2", "A-9", "A-10", "A-11", "A-15")
 async def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_whole() -> None:
-    talk = [*worked(0, "x" * 2_001), *worked(1, "y" * 3_000)[:3]]
+    talk = [*tool_turn(0, "x" * 2_001), *tool_turn(1, "y" * 3_000)[:3]]
     session = await open_session(CO_CLI)
 
     sent = await ask(session, talk)
@@ -124,7 +115,7 @@ async def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_w
 
 @pytest.mark.seed("A-18", "A-20")
 async def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
-    talk = [*chatted(9), *(message for number in range(7) for message in worked(number))][:-1]
+    talk = [*chatted(9), *(message for number in range(7) for message in tool_turn(number))][:-1]
     session = await open_session(read_policy('base = "co-cli"\nfold.max_messages = 42'))
 
     sent = await ask(session, talk)
@@ -152,7 +143,7 @@ async def test_inkeep_compresses_everything_before_the_prompt_at_half_of_the_win
 
 @pytest.mark.seed("B-5", "B-15")
 async def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
-    steps = [message for number in range(6) for message in worked(number, "data " * 300)[1:3]]
+    steps = [message for number in range(6) for message in tool_turn(number, "data " * 300)[1:3]]
     session = await open_session(INKEEP)
 
     sent = await ask(session, [user_message("analyse this"), *steps], window=2_600)
@@ -166,7 +157,7 @@ async def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() ->
 @pytest.mark.seed("B-5", "B-15")
 async def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it() -> None:
     before = [*chatted(12, " and so on" * 20), user_message("analyse this")]
-    steps = [message for number in range(3) for message in worked(number, "data " * 300)[1:3]]
+    steps = [message for number in range(3) for message in tool_turn(number, "data " * 300)[1:3]]
     tokens = recorded([*before, *steps]).projection(COUNTER).tokens
 
     sent = await ask(await open_session(INKEEP), [*before, *steps], window=int(tokens / 0.76))
@@ -182,7 +173,7 @@ async def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_ag
     session, talk = await open_session(INKEEP), [user_message("analyse this")]
     advice: list[str] = []
     for number in range(24):
-        talk += worked(number, "data " * 300)[1:3]
+        talk += tool_turn(number, "data " * 300)[1:3]
         sent = await ask(session, talk, window=2_600)
         if len(sent) > 1 and "[Compression" in str(sent[1]["content"]):
             assert sent[0] == user_message("analyse this")
@@ -198,11 +189,11 @@ async def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_ag
 async def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
     session, talk = await open_session(INKEEP), [user_message("analyse this")]
     for number in range(6):
-        talk += worked(number, "data " * 300)[1:3]
+        talk += tool_turn(number, "data " * 300)[1:3]
     await ask(session, talk, window=2_600)
     talk += [assistant_message("done"), user_message("and that")]
     for number in range(6, 12):
-        talk += worked(number, "data " * 300)[1:3]
+        talk += tool_turn(number, "data " * 300)[1:3]
 
     sent = await ask(session, talk, window=2_600)
 
@@ -213,7 +204,7 @@ async def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
 @pytest.mark.seed("B-10", "B-16")
 async def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -> None:
     large = "word " * 2_500
-    talk = [*worked(0, large), *worked(1, "small"), user_message("now")]
+    talk = [*tool_turn(0, large), *tool_turn(1, "small"), user_message("now")]
 
     sent = await ask(await open_session(INKEEP), talk, window=4_000)
 
@@ -493,7 +484,7 @@ def test_only_the_reminder_of_the_users_words_is_clipped() -> None:
 
 @pytest.mark.seed("D-3", "D-5", "D-9", "D-12")
 async def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_the_next_turn() -> None:
-    talk = [message for number in range(20) for message in worked(number)]
+    talk = [message for number in range(20) for message in tool_turn(number)]
     session = await open_session(COWAGENT)
 
     assert await ask(session, talk[:-1]) == talk[:-1]
@@ -510,7 +501,7 @@ async def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_t
 
 @pytest.mark.seed("D-11")
 async def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
-    talk = [*(message for number in range(20) for message in worked(number)), user_message("now")]
+    talk = [*(message for number in range(20) for message in tool_turn(number)), user_message("now")]
     session = await open_session(COWAGENT)
 
     await ask(session, talk)
@@ -525,8 +516,8 @@ async def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() ->
 @pytest.mark.seed("D-4", "D-13")
 async def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> None:
     talk = [
-        *worked(0, "data " * 3_000),
-        *worked(1, "data " * 3_000),
+        *tool_turn(0, "data " * 3_000),
+        *tool_turn(1, "data " * 3_000),
         user_message("now"),
         tool_call_message("x"),
         tool_result_message("x"),
@@ -542,7 +533,7 @@ async def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> Non
 
 @pytest.mark.seed("D-14")
 async def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_more() -> None:
-    talk = [*(message for number in range(6) for message in worked(number, "data " * 900)), user_message("now")]
+    talk = [*(message for number in range(6) for message in tool_turn(number, "data " * 900)), user_message("now")]
 
     sent = await ask(await open_session(COWAGENT), talk, window=4_500)
 
@@ -551,7 +542,7 @@ async def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_
 
 @pytest.mark.seed("D-8", "D-4")
 async def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
-    talk = [*worked(0, "data " * 20_000), user_message("now")]
+    talk = [*tool_turn(0, "data " * 20_000), user_message("now")]
 
     sent = await ask(await open_session(COWAGENT), talk, window=6_000)
 
@@ -563,7 +554,7 @@ async def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
 def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two() -> None:
     talk = [
         system_message("be"),
-        *(message for number in range(9) for message in worked(number, "x" * 12_000)),
+        *(message for number in range(9) for message in tool_turn(number, "x" * 12_000)),
         user_message("now"),
     ]
     history = recorded(talk)
@@ -593,7 +584,7 @@ def asked_for(policy: Policy, messages: list[JsonMessage]) -> list[Any]:
     return [format_named("openai-chat").encode(entry.message) for entry in history.projection(COUNTER).entries]
 
 
-LONG = [message for number in range(6) for message in worked(number, "data " * 100)]
+LONG = [message for number in range(6) for message in tool_turn(number, "data " * 100)]
 
 
 @pytest.mark.seed("A-8", "A-39")

@@ -23,7 +23,7 @@ from holdfast.testing.chat import (
     user_message,
 )
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory
+from tests.support import RecordedHistory, appended
 
 COUNTER = counter_for("gpt-5")
 SCOPES = st.sampled_from([log.MAIN, "d1", "d2"])
@@ -32,10 +32,6 @@ MESSAGES: list[JsonMessage] = [
     user_message("a question"), assistant_message("an answer"), tool_call_message("a"),
     tool_result_message("a", "x" * 400), system_message("be brief"), user_message("more"),
 ]  # fmt: skip
-
-
-def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
-    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
 def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> log.Event:
@@ -48,8 +44,8 @@ def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> 
 
 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
-    st.builds(spoke, st.sampled_from(MESSAGES), SCOPES),
-    st.builds(spoke, st.sampled_from(MESSAGES)),
+    st.builds(appended, st.sampled_from(MESSAGES), SCOPES),
+    st.builds(appended, st.sampled_from(MESSAGES)),
     st.builds(fold, POSITIONS, POSITIONS, POSITIONS, SCOPES, is_merged=st.booleans()),
     st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
     st.builds(log.TurnsReducedToText, line=POSITIONS),
@@ -92,10 +88,10 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
 
 
 def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:
-    history = RecordedHistory.replay([spoke(user_message("a")), spoke(assistant_message("b"))], format_named)
+    history = RecordedHistory.replay([appended(user_message("a")), appended(assistant_message("b"))], format_named)
     before = history.projection(COUNTER)
 
-    history.append(spoke(user_message("c")))
+    history.append(appended(user_message("c")))
     after = history.projection(COUNTER)
 
     assert after is before
@@ -113,7 +109,7 @@ def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_bel
         user_message("b"),
     ]
     folded = log.CompactionCompleted(success=True, span=Span(start=0, stop=5), replacement=("so far",))
-    history = RecordedHistory.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
+    history = RecordedHistory.replay([*map(appended, talk), folded, log.Pinned(position=3)], format_named)
 
     shown = [(entry.position, entry.message.role) for entry in history.projection(COUNTER).entries]
 
@@ -131,7 +127,7 @@ def test_two_folds_of_different_spans_stand_side_by_side() -> None:
     ]
     early = log.CompactionCompleted(success=True, span=Span(start=0, stop=2), replacement=("before",))
     late = log.CompactionCompleted(success=True, span=Span(start=3, stop=5), replacement=("gathered",))
-    history = RecordedHistory.replay([*map(spoke, talk), early, late], format_named)
+    history = RecordedHistory.replay([*map(appended, talk), early, late], format_named)
 
     assert [entry.message.text for entry in history.projection(COUNTER).entries] == ["before", "c", "gathered", "d"]
 
@@ -147,7 +143,7 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
     ]
     talk.append(tool_result_message("z", "z" * 500))
     lines = [log.OutputsOffloaded(line=7, max_chars=100), log.TurnsReducedToText(line=4)]
-    history = RecordedHistory.replay([*map(spoke, talk), *lines], format_named)
+    history = RecordedHistory.replay([*map(appended, talk), *lines], format_named)
 
     shown = history.projection(COUNTER).entries
 
@@ -158,7 +154,7 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
 
 def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -> None:
     history = RecordedHistory.replay(
-        [spoke(user_message("see src/a.py")), spoke(user_message("see src/b.py"))], format_named
+        [appended(user_message("see src/a.py")), appended(user_message("see src/b.py"))], format_named
     )
 
     first = history.ledger(log.MAIN, 1)

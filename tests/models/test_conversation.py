@@ -22,7 +22,12 @@ from holdfast.testing.chat import assistant_message, system_message, user_messag
 
 ASKED = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
 """`make test-model` asks for 200 in a window of 2,048 tokens; the suite has as many as fill a smaller one once."""
-TURNS, N_CTX, MAX_ANSWER = (ASKED, 2_048, 16) if ASKED else (8, 1_024, 8)
+TURNS, N_CTX, MAX_ANSWER = (ASKED, 2_048, 16) if ASKED else (8, 512, 8)
+STORY = (
+    "The pilot boarded outside the breakwater, the wind was from the west and freshening, and two lines parted "
+    "while she was warped in. The harbour master wants the dues reckoned before the evening tide, and a note of "
+    "who signed for the cargo. "
+)
 MOST_REFUSALS = 3
 LEAST_CACHED = 0.6
 SHIPS = ("Aurora", "Bounty", "Cutty Sark", "Discovery", "Endeavour", "Fram", "Gjoa")
@@ -54,9 +59,7 @@ def prompt(number: int) -> str:
     ship, cargo = SHIPS[number % len(SHIPS)], CARGOES[number % len(CARGOES)]
     return (
         f"Entry {number}: the {ship} came in at {number % 24:02}:15 with {cargo}, berth {number % 9 + 1}. "
-        "The pilot boarded outside the breakwater, the wind was from the west and freshening, and two lines parted "
-        "while she was warped in. The harbour master wants the dues reckoned before the evening tide, and a note of "
-        f"who signed for the cargo. In one short sentence: which ship is entry {number} about?"
+        f"{STORY if ASKED else ''}In one short sentence: which ship is entry {number} about?"
     )
 
 

@@ -1,10 +1,7 @@
 """Promises of compaction that only show over time, across processes, or on the outside."""
 
-import asyncio
-from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,48 +17,22 @@ from holdfast.models.embedded.weights import fetch_weights
 from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import LEASE_MS, CompactionOptions
 from holdfast.session.compaction.telemetry import Telemetry, flush_spans
-from holdfast.stores.base import Store
-from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
+from tests.support import SUMMARY, WORDS, compactions, open_session, record_turns, wait_until
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 BUDGET = 4_000
 
 
-def opened(store: Store | None = None, **settings: Any) -> Any:
-    return Session.open("c1", store=store or MemoryStore(), model="gpt-5", **settings)
-
-
-async def talked(session: Session, turns: int) -> None:
-    for number in range(turns):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
-
-
-async def ended(session: Session) -> list[log.CompactionCompleted]:
-    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(100_000):
-        if is_so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError
-
-
 async def test_a_fold_after_which_the_provider_counts_no_less_is_a_failure() -> None:
-    session = await opened()
-    await talked(session, 6)
+    session = await open_session()
+    await record_turns(session, 6)
     done = await session.compact(budget=BUDGET)
 
     await session.record([assistant_message("so")], usage={"input_tokens": done.pre_compaction_tokens})
     assert (session.history.session_state.compaction_failures, session.history.session_state.failed_stop) == (1, 13)
-    helped = await opened()
-    await talked(helped, 6)
+    helped = await open_session()
+    await record_turns(helped, 6)
     done = await helped.compact(budget=BUDGET)
     await helped.record([assistant_message("so")], usage={"input_tokens": done.post_compaction_tokens})
     assert (
@@ -72,25 +43,25 @@ async def test_a_fold_after_which_the_provider_counts_no_less_is_a_failure() -> 
 
 async def test_one_summary_is_begun_in_a_turn_whatever_becomes_of_it() -> None:
     model = FailingModel("refusing")
-    session = await opened(compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1)))
-    await talked(session, 10)
+    session = await open_session(compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1)))
+    await record_turns(session, 10)
     await session.record([user_message("go")])
     for number in range(3):
         await session.prepare(BUDGET)
-        await until(lambda: session.history.session_state.running_compaction is None)
+        await wait_until(lambda: session.history.session_state.running_compaction is None)
         await session.record([tool_call_message(f"c{number}"), tool_result_message(f"c{number}", "ok " * 20)])
 
     assert len(model.prompts) == 1
     await session.record([assistant_message("done"), user_message("next turn")])
     await session.prepare(BUDGET)
-    await until(lambda: len(model.prompts) == 2)
+    await wait_until(lambda: len(model.prompts) == 2)
 
 
 @pytest.mark.parametrize("jump_ms", [LEASE_MS + 1, -30 * 3_600_000], ids=["expired", "the clock was set back"])
 async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired(jump_ms: int) -> None:
     now = 1_700_000_000_000
-    session = await opened(summarizer=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
-    await talked(session, 10)
+    session = await open_session(summarizer=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
+    await record_turns(session, 10)
     await session.record([user_message("go")])
     await session._log.append(log.CompactionStarted(span=Span(stop=4), owner="elsewhere:1:ab", basis=0))
     await session.prepare(BUDGET)
@@ -100,7 +71,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     now += jump_ms
     await session.prepare(BUDGET)
 
-    assert [(fold.is_cancelled, fold.error) for fold in await ended(session)][:1] == [
+    assert [(fold.is_cancelled, fold.error) for fold in await compactions(session)][:1] == [
         (True, "whoever began it did not finish it")
     ]
     assert (
@@ -111,8 +82,8 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
 
 async def test_a_summary_that_takes_longer_than_all_of_its_time_is_given_up() -> None:
     how = CompactionOptions(automatic=FailingModel("hanging"), retry_limits=RetryLimits(deadline_seconds=0.01))
-    session = await opened(policy="co-cli", compaction=how)
-    await talked(session, 3)
+    session = await open_session(policy="co-cli", compaction=how)
+    await record_turns(session, 3)
 
     with pytest.raises(CompactionFailedError, match=r"longer than 0\.01 s"):
         await session.compact()
@@ -122,8 +93,8 @@ async def test_a_summary_that_takes_longer_than_all_of_its_time_is_given_up() ->
 
 async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same_span() -> None:
     model = ScriptedModel(repeat(SUMMARY))
-    session = await opened(policy="inkeep", summarizer=model)
-    await talked(session, 10)
+    session = await open_session(policy="inkeep", summarizer=model)
+    await record_turns(session, 10)
     await session.record([user_message("now work")])
     await session.prepare(BUDGET)
     for number in range(18):
@@ -132,19 +103,19 @@ async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same
         )
     await session.prepare(BUDGET)
 
-    first, within = [fold for fold in await ended(session) if fold.success]
+    first, within = [fold for fold in await compactions(session) if fold.success]
     assert (first.span.start, within.span.start >= first.span.stop) == (0, True)
     assert "Greek letters" not in model.prompts[-1].text
     assert "now work" not in model.prompts[-1].text.partition("result 0")[0].rpartition("[#")[2]
 
 
 async def test_why_a_fold_was_made_is_in_the_log() -> None:
-    session = await opened(
+    session = await open_session(
         compaction=CompactionOptions(automatic=FailingModel("empty"), retry_limits=RetryLimits(attempts=1))
     )
-    await talked(session, 6)
+    await record_turns(session, 6)
     returned_event = await session.compact(budget=BUDGET)
-    await talked(session, 14)
+    await record_turns(session, 14)
     await session.record([user_message("go")])
     await session.prepare(BUDGET)
 
@@ -159,8 +130,8 @@ async def test_telemetry_sees_every_compaction() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     how = CompactionOptions(automatic=ScriptedModel(repeat(SUMMARY)), telemetry=Telemetry(tracer_provider=provider))
-    session = await opened(compaction=how)
-    await talked(session, 6)
+    session = await open_session(compaction=how)
+    await record_turns(session, 6)
     await session.compact(budget=BUDGET)
     await session.close()
 
@@ -178,7 +149,7 @@ async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session(
         await fetch_weights()
     except Exception as error:  # noqa: BLE001 - whatever keeps us from the weights
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
-    session = await opened(summarizer="embedded")
+    session = await open_session(summarizer="embedded")
     writer = session._compactor.summarizer_for("threshold")
     assert isinstance(writer, EmbeddedSummarizer)
     assert session._compactor.summarizer_for("manual") is writer
@@ -202,8 +173,8 @@ async def test_a_session_that_was_deleted_meanwhile_says_so(tmp_path: Path) -> N
 
 
 async def test_each_agent_climbs_a_ladder_of_its_own() -> None:
-    session = await opened()
-    await talked(session, 6)
+    session = await open_session()
+    await record_turns(session, 6)
     await session.record_state(log.PlanChanged(text="delegate"))
     await session._log.append(log.DelegationStarted(scope="sub", agent="scout"))
     await session.record([user_message("your task " + WORDS)], scope="sub")

@@ -1,7 +1,6 @@
 """Compaction beside the conversation: nobody waits who need not, and nothing counts that was not checked."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,28 +20,18 @@ from holdfast.models.base import ModelReply
 from holdfast.models.retry import _ABANDONED_CALLS, RetryLimits
 from holdfast.session.compaction.compactor import HELD_HERE, CompactionOptions, SummaryDraft
 from holdfast.session.session import RemoteSession
-from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
-
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
-
-
-def endless(text: str = SUMMARY) -> ScriptedModel:
-    return ScriptedModel(iter(lambda: text, None))
-
-
-def opened(store: Store | None = None, **settings: Any) -> Any:
-    return Session.open("c1", store=store or MemoryStore(), model="gpt-5", **settings)
-
-
-async def talked(session: Session, turns: int, start: int = 0) -> None:
-    for number in range(start, start + turns):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+from tests.support import (
+    SUMMARY,
+    WORDS,
+    compactions,
+    endless_summarizer,
+    open_session,
+    record_turns,
+    wait_until,
+)
 
 
 async def kinds(session: Session) -> list[str]:
@@ -50,22 +39,9 @@ async def kinds(session: Session) -> list[str]:
             or "summary" in event.KIND]  # fmt: skip
 
 
-async def ended(session: Session) -> list[log.CompactionCompleted]:
-    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let others go on until something is so."""
-    for _ in range(100_000):
-        if is_so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError
-
-
-async def settled(session: Session) -> None:
-    """Let what runs beside the conversation come to its end."""
-    await until(
+async def wait_for_summary(session: Session) -> None:
+    """Wait until no summary is being written."""
+    await wait_until(
         lambda: (
             session.history.session_state.running_compaction is None
             or session.history.session_state.ready_summary is not None
@@ -79,13 +55,13 @@ BUDGET = 4_000
 @pytest.mark.seed("C-19")
 @pytest.mark.seed("C-15")
 async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the_next_one() -> None:
-    session = await opened(summarizer=endless())
-    await talked(session, 10)
+    session = await open_session(summarizer=endless_summarizer())
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     before = await session.prepare(BUDGET)
     assert await kinds(session) == ["compaction_start"]
 
-    await settled(session)
+    await wait_for_summary(session)
     await session.record([assistant_message("so")])
     await session.record([user_message("and now?")])
     after = await session.prepare(BUDGET)
@@ -95,7 +71,7 @@ async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the
     assert after.tokens.total < before.tokens.total * 0.75
     assert SUMMARY.split(".", maxsplit=1)[0] in str(after.messages[0]["content"])
     assert validate(after.messages, "openai") == []
-    (fold,) = await ended(session)
+    (fold,) = await compactions(session)
     assert (fold.success, fold.summary.by_model, fold.trigger) == (True, "scripted", "threshold")
     assert fold.summary.score is not None
 
@@ -106,24 +82,27 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
     async def held(_: float) -> None:
         await gate.wait()
 
-    session = await opened(summarizer=ScriptedModel(iter(lambda: SUMMARY, None), seconds=60, sleep=held))
-    await talked(session, 10)
+    session = await open_session(summarizer=ScriptedModel(iter(lambda: SUMMARY, None), seconds=60, sleep=held))
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await talked(session, 3, 10)
+    await record_turns(session, 3, 10)
     await session.record([user_message("more?")])
 
     full = await session.prepare(BUDGET)
 
     assert full.tokens.total < BUDGET * 0.7
-    assert [fold.summary.by_model for fold in await ended(session)] == [None]
+    assert [fold.summary.by_model for fold in await compactions(session)] == [None]
     gate.set()
-    await settled(session)
+    await wait_for_summary(session)
     await session.record([assistant_message("ok"), user_message("and?")])
     await session.prepare(BUDGET)
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(True, False), (False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [
+        (True, False),
+        (False, True),
+    ]
     assert session.history.session_state.compaction_failures == 0
-    await talked(session, 12, 20)
+    await record_turns(session, 12, 20)
     await session.record([user_message("again?")])
     text = str((await session.prepare(BUDGET)).messages[0]["content"])
     assert "counts in Greek letters" in text
@@ -138,11 +117,11 @@ async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_mean
         await gate.wait()
 
     model = ScriptedModel([SUMMARY], seconds=60, sleep=held)
-    session = await opened(policy="copilot", compaction=CompactionOptions(automatic=model, progress=told.append))
-    await talked(session, 13)
+    session = await open_session(policy="copilot", compaction=CompactionOptions(automatic=model, progress=told.append))
+    await record_turns(session, 13)
     await session.record([user_message("next?")])
     waiting = asyncio.create_task(session.prepare(BUDGET))
-    await until(lambda: bool(told))
+    await wait_until(lambda: bool(told))
 
     assert await session.record([user_message("one more thing")]) == range(27, 28)
     assert not waiting.done()
@@ -151,7 +130,7 @@ async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_mean
 
     assert told == ["Compacting conversation history", ""]
     assert [message["content"] for message in request.messages[-2:]] == ["next?", "one more thing"]
-    assert (await ended(session))[0].success
+    assert (await compactions(session))[0].success
 
 
 @pytest.mark.seed("C-60")
@@ -162,14 +141,14 @@ async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_mean
 async def test_every_failure_leaves_a_working_conversation(failure: Any, policy: str) -> None:
     model = FailingModel(failure)
     how = CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1))
-    session = await opened(policy=policy, compaction=how)
+    session = await open_session(policy=policy, compaction=how)
     for number in range(40):
         await session.record([user_message(f"question {number}: {WORDS}")])
         request = await session.prepare(BUDGET)
         assert request.tokens.total <= BUDGET
         assert validate(request.messages, "openai") == []
         await session.record([assistant_message(f"answer {number}: {WORDS}")])
-        await settled(session)
+        await wait_for_summary(session)
 
     # The breaker has opened: most of the forty turns have not asked at all. To a preset, garbage is a summary.
     is_refused = policy == "default" or failure != "garbage"
@@ -182,17 +161,17 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
         for message in (user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}"))
     ]
     if policy == "default":
-        assert not any(fold.summary.by_model for fold in await ended(session) if fold.success)
+        assert not any(fold.summary.by_model for fold in await compactions(session) if fold.success)
 
 
 @pytest.mark.parametrize("policy", ["co-cli", "inkeep", "copilot", "cowagent", "default"])
 async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> None:
-    session = await opened(policy=policy, summarizer=endless(f"{SUMMARY} \ud83d"))
+    session = await open_session(policy=policy, summarizer=endless_summarizer(f"{SUMMARY} \ud83d"))
     for number in range(20):
-        await talked(session, 1, start=number)
+        await record_turns(session, 1, start=number)
         await session.record([user_message("next?")])
         assert (await session.prepare(BUDGET)).tokens.total <= BUDGET
-        await settled(session)
+        await wait_for_summary(session)
 
     summaries = [event.summary.text for event in await session.events() if isinstance(event, log.SummaryWritten)]
     assert [text for text in summaries if "\ud83d" in text] == []
@@ -204,24 +183,24 @@ async def test_a_summariser_that_never_helps_is_left_alone_though_folds_by_rule_
     policy: str, budget: int
 ) -> None:
     model = FailingModel("empty")
-    session = await opened(
+    session = await open_session(
         policy=policy, compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1))
     )
     for number in range(60):
-        await talked(session, 1, start=number)
+        await record_turns(session, 1, start=number)
         await session.record([user_message("next?")])
         await session.prepare(budget)
-        await settled(session)
+        await wait_for_summary(session)
 
-    assert len([fold for fold in await ended(session) if fold.success]) > 10
+    assert len([fold for fold in await compactions(session) if fold.success]) > 10
     # Three times, and then once for every twenty messages of the hundred and eighty.
     assert len(model.prompts) <= 3 + 180 // 20
 
 
 @pytest.mark.seed("A-23")
 async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
-    session = await opened(policy="co-cli", compaction=CompactionOptions(automatic=FailingModel("refusing")))
-    await talked(session, 21)
+    session = await open_session(policy="co-cli", compaction=CompactionOptions(automatic=FailingModel("refusing")))
+    await record_turns(session, 21)
     await session.record([user_message("next?")])
 
     request = await session.prepare(128_000)
@@ -234,8 +213,8 @@ async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
 @pytest.mark.seed("A-22")
 @pytest.mark.seed("A-39")
 async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_users_word() -> None:
-    session = await opened(policy="co-cli", summarizer=endless("short"))
-    await talked(session, 21)
+    session = await open_session(policy="co-cli", summarizer=endless_summarizer("short"))
+    await record_turns(session, 21)
     await session.record([user_message("next?")])
 
     request = await session.prepare(128_000)
@@ -249,11 +228,11 @@ async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_us
 
 
 async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more() -> None:
-    session = await opened(summarizer=endless())
-    await talked(session, 10)
+    session = await open_session(summarizer=endless_summarizer())
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await settled(session)
+    await wait_for_summary(session)
 
     await session.rewind(to=4)
     await session.record([user_message("instead")])
@@ -261,7 +240,7 @@ async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more()
 
     assert [message["content"] for message in request.messages][-1] == "instead"
     assert len(request.messages) == 5
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [(False, True)]
 
 
 @pytest.mark.seed("C-6")
@@ -270,20 +249,20 @@ async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more()
 @pytest.mark.seed("C-9")
 @pytest.mark.seed("C-57")
 async def test_what_cannot_be_compacted_is_refused_by_name() -> None:
-    alone = await opened(policy="copilot")
+    alone = await open_session(policy="copilot")
     with pytest.raises(NothingToCompactError):
         await alone.compact()
-    await talked(alone, 2)
+    await record_turns(alone, 2)
     with pytest.raises(NoContextError):
         await alone.compact()
     await alone.record([user_message("so?")])
     await alone.prepare(BUDGET)
     with pytest.raises(ModelAccessError, match="no model to write the summary"):
         await alone.compact()
-    busy = await opened(summarizer=FailingModel("hanging"))
-    await talked(busy, 4)
+    busy = await open_session(summarizer=FailingModel("hanging"))
+    await record_turns(busy, 4)
     first = asyncio.create_task(busy.compact())
-    await until(lambda: busy.history.session_state.running_compaction is not None)
+    await wait_until(lambda: busy.history.session_state.running_compaction is not None)
 
     with pytest.raises(CompactionRunningError):
         await busy.compact()
@@ -304,7 +283,7 @@ async def test_a_handle_without_an_engine_refuses_in_the_words_that_are_known() 
 
 @pytest.mark.seed("C-7")
 async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() -> None:
-    session = await opened(policy="copilot", summarizer=endless("short"))
+    session = await open_session(policy="copilot", summarizer=endless_summarizer("short"))
     await session.record([user_message(f"question: {WORDS}")])
     await session.prepare(BUDGET)
 
@@ -319,8 +298,8 @@ async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() ->
 async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() -> None:
     usage = log.Usage(input_tokens=900, output_tokens=30, cache_read_tokens=100)
     model = ScriptedModel([ModelReply(text=SUMMARY, model="scripted", usage=usage)])
-    session = await opened(policy="copilot", summarizer=model)
-    await talked(session, 4)
+    session = await open_session(policy="copilot", summarizer=model)
+    await record_turns(session, 4)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
 
@@ -333,9 +312,9 @@ async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() ->
 
 @pytest.mark.seed("B-2", "B-11")
 async def test_inkeep_has_a_model_put_the_older_parts_in_its_own_words() -> None:
-    model = endless("Three injection risks in auth.py [#1]; the fix is open.")
-    session = await opened(policy="inkeep", summarizer=model)
-    await talked(session, 8)
+    model = endless_summarizer("Three injection risks in auth.py [#1]; the fix is open.")
+    session = await open_session(policy="inkeep", summarizer=model)
+    await record_turns(session, 8)
     await session.record([user_message("next?")])
 
     request = await session.prepare(BUDGET)
@@ -356,30 +335,30 @@ async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_
         await gate.wait()
 
     model = FailingModel("stubborn", text=SUMMARY, sleep=held)
-    session = await opened(summarizer=model)
-    await talked(session, 10)
+    session = await open_session(summarizer=model)
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await until(lambda: bool(model.prompts))
+    await wait_until(lambda: bool(model.prompts))
     before = await session.visible_messages()
 
     assert await session.cancel_compaction()
     gate.set()
-    await until(lambda: not _ABANDONED_CALLS)
+    await wait_until(lambda: not _ABANDONED_CALLS)
 
     assert await session.visible_messages() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [(False, True)]
 
 
 @pytest.mark.seed("C-10")
 @pytest.mark.seed("C-59")
 async def test_a_cancelled_compaction_changes_nothing() -> None:
-    session = await opened(summarizer=FailingModel("hanging"))
-    await talked(session, 4)
+    session = await open_session(summarizer=FailingModel("hanging"))
+    await record_turns(session, 4)
     before = await session.visible_messages()
     task = asyncio.create_task(session.compact())
-    await until(lambda: session.history.session_state.running_compaction is not None)
+    await wait_until(lambda: session.history.session_state.running_compaction is not None)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -387,13 +366,13 @@ async def test_a_cancelled_compaction_changes_nothing() -> None:
 
     assert await session.visible_messages() == before
     assert session.history.session_state.running_compaction is None
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(session)] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [(False, True)]
 
 
 async def test_an_abandoned_compaction_is_taken_over() -> None:
     store = MemoryStore()
-    gone = await opened(store, summarizer=FailingModel("hanging"))
-    await talked(gone, 10)
+    gone = await open_session(store, summarizer=FailingModel("hanging"))
+    await record_turns(gone, 10)
     await gone.record([user_message("next?")])
     await gone.prepare(BUDGET)
     run = gone.history.session_state.running_compaction
@@ -402,28 +381,31 @@ async def test_an_abandoned_compaction_is_taken_over() -> None:
     gone._compactor._task.cancel = lambda: False
 
     HELD_HERE.clear()
-    again = await opened(store, summarizer=endless())
+    again = await open_session(store, summarizer=endless_summarizer())
     await again.record([assistant_message("ok"), user_message("and?")])
     await again.prepare(BUDGET)
-    await settled(again)
+    await wait_for_summary(again)
     await again.record([assistant_message("ok"), user_message("go on")])
     await again.prepare(BUDGET)
 
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(again)] == [(False, True), (True, False)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(again)] == [
+        (False, True),
+        (True, False),
+    ]
 
 
 async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() -> None:
     store = MemoryStore()
-    gone = await opened(store, summarizer=FailingModel("hanging"))
-    await talked(gone, 10)
+    gone = await open_session(store, summarizer=FailingModel("hanging"))
+    await record_turns(gone, 10)
     await gone.record([user_message("next?")])
     await gone.prepare(BUDGET)
     HELD_HERE.clear()
 
-    again = await opened(store)
+    again = await open_session(store)
 
     assert again.history.session_state.running_compaction is None
-    assert [(fold.success, fold.error) for fold in await ended(again)] == [
+    assert [(fold.success, fold.error) for fold in await compactions(again)] == [
         (False, "whoever began it did not finish it")
     ]
     await gone.close()
@@ -431,14 +413,14 @@ async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() 
 
 @pytest.mark.seed("A-30")
 async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked() -> None:
-    cheap, primary = endless(), endless()
-    session = await opened(compaction=CompactionOptions(automatic=cheap, manual=primary))
-    await talked(session, 10)
+    cheap, primary = endless_summarizer(), endless_summarizer()
+    session = await open_session(compaction=CompactionOptions(automatic=cheap, manual=primary))
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await settled(session)
+    await wait_for_summary(session)
     await session.prepare(BUDGET)
-    await talked(session, 4, 10)
+    await record_turns(session, 4, 10)
 
     await session.compact(focus="the letters")
 
@@ -450,9 +432,9 @@ async def test_a_cheaper_model_writes_by_itself_and_the_primary_one_when_asked()
 
 @pytest.mark.parametrize(("policy", "asks"), [("copilot", (0, 1)), ("inkeep", (1, 0)), ("co-cli", (0, 1))])
 async def test_a_preset_says_who_writes_when_somebody_asks(policy: str, asks: tuple[int, int]) -> None:
-    cheap, primary = endless(), endless()
-    session = await opened(policy=policy, compaction=CompactionOptions(automatic=cheap, manual=primary))
-    await talked(session, 3)
+    cheap, primary = endless_summarizer(), endless_summarizer()
+    session = await open_session(policy=policy, compaction=CompactionOptions(automatic=cheap, manual=primary))
+    await record_turns(session, 3)
     await session.record([user_message("so?")])
     await session.prepare(16_000)
 
@@ -471,14 +453,14 @@ async def test_a_summary_counts_only_when_it_was_approved() -> None:
     async def edit(draft: SummaryDraft) -> str:
         return draft.summary.text + " Edited by hand."
 
-    session = await opened(compaction=CompactionOptions(automatic=endless(), approve=refuse))
-    await talked(session, 4)
+    session = await open_session(compaction=CompactionOptions(automatic=endless_summarizer(), approve=refuse))
+    await record_turns(session, 4)
     with pytest.raises(CompactionCancelledError):
         await session.compact()
     assert len(await session.visible_messages()) == 8
     assert [draft.summary.by_model for draft in drafts] == ["scripted"]
-    other = await opened(compaction=CompactionOptions(automatic=endless(), approve=edit))
-    await talked(other, 4)
+    other = await open_session(compaction=CompactionOptions(automatic=endless_summarizer(), approve=edit))
+    await record_turns(other, 4)
     await other.compact()
     assert "Edited by hand." in (await other.visible_messages())[0].message.text
 
@@ -492,8 +474,8 @@ async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is
 
     model = FailingModel("stubborn", text=SUMMARY, sleep=held)
     how = CompactionOptions(automatic=model, retry_limits=RetryLimits(timeout_seconds=0.05, attempts=1))
-    session = await opened(compaction=how)
-    await talked(session, 4)
+    session = await open_session(compaction=how)
+    await record_turns(session, 4)
     before = await session.visible_messages()
 
     with pytest.raises(ModelUnreachableError, match=r"no answer within 0\.05 s"):
@@ -501,7 +483,7 @@ async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is
 
     assert session.history.session_state.running_compaction is None
     gate.set()
-    await until(lambda: not _ABANDONED_CALLS)
+    await wait_until(lambda: not _ABANDONED_CALLS)
     assert await session.visible_messages() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
 
@@ -513,43 +495,47 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
         await gate.wait()
 
     model, store = FailingModel("stubborn", text=SUMMARY, sleep=held), MemoryStore()
-    session = await opened(store, summarizer=model)
-    await talked(session, 10)
+    session = await open_session(store, summarizer=model)
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
-    await until(lambda: bool(model.prompts))
+    await wait_until(lambda: bool(model.prompts))
 
     await session.close()
 
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(await opened(store))] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(await open_session(store))] == [
+        (False, True)
+    ]
     gate.set()
-    await until(lambda: not _ABANDONED_CALLS)
+    await wait_until(lambda: not _ABANDONED_CALLS)
 
 
 async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
-    model, store = endless(), MemoryStore()
-    session = await opened(store, summarizer=model)
-    await talked(session, 10)
+    model, store = endless_summarizer(), MemoryStore()
+    session = await open_session(store, summarizer=model)
+    await record_turns(session, 10)
     await session.record([user_message("next?")])
     await session.prepare(BUDGET)
 
     await session.close()
 
     assert model.prompts == []
-    assert [(fold.success, fold.is_cancelled) for fold in await ended(await opened(store))] == [(False, True)]
+    assert [(fold.success, fold.is_cancelled) for fold in await compactions(await open_session(store))] == [
+        (False, True)
+    ]
 
 
 @pytest.mark.seed("C-39")
 @pytest.mark.seed("C-40")
 @pytest.mark.parametrize("budget", [1_200, 2_000])
 async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_room_is_small(budget: int) -> None:
-    session = await opened(policy="copilot", summarizer=endless())
+    session = await open_session(policy="copilot", summarizer=endless_summarizer())
     await session.record_state(log.PlanChanged(text="1. count on"))
     for number in range(12):
         await session.record([user_message(f"question {number}: {WORDS}")])
         request = await session.prepare(budget)
         await session.record([assistant_message(f"answer {number}: {WORDS}")])
-        await settled(session)
+        await wait_for_summary(session)
 
     request = await session.prepare(budget)
 
@@ -562,8 +548,8 @@ async def test_copilot_shortens_the_users_words_and_keeps_the_summary_where_the_
 
 @pytest.mark.seed("C-39")
 async def test_a_compaction_on_the_users_word_is_made_for_the_budget_of_the_last_request() -> None:
-    session = await opened(policy="copilot", summarizer=endless())
-    await talked(session, 9)
+    session = await open_session(policy="copilot", summarizer=endless_summarizer())
+    await record_turns(session, 9)
     await session.record([user_message("so?")])
     await session.prepare(4_000)
     await session.record_state(log.PlanChanged(text="step " * 5_000))

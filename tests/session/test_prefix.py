@@ -46,10 +46,6 @@ async def talked(session: Session, turns: int = 4) -> None:
         await session.record([assistant_message(f"answer {number}: {WORDS}")])
 
 
-async def folds(session: Session) -> list[log.CompactionCompleted]:
-    return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-
-
 def ways(model: ScriptedModel) -> list[str]:
     return ["data" if ask.prefix is None else "behind" for ask in model.prompts]
 

@@ -33,6 +33,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
+from tests.support import appended
 
 T = TypeVar("T")
 COUNTER = counter_for("gpt-5")
@@ -42,10 +43,6 @@ MESSAGES = [
     tool_call_message("a"), tool_result_message("a", "Error: no " * 40),
     system_message("be brief"), user_message("more of docs/c.md"), user_message("half \ud800 of a pair"),
 ]  # fmt: skip
-
-
-def spoke(native: dict[str, Any], scope: str = log.MAIN) -> log.Event:
-    return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
 def fold(start: int, length: int, kept: int) -> log.Event:
@@ -58,8 +55,8 @@ def fold(start: int, length: int, kept: int) -> log.Event:
 
 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
-    st.builds(spoke, st.sampled_from(MESSAGES)),
-    st.builds(spoke, st.sampled_from(MESSAGES), st.sampled_from([log.MAIN, "d1"])),
+    st.builds(appended, st.sampled_from(MESSAGES)),
+    st.builds(appended, st.sampled_from(MESSAGES), st.sampled_from([log.MAIN, "d1"])),
     st.builds(fold, POSITIONS, POSITIONS, POSITIONS),
     st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
     st.builds(log.TurnsReducedToText, line=POSITIONS),

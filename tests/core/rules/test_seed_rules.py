@@ -45,6 +45,7 @@ from holdfast.testing.chat import (
     user_message,
 )
 from holdfast.wire.formats import format_named
+from tests.support import tool_turn
 
 CHAT = format_named("openai-chat")
 
@@ -61,16 +62,6 @@ def dialogue(count: int) -> list[JsonMessage]:
     """Return so many messages of alternating prompts and answers."""
     return [
         user_message(f"q{number}") if number % 2 == 0 else assistant_message(f"a{number}") for number in range(count)
-    ]
-
-
-def worked(turn: int, output: str = "out") -> list[JsonMessage]:
-    """Return a turn with one tool step and an answer."""
-    return [
-        user_message(f"q{turn}"),
-        tool_call_message(f"c{turn}"),
-        tool_result_message(f"c{turn}", output),
-        assistant_message(f"a{turn}"),
     ]
 
 
@@ -387,7 +378,7 @@ def test_after_refusals_without_a_number_the_target_falls_up_to_a_half() -> None
 @pytest.mark.seed("D-8")
 def test_long_results_of_historical_turns_keep_both_ends_and_the_current_turn_is_left_alone() -> None:
     long = "BEGIN" + "x" * 30_000 + "END"
-    messages = [*worked(0, long), user_message("now"), tool_call_message("b"), tool_result_message("b", long)]
+    messages = [*tool_turn(0, long), user_message("now"), tool_call_message("b"), tool_result_message("b", long)]
 
     cut = sent(KeepEnds().apply(view(*messages)))
 
@@ -396,15 +387,15 @@ def test_long_results_of_historical_turns_keep_both_ends_and_the_current_turn_is
     assert "characters cut" in cut[2]["content"]
     assert len(cut[2]["content"]) <= 20_000
     assert cut[-1] == messages[-1]
-    assert sent(KeepEnds().apply(view(*worked(0, "x" * 20_000), user_message("now")))) == [
-        *worked(0, "x" * 20_000),
+    assert sent(KeepEnds().apply(view(*tool_turn(0, "x" * 20_000), user_message("now")))) == [
+        *tool_turn(0, "x" * 20_000),
         user_message("now"),
     ]
 
 
 @pytest.mark.seed("D-2")
 def test_a_turn_reaches_from_one_prompt_to_the_next() -> None:
-    assert turn_ranges(view(system_message("be"), *worked(0), *worked(1), user_message("now"))) == [
+    assert turn_ranges(view(system_message("be"), *tool_turn(0), *tool_turn(1), user_message("now"))) == [
         range(1, 5),
         range(5, 9),
         range(9, 10),
@@ -413,7 +404,7 @@ def test_a_turn_reaches_from_one_prompt_to_the_next() -> None:
 
 @pytest.mark.seed("D-5", "D-9")
 def test_the_oldest_half_of_complete_turns_goes_when_there_are_too_many() -> None:
-    messages = [message for number in range(20) for message in worked(number)]
+    messages = [message for number in range(20) for message in tool_turn(number)]
 
     assert trim_cut(view(*messages), 20) == 0
     assert trim_cut(view(*messages, user_message("now")), 20) == 10 * 4
@@ -421,7 +412,7 @@ def test_the_oldest_half_of_complete_turns_goes_when_there_are_too_many() -> Non
 
 @pytest.mark.seed("D-13")
 def test_few_turns_are_reduced_to_what_was_asked_and_answered() -> None:
-    entries = view(*worked(0), *worked(1), user_message("now"), tool_call_message("c"), tool_result_message("c"))
+    entries = view(*tool_turn(0), *tool_turn(1), user_message("now"), tool_call_message("c"), tool_result_message("c"))
 
     assert has_few_turns(entries)
     assert sent(turns_reduced_to_text(entries)) == [
@@ -432,7 +423,7 @@ def test_few_turns_are_reduced_to_what_was_asked_and_answered() -> None:
 
 @pytest.mark.seed("D-14")
 def test_with_five_turns_or_more_the_first_half_goes_again() -> None:
-    entries = view(*(message for number in range(5) for message in worked(number)))
+    entries = view(*(message for number in range(5) for message in tool_turn(number)))
 
     assert not has_few_turns(entries)
     assert half_cut(entries) == 2 * 4
@@ -443,7 +434,7 @@ def test_in_an_emergency_five_turns_stay_with_short_results_and_short_user_texts
     long = "x" * 12_000
     messages = [
         system_message("be"),
-        *(message for number in range(7) for message in worked(number, long)),
+        *(message for number in range(7) for message in tool_turn(number, long)),
         user_message(long),
     ]
     messages[21]["content"] = long
@@ -464,7 +455,7 @@ def test_how_many_turns_a_session_is_restored_with(max_turns: int, restored: int
 
 @pytest.mark.seed("D-17", "D-18")
 def test_a_session_is_restored_with_the_words_of_its_newest_turns() -> None:
-    entries = view(*(message for number in range(5) for message in worked(number)))
+    entries = view(*(message for number in range(5) for message in tool_turn(number)))
 
     assert sent(recent_as_text(entries, 20)) == [
         user_message("q2"), assistant_message("a2"), user_message("q3"), assistant_message("a3"),
