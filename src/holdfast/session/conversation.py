@@ -43,7 +43,7 @@ from holdfast.session.manual import ManualCompaction
 from holdfast.session.overflow_retry import OverflowRetry
 from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
 from holdfast.session.recall.answer import answer_recall
-from holdfast.session.recall.artifacts import artifacts_in, find_artifact, text_range
+from holdfast.session.recall.artifacts import find_artifact, text_range, visible_artifacts
 from holdfast.session.recall.earlier import EarlierSessions
 from holdfast.session.recall.search import check_query_words
 from holdfast.session.request import Request
@@ -343,7 +343,7 @@ class Conversation:
     async def artifacts(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Artifact]:
         """Return the large tool results that an agent may see, in view or not, the oldest first."""
         context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
-        return list(artifacts_in(context, self._compactor.policy, self.model))
+        return list(visible_artifacts(context, self._compactor.policy, self.model))
 
     @locked
     async def artifact(

@@ -15,7 +15,7 @@ ARTIFACT_CALL_LOOKBACK = 32
 """How many messages before a result are searched for its call."""
 
 
-def artifacts_in(
+def visible_artifacts(
     context: Context, policy: Policy, model: str | None, positions: range | None = None
 ) -> Iterator[Artifact]:
     """Yield the large tool results at some positions, or since the last clear, the oldest first."""
@@ -37,7 +37,7 @@ def find_artifact(
         positions = range(max(first, position - ARTIFACT_CALL_LOOKBACK), position + 1) if is_known else range(0)
         context.entries.require(filter(context.may_be_visible, positions))
         session_log.require_content(filter(context.may_be_visible, positions[-1:]))
-    for artifact in artifacts_in(context, policy, model, positions):
+    for artifact in visible_artifacts(context, policy, model, positions):
         if reference in {artifact.id, artifact.call_id, f"#{artifact.position}"}:
             return artifact
     raise UnknownArtifactError(reference)
