@@ -47,35 +47,35 @@ def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mappin
 
 
 def check_position(where: str, value: object) -> int:
-    """Return the position of a message, or say what is none."""
+    """Check that a value is the position of a message."""
     if not is_integer(value):
         raise MalformedInputError(where, f"must be the position of a message, a whole number, not {short_repr(value)}")
     return value
 
 
 def check_scope(value: object) -> str:
-    """Return whose request it is."""
+    """Check that a value is the name of a scope."""
     if not isinstance(value, str) or not value:
         raise SettingsError("scope", f"must be the name of an agent's scope, such as 'main', not {short_repr(value)}")
     return value
 
 
 def check_model(value: object) -> str | None:
-    """Return the name of a model; None where nobody says."""
+    """Return the name of a model; None for the default."""
     if value is not None and not isinstance(value, str):
         raise SettingsError("model", f"must be the name of a model, not {short_repr(value)}")
     return value
 
 
 def check_text(setting: str, value: object) -> str:
-    """Return words."""
+    """Check that a value is a string."""
     if not isinstance(value, str):
         raise SettingsError(setting, f"must be text, not {short_repr(value)}")
     return value
 
 
 def check_count(setting: str, value: object) -> int:
-    """Return how many there are of something."""
+    """Check that a value is an integer from 0 on."""
     if not is_integer(value) or value < 0:
         raise SettingsError(setting, f"must be a whole number from 0 on, not {short_repr(value)}")
     return value
