@@ -140,7 +140,7 @@ def compaction_from(
 ) -> CompactionOptions:
     """Return the summarizers of a session and everything that observes its compactions.
 
-    The embedded model writes no summaries unless `callbacks.primary` is given: they are worse than a digest.
+    The embedded model is not used by default: its summaries are worse than a digest.
     """
     main = callbacks.primary or (None if settings.model == EMBEDDED else settings.model)
     cheap = settings.summarization_model

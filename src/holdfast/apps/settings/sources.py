@@ -57,8 +57,8 @@ def load_settings(
         *_read_flags(flags or {}, where.cwd),
     ]
     wrong = [one for one in found if isinstance(one, SettingsError)]
-    given = [one for one in found if isinstance(one, SettingValue)]
-    settings = resolve_settings(given, where, wrong, [one for one in found if isinstance(one, str)])
+    values = [one for one in found if isinstance(one, SettingValue)]
+    settings = resolve_settings(values, where, wrong, [one for one in found if isinstance(one, str)])
     if settings.problems and not is_tolerant:
         raise settings.problems[0]
     return settings
@@ -86,8 +86,8 @@ def _read_toml(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
         else:
             for piece in _split_tables(name, value):
                 try:
-                    given = SettingValue(name, check_value(key, piece, source, path.parent, lines), source)
-                    yield from _value_per_table(given, key, lines)
+                    setting = SettingValue(name, check_value(key, piece, source, path.parent, lines), source)
+                    yield from _value_per_table(setting, key, lines)
                 except SettingsError as error:
                     yield error
         yield from _secret_notes(key, value, source)
@@ -109,14 +109,14 @@ def _split_tables(name: str, value: object) -> list[object]:
     return [{inner: table} for inner, table in cast("Mapping[str, object]", value).items()]
 
 
-def _value_per_table(given: SettingValue, key: str, lines: Mapping[TomlKey, int]) -> Iterator[SettingValue]:
+def _value_per_table(setting: SettingValue, key: str, lines: Mapping[TomlKey, int]) -> Iterator[SettingValue]:
     """Yield a value for each named table, so that each has its own line."""
-    if not isinstance(given.value, Mapping):
-        yield given
+    if not isinstance(setting.value, Mapping):
+        yield setting
         return
-    for name, table in cast("Mapping[str, object]", given.value).items():
+    for name, table in cast("Mapping[str, object]", setting.value).items():
         yield SettingValue(
-            given.name, {name: table}, replace(given.source, line=lines.get((key, name), given.source.line))
+            setting.name, {name: table}, replace(setting.source, line=lines.get((key, name), setting.source.line))
         )
 
 

@@ -44,7 +44,7 @@ def parse_document(text: str) -> "TOMLDocument":
 
 
 def key_lines(text: str) -> dict[TomlKey, int]:
-    """Return in which line, counted from 1, each key of a document first stands; {} if that is not known."""
+    """Return the first line of each key of a document, counted from 1; {} if that is unknown."""
     lines: dict[TomlKey, int] = {}
     with suppress(SettingsError):
         _add_lines(parse_document(text).body, (), 1, lines)
