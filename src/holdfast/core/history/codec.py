@@ -21,7 +21,7 @@ EventRecord: TypeAlias = dict[str, object]
 EVENT_TYPES: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not UnknownEvent}
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
 """For each earlier schema, a function that turns a record's fields into those of the next schema."""
-_INLINE = (Span, Summary)
+_INLINE: tuple[object, ...] = (Span, Summary)
 """Values whose fields are stored among those of the event that holds them."""
 
 
@@ -122,7 +122,9 @@ def _from_json(kind: type, place: str, values: Mapping[str, object]) -> object:
 def _inlined(kind: type) -> Mapping[str, Callable[..., object]]:
     """Return, for each field that holds an inlined value, what makes that value of the fields that a record has."""
     return {
-        item.name: cast("type", hint) if item.default is MISSING else partial(replace, item.default)
+        item.name: cast("type", hint)
+        if item.default is MISSING
+        else partial(replace, cast("Span | Summary", item.default))
         for item, hint in typed_fields(kind)
         if hint in _INLINE
     }
