@@ -113,7 +113,7 @@ DISK_REMEDIES = {
 _BOM = codecs.BOM_UTF8
 _TOP_LINE = re.compile(
     r"""(?:[ \t]|$|\#|%|---|\.\.\.|-[ ]|[\]}])  # what belongs to the line before, or holds nothing
-    |(?:"[^"]*"|'[^']*'|[\w.$][^:\#]*?)[ \t]*:(?:[ \t]|$)  # or a key""",
+    |(?:(?:"[^"]*"|'[^']*')[ \t]*|[\w.$][^:\#]*):(?:[ \t]|$)  # or a key""",
     re.VERBOSE,
 )
 
