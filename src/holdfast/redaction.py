@@ -1,8 +1,8 @@
-"""What looks like a key or a password, and a text without it: the one place that knows the patterns.
+"""Remove keys and passwords from text. No other module knows the patterns.
 
-Errors, what hooks print and what a summariser is shown all go through here. A pattern has to be sure of itself: what it
-takes for a secret is gone from the text, and names in code must not be. No pattern reaches across `<`, `[` or `#`, so
-that no frame and no heading can vanish with what it takes.
+Errors, the output of hooks and the input of a summarizer all pass through here. A pattern must be certain: a
+match is removed from the text, and names in code must stay. No pattern matches across `<`, `[` or `#`, so no
+frame and no heading can be removed with a secret.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""What can be asked of the past.
+"""A recall query, and the recall tool that a model is offered.
 
-By reference, by words, by a literal text, by who said it and when, or simply the newest: one question, whoever
-asks. A model's arguments are read patiently; what cannot be meant is refused in words that say what would do.
-
-The recall tool, as a model is told of it: in few words, because every request carries them.
+A query selects messages by reference, by words, by a literal text, by speaker and time, or simply the newest.
+A model's arguments are read leniently; an argument that makes no sense raises an error that says what would.
+The description of the tool is short, because every request carries it.
 """
 
 from collections.abc import Mapping, Sequence
