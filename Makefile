@@ -37,7 +37,7 @@ test coverage: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## Lint, types and the whole test suite
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
-coverage: $(STAMP)  ## The suite once more, measured: what it runs of each room, and whether that is enough; .coverage has the lines
+coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, and whether that is enough; .coverage has the lines
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -n auto --dist worksteal
 	@$(BIN)/coverage combine --quiet

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.reporting import print_progress, save_figures, verdict
 from holdfast import Session, counter_for, validate
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, message_tokens
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import SAMPLE_PROSE
 from holdfast.wire.formats import format_named
@@ -161,7 +161,7 @@ class SimulatedAgent:
     def _prose(self, words: int) -> str:
         return " ".join(self.rng.choices(SAMPLE_PROSE.split(), k=words))
 
-    async def _check_request(self, session: Session) -> PreparedRequest:
+    async def _check_request(self, session: Session) -> Request:
         """Make a request, and hold it against what must hold."""
         started = time.perf_counter()
         request = await session.prepare(self.budget, system=SYSTEM, has_recall=True)
@@ -171,7 +171,7 @@ class SimulatedAgent:
         self.result.oversized += self._tokens(request) > self.budget
         return request
 
-    def _tokens(self, request: PreparedRequest) -> int:
+    def _tokens(self, request: Request) -> int:
         """Return what a request costs, counted anew; what was counted once is known by its hash."""
         sizes: dict[str, int] = {}
         for index, (name, native) in enumerate(zip(request.hashes, request.messages, strict=True)):
@@ -208,7 +208,7 @@ class SimulatedAgent:
         print_progress(f"{self.result.turns:,} turns: {taken}, {sizes}")
         self.stretch, self.request_ms = Stretch(), []
 
-    async def _count_reachable(self, session: Session, request: PreparedRequest) -> None:
+    async def _count_reachable(self, session: Session, request: Request) -> None:
         """Look for every fact in view, and else ask for it once."""
         view = "\n".join(str(native.get("content")) for native in request.messages)
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)

@@ -25,9 +25,15 @@ from holdfast import Request, counter_for, govern, validate
 from holdfast.apps.lab.baselines import MessageSizes
 from holdfast.core.conversation.tokens import request_tokens
 from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.planning.changes import compaction_completed_event, step_event
+from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
+from holdfast.session.request import encode_entry, limit_cache_marks
 from holdfast.testing.chat import assistant_message, user_message
-from holdfast.testing.engine import Planned
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 
@@ -64,22 +70,42 @@ def govern_fresh(messages: list[Any], budget: int) -> Request:
     return govern(messages, budget=budget, model=MODEL)
 
 
+def plan_request(history: History, messages: list[Any], budget: int) -> list[Any]:
+    """Append what is new to a history, carry out what the default policy proposes, and return what would be sent."""
+    policy, message_format = PRESETS["default"], format_named("openai-chat")
+    for native in messages[len(history) :]:
+        history.append(log.MessageAppended(format=message_format.name, native=native))
+    situation = Situation(budget=Budget(budget), counter=counter_for(MODEL), window=budget, is_interrupted=True)
+    rounds = 0
+    while True:
+        plan_input = plan_input_of(history, policy, situation)
+        plan, view = make_plan(plan_input, policy), view_of(plan_input, policy)
+        rounds += 1
+        if not plan.now or rounds == MAX_PLAN_ROUNDS:
+            break
+        for step in plan.now:
+            plan_input = plan_input_of(history, policy, situation)
+            if isinstance(step, CompactSpan) and policy.fold:
+                history.append(compaction_completed_event(step, policy.fold, plan_input))
+            elif isinstance(step, OffloadOutputs):
+                history.append(step_event(step, plan_input))
+    return limit_cache_marks([encode_entry(entry, message_format) for entry in view.entries], message_format)
+
+
 def measure_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
     """Measure a history that is new, and one more message through one whose older part was folded long ago."""
     messages = list(case["messages"])
-    first, sent = time_action(
-        lambda: Planned(PRESETS["default"], model=MODEL).prepare(messages, budget), repeats, seconds
-    )
-    policy = Planned(PRESETS["default"], model=MODEL)
+    first, sent = time_action(lambda: plan_request(History(format_named), messages, budget), repeats, seconds)
+    history = History(format_named)
     sizes = MessageSizes(Transcript(messages, format_named("openai-chat"), counter_for(MODEL)), 0)
     newest = sizes.start_within(len(messages), budget // 2)
-    policy.prepare(messages[: max(2, newest)], budget)
-    policy.prepare(messages, budget)
+    plan_request(history, messages[: max(2, newest)], budget)
+    plan_request(history, messages, budget)
     following: list[float] = []
     for number in range(repeats):
         messages.append(next_message(number))
         started = time.perf_counter()
-        policy.prepare(messages, budget)
+        plan_request(history, messages, budget)
         following.append(time.perf_counter() - started)
     return {"name": HISTORY_NAME, "case": case["name"], "seconds": first, "following": following, "messages": sent}
 

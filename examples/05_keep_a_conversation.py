@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast import Session
-from holdfast.session.maintenance.verify import rebuilt_requests
+from holdfast.storage import rebuilt_requests
 from holdfast.testing.sessions import generate_session
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast import Session
-from holdfast.session.conversation import RecallQuery
+from holdfast.recall import RecallQuery
 from holdfast.testing.sessions import generate_session
 
 

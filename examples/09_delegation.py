@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast import Session
-from holdfast.session.delegation import Visibility
+from holdfast.delegation import Visibility
 
 
 async def main() -> None:
@@ -23,7 +23,7 @@ async def main() -> None:
             asked("writer", "Check the notes.", "The notes are complete."),
         )
         for one in await session.delegations():
-            print(f"{one.agent} ({one.state}) saw {one.description} and says: {one.answer}")
+            print(f"{one.started.agent} ({one.state}) saw {one.description} and says: {one.answer}")
 
 
 if __name__ == "__main__":

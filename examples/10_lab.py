@@ -2,12 +2,8 @@
 
 import asyncio
 
-from holdfast.apps.lab.metrics.cost import PrefixStability
-from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
-from holdfast.apps.lab.recordings import Recording
-from holdfast.apps.lab.replay import Replayer
-from holdfast.apps.lab.simulation import SimulatedSession
-from holdfast.core.planning.policy import PRESETS
+from holdfast.compaction import PRESETS
+from holdfast.lab import BudgetAdherence, PrefixStability, Recording, Replayer, RequestValidity, SimulatedSession
 from holdfast.testing.sessions import generate_session
 
 

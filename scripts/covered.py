@@ -1,10 +1,10 @@
-"""Says how much of each room the suite has run, and fails where that is too little.
+"""Print how much of each package the suite has run, and fail where that is too little.
 
 coverage json -o - | python -m scripts.covered
 
 `make coverage` runs the suite first, and what is measured includes the workers of the run and the programs that tests
-start. A process that is killed writes nothing down: what runs only there counts as not run. A room has two figures, its
-lines and the ways its branches can go, and is as good as the worse of them.
+start. A process that is killed writes no report: what runs only there counts as not run. A package has two figures, its
+lines and its branches, and is as good as the worse of them.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import PurePath
 
 PACKAGE = "holdfast"
 MIN_PERCENT = {"core": 98.0, "wire": 98.0}
-"""What must have been run of a room, in per cent."""
+"""What must have been run of a package, in per cent."""
 MIN_TOTAL_PERCENT = 92.0
 
 
@@ -43,33 +43,33 @@ class Coverage:
 
 
 def coverage_by_package(report: str) -> dict[str, Coverage]:
-    """Return what was run of each room, read from the report of coverage as JSON."""
-    rooms: dict[str, Coverage] = {}
+    """Return what was run of each package, read from the JSON report of coverage."""
+    packages: dict[str, Coverage] = {}
     for name, file in sorted(json.loads(report)["files"].items()):
         seen = file["summary"]
         one = Coverage(seen["num_statements"], seen["covered_lines"], seen["num_branches"], seen["covered_branches"])
-        room = package_of(name)
-        rooms[room] = rooms.get(room, Coverage()) + one
-    return dict(sorted(rooms.items()))
+        package = package_of(name)
+        packages[package] = packages.get(package, Coverage()) + one
+    return dict(sorted(packages.items()))
 
 
 def package_of(name: str) -> str:
-    """Return the room a file of the package stands in; the package itself where it stands in none."""
+    """Return the top-level package of a file, or `PACKAGE` for a file of the root."""
     parts = PurePath(name).parts
     inside = parts[parts.index(PACKAGE) + 1 :]
     return inside[0] if len(inside) > 1 else PACKAGE
 
 
-def render_table(rooms: Mapping[str, Coverage]) -> list[str]:
-    """Return the rooms a line each, and all of them together."""
-    head = f"{'room':<10} {'lines':>7} {'run':>7} {'branches':>10} {'run':>7}"
-    return [head, *(_line(room, one) for room, one in rooms.items()), _line("all", _total(rooms))]
+def render_table(packages: Mapping[str, Coverage]) -> list[str]:
+    """Return a line for each package, and one for all of them."""
+    head = f"{'package':<10} {'lines':>7} {'run':>7} {'branches':>10} {'run':>7}"
+    return [head, *(_line(package, one) for package, one in packages.items()), _line("all", _total(packages))]
 
 
-def find_problems(rooms: Mapping[str, Coverage]) -> list[str]:
+def find_problems(packages: Mapping[str, Coverage]) -> list[str]:
     """Return what was not run enough, a line each."""
-    asked = [(room, rooms.get(room, Coverage()), least) for room, least in MIN_PERCENT.items()]
-    asked.append(("all", _total(rooms), MIN_TOTAL_PERCENT))
+    asked = [(package, packages.get(package, Coverage()), least) for package, least in MIN_PERCENT.items()]
+    asked.append(("all", _total(packages), MIN_TOTAL_PERCENT))
     return [
         f"{name}: {one.percent:.1f} % was run, and {least:.0f} % is asked for"
         for name, one, least in asked
@@ -77,8 +77,8 @@ def find_problems(rooms: Mapping[str, Coverage]) -> list[str]:
     ]
 
 
-def _total(rooms: Mapping[str, Coverage]) -> Coverage:
-    return sum(rooms.values(), Coverage())
+def _total(packages: Mapping[str, Coverage]) -> Coverage:
+    return sum(packages.values(), Coverage())
 
 
 def _line(name: str, one: Coverage) -> str:
@@ -92,9 +92,9 @@ def _percent(run: int, everything: int) -> float:
 
 def main() -> int:
     """Print the table of the report that comes in; return whether something was not run enough."""
-    rooms = coverage_by_package(sys.stdin.read())
-    found = find_problems(rooms)
-    print("\n".join([*render_table(rooms), *found]))
+    packages = coverage_by_package(sys.stdin.read())
+    found = find_problems(packages)
+    print("\n".join([*render_table(packages), *found]))
     return 1 if found else 0
 
 

@@ -32,12 +32,12 @@ from holdfast.apps.lab.sources import load_recordings
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegateFinding
 from holdfast.core.planning.policy import PRESETS
+from holdfast.delegation import SEES_NOTHING, Delegate, Visibility
 from holdfast.errors import ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.delegation import SEES_NOTHING, Delegate, Visibility
 from holdfast.session.maintenance.transfer import import_session, records_from_file
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
@@ -200,11 +200,11 @@ class Player:
         with self._refusals():
             await session.record(list(messages), format=self.voice.format, usage=usage)
 
-    async def prepare(self, session: Session | Delegate, *, budget: int | None = None) -> PreparedRequest | None:
+    async def prepare(self, session: Session | Delegate, *, budget: int | None = None) -> Request | None:
         """Prepare a request, and note it."""
         system = SYSTEM if isinstance(session, Session) else "You are a scout."
 
-        def ask() -> Awaitable[PreparedRequest]:
+        def ask() -> Awaitable[Request]:
             return session.prepare(budget or self.budget, system=system, tools=TOOLS, has_recall=True)
 
         try:
@@ -226,7 +226,7 @@ class Player:
         except HoldfastError as problem:
             self.trace.refused(problem)
 
-    def sent(self, prepared: PreparedRequest) -> PreparedRequest:
+    def sent(self, prepared: Request) -> Request:
         """Note a request."""
         payload = {"messages": prepared.messages, "system": prepared.system, "tools": prepared.tools}
         self.trace.sent(payload, prepared.receipt)

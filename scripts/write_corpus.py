@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, to_record
 from holdfast.session.maintenance.scrub import scrub
@@ -140,12 +141,16 @@ async def write_shortening(writer: CorpusWriter) -> None:
     await writer.append_events(
         log.CompactionStarted(
             trigger="agent_request",
-            stop=10,
+            span=Span(stop=10),
             tokens=log.TokenBreakdown(system_tokens=9, conversation_tokens=900, tool_definitions_tokens=30),
             custom_instructions="Keep the paths.",
         ),
-        log.SummaryWritten(start=0, stop=10, text="Everything was tried [#3].", by_model="scripted", score=0.9),
-        log.CompactionCompleted(success=False, trigger="agent_request", stop=10, error="the model did not answer"),
+        log.SummaryWritten(
+            start=0, stop=10, summary=log.Summary("Everything was tried [#3].", by_model="scripted", score=0.9)
+        ),
+        log.CompactionCompleted(
+            success=False, trigger="agent_request", span=Span(stop=10), error="the model did not answer"
+        ),
         log.RequestTruncated(
             performed_by="BasicTruncator",
             token_limit=BUDGET,

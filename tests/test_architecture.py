@@ -1,6 +1,8 @@
-"""The house stands as ARCHITECTURE.md draws it."""
+"""The package is built as ARCHITECTURE.md draws it."""
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,8 @@ from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
-FLOORS = (
+LAYERS = (
+    {"compaction", "delegation", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
     {"apps.chat", "apps.lab"},
     {"apps.settings"},
@@ -25,10 +28,11 @@ FLOORS = (
     {"core.history"},
     {"core.ledger"},
     {"core.conversation"},
+    {"core.schema"},
     {"errors"},
     {"redaction", "text"},
 )
-"""From the top down: a room imports from the floors below it and never from its neighbours."""
+"""From the top down: a package imports from the layers below its own, never from another package of the same layer."""
 PURE = (["core"], ["wire"])
 IMPURE_MODULES = {
     "asyncio", "datetime", "http", "io", "logging", "os", "pathlib", "random", "secrets", "shutil", "socket",
@@ -62,31 +66,74 @@ def imports_of(path: Path) -> Iterator[str]:
                     yield f"{module}.{alias.name}"
 
 
-def room_of(module: str) -> str | None:
-    """Return the room of the house a module belongs to."""
+def package_of(module: str) -> str | None:
+    """Return the package of `LAYERS` that a module belongs to."""
     parts = module.split(".")[1:]
     if not parts:
         return None
     return ".".join(parts[:2]) if parts[0] in {"core", "apps"} and len(parts) > 1 else parts[0]
 
 
-def floor_of(room: str) -> int:
-    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+def layer_of(package: str) -> int:
+    return next(number for number, packages in enumerate(LAYERS) if package in packages)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_go_downward_and_neighbours_stay_apart(path: Path) -> None:
-    room = room_of(name_of(path))
-    if room in {None, "core", "apps"}:
+def test_imports_go_downward_and_packages_of_one_layer_stay_apart(path: Path) -> None:
+    package = package_of(name_of(path))
+    if package in {None, "core", "apps"}:
         return
 
-    assert room is not None
+    assert package is not None
     for module in imports_of(path):
-        other = room_of(module) if module.startswith("holdfast") else None
-        if other in {None, room}:
+        other = package_of(module) if module.startswith("holdfast") else None
+        if other in {None, package}:
             continue
         assert other is not None
-        assert floor_of(other) > floor_of(room), f"{name_of(path)} imports {module}"
+        assert layer_of(other) > layer_of(package), f"{name_of(path)} imports {module}"
+
+
+MAX_FLAT_FILES = 16
+SHARED_NAMES = {
+    "P",  # type variables have no meaning outside their module
+    "T",
+    # Each provider's validator states its rules apart: one that shared them would share their bugs.
+    "calls_are_answered",
+    "ids_are_unique",
+    "images_are_few_enough",
+    "nothing_is_empty",
+    "roles_are_known",
+    "strings_are_short_enough",
+}
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    """Yield the public names that a module defines at its top level."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        else:
+            continue
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def test_a_public_name_means_one_thing_in_the_package() -> None:
+    modules: dict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for name in {*defined_names(path)} - SHARED_NAMES:
+            modules[name].append(name_of(path))
+
+    assert {name: where for name, where in modules.items() if len(where) > 1} == {}
+
+
+def test_a_package_has_few_enough_files_to_be_read_at_a_glance() -> None:
+    folders = {path.parent for path in MODULES}
+    counts = {str(folder): len([path for path in folder.glob("*.py") if path.stem != "__init__"]) for folder in folders}
+
+    assert {folder: count for folder, count in counts.items() if count > MAX_FLAT_FILES} == {}
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if name_of(path).split(".")[1:2] in PURE], ids=name_of)
@@ -108,7 +155,7 @@ def test_any_stays_at_the_edges() -> None:
     offenders = [
         name_of(path)
         for path in MODULES
-        if room_of(name_of(path)) not in {"wire", "adapters", "govern"}
+        if package_of(name_of(path)) not in {"wire", "adapters", "govern"}
         and any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree_of(path)))
     ]
 
@@ -131,6 +178,27 @@ def test_there_are_no_import_cycles() -> None:
 
     for module in graph:
         visit(module, ())
+
+
+def drawing(heading: str) -> str:
+    """Return the block of ARCHITECTURE.md under a heading."""
+    page = (SOURCE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return page.partition(f"## {heading}\n")[2].split("```")[1]
+
+
+def test_the_page_draws_these_layers() -> None:
+    drawn = [{*line.replace("/", ".").split(" | ")} for line in drawing("The layers").strip().splitlines()]
+
+    assert drawn == list(LAYERS)
+
+
+def test_the_page_draws_every_package_and_every_module_of_the_root() -> None:
+    words = {*re.findall(r"\w+", drawing("The tree"))}
+    packages = {folder.name for path in MODULES for folder in path.parents if folder.is_relative_to(PACKAGE)}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+
+    assert packages | modules <= words
+    assert {*re.findall(r"(\w+)/", drawing("The tree"))} - {"src"} == packages
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -1,4 +1,4 @@
-"""What `make coverage` makes of what was measured."""
+"""What `make coverage` prints, and when it fails."""
 
 import json
 
@@ -18,7 +18,7 @@ def measured(**files: tuple[int, int, int, int]) -> str:
     )
 
 
-def test_files_are_added_up_by_room_and_those_beside_the_rooms_count_as_the_package() -> None:
+def test_files_are_added_up_by_package_and_those_of_the_root_count_as_holdfast() -> None:
     report = measured(
         core__planning__plan=(90, 90, 20, 18),
         core__history__facts=(10, 9, 0, 0),
@@ -26,15 +26,15 @@ def test_files_are_added_up_by_room_and_those_beside_the_rooms_count_as_the_pack
         govern=(4, 4, 0, 0),
     )
 
-    rooms = coverage_by_package(report)
+    packages = coverage_by_package(report)
 
-    assert rooms == {
+    assert packages == {
         "core": Coverage(lines=100, lines_run=99, branches=20, branches_run=18),
         "holdfast": Coverage(lines=4, lines_run=4),
         "wire": Coverage(lines=5, lines_run=5, branches=2, branches_run=2),
     }
-    assert render_table(rooms) == [
-        "room         lines     run   branches     run",
+    assert render_table(packages) == [
+        "package      lines     run   branches     run",
         "core           100  99.0 %         20  90.0 %",
         "holdfast         4 100.0 %          0 100.0 %",
         "wire             5 100.0 %          2 100.0 %",
@@ -42,14 +42,14 @@ def test_files_are_added_up_by_room_and_those_beside_the_rooms_count_as_the_pack
     ]
 
 
-def test_a_room_whose_branches_were_not_run_enough_is_named_whatever_its_lines_say() -> None:
-    rooms = {
+def test_a_package_whose_branches_were_not_run_enough_is_named_whatever_its_lines_say() -> None:
+    packages = {
         "core": Coverage(lines=100, lines_run=100, branches=1000, branches_run=979),
         "wire": Coverage(lines=1000, lines_run=980, branches=10, branches_run=10),
         "chat": Coverage(lines=100, lines_run=90, branches=1000, branches_run=800),
     }
 
-    assert find_problems(rooms) == [
+    assert find_problems(packages) == [
         "core: 97.9 % was run, and 98 % is asked for",
         "all: 89.0 % was run, and 92 % is asked for",
     ]

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.apps.cli.parser import COMMAND_GROUPS, build_parser
 from holdfast.apps.settings.sources import load_settings
+from tests.test_public_api import FACADES
 from tests.test_seed_names import is_there
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +36,20 @@ def test_the_code_of_a_document_runs_from_top_to_bottom(path: Path) -> None:
 def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+IMPORT = re.compile(r"^\s*(?:from|import) (holdfast[\w.]*)", re.MULTILINE)
+MAPS = {"seeds.md", "unique.md", "decisions.md"}
+"""Pages that say in which module something lives; a reader looks it up there and does not import it."""
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES], ids=lambda path: path.name)
+def test_a_reader_is_shown_the_root_the_facades_the_test_kit_and_the_adapters_only(path: Path) -> None:
+    text = path.read_text()
+    named = [] if path.name in MAPS else [name for span in SPAN.findall(text) for name in NAME.findall(span)]
+    modules = {name.split(".")[1] for name in [*IMPORT.findall(text), *named] if "." in name}
+
+    assert modules - {*FACADES, "testing", "adapters", "toml", "db"} == set()
 
 
 SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)

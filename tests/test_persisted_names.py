@@ -61,8 +61,8 @@ from holdfast.core.history.codec import from_record as decode_event
 from holdfast.core.history.codec import to_record as encode_event
 from holdfast.core.history.events import Event, PlanChanged, SkillInvoked, TodosChanged
 from holdfast.core.history.visibility import Visibility
-from holdfast.core.planning.bounds import types_in
 from holdfast.core.planning.policy import PRESETS, Policy, read_policy
+from holdfast.core.schema import types_in
 from holdfast.errors import ModelAccessError, SettingsError
 from holdfast.govern import govern
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -463,7 +463,7 @@ def benchmark_output() -> object:
         "retention": figures_of(
             retention, file, "--budget", "6000", "--ledger", "200", Pool=ThreadPool, FAR_MESSAGES=2
         ),
-        "start": figures_of(start, "--runs", "1", first_line=a_second, seconds_of=a_second),
+        "start": figures_of(start, "--runs", "1", first_line_seconds=a_second, time_statement=a_second),
         "validity": figures_of(validity, file, "--budgets", "8000", Pool=ThreadPool),
         "beside needles": [needles.count_needles(needle_row, [needles.Needle("text", "text")])],
         "beside loop": [loop.run_figures({"name": "text", "answer": "text"}, loop.Tally())],

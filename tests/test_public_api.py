@@ -1,5 +1,7 @@
 """What `holdfast` promises is there, documented, typed, and light to import."""
 
+import ast
+import importlib
 import inspect
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import pytest
 
 import holdfast
 
+FACADES = ("compaction", "delegation", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
     "import sys; before = set(sys.modules); import holdfast; "
     "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "
@@ -36,6 +39,17 @@ def test_each_public_function_is_typed(name: str) -> None:
     hints = get_type_hints(function)
 
     assert set(inspect.signature(function).parameters) | {"return"} == set(hints)
+
+
+@pytest.mark.parametrize("name", FACADES)
+def test_a_facade_is_a_documented_list_of_names_without_code_of_its_own(name: str) -> None:
+    facade = importlib.import_module(f"holdfast.{name}")
+    docstring, *statements = ast.parse(inspect.getsource(facade)).body
+    exported = [getattr(facade, each) for each in facade.__all__]
+
+    assert isinstance(docstring, ast.Expr)
+    assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
+    assert [each for each in exported if (inspect.isclass(each) or inspect.isfunction(each)) and not each.__doc__] == []
 
 
 def test_each_error_is_a_holdfast_error() -> None:

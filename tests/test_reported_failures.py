@@ -13,8 +13,8 @@ from holdfast.core.planning.policy import PRESETS
 from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.errors import HoldfastError, NothingToCompactError
 from holdfast.models.base import SummaryPrompt
+from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
@@ -135,10 +135,10 @@ async def test_a_conversation_that_is_too_long_for_the_summariser_can_still_be_c
 
     done = await session.compact(budget=100_000)
 
-    assert (done.success, done.by_model) == (True, "scripted")
+    assert (done.success, done.summary.by_model) == (True, "scripted")
     assert len(model.prompts) > 3
     assert all(len(ask.system + ask.text) / 4 < 3_000 for ask in model.prompts)
-    assert all(any(f"question {n}: alpha" in ask.text for ask in model.prompts) for n in range(done.stop // 2))
+    assert all(any(f"question {n}: alpha" in ask.text for ask in model.prompts) for n in range(done.span.stop // 2))
 
 
 async def test_compacting_twice_in_a_row_is_no_error_and_loses_nothing(tmp_path: Path) -> None:

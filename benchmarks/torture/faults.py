@@ -30,7 +30,7 @@ from holdfast import HoldfastError, Session, validate
 from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError, StoreError
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.log import leases as owners
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.sqlite import database as sqlite_database
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
@@ -258,7 +258,7 @@ class FaultyConversation:
         await asyncio.gather(preparing, return_exceptions=True)
         yield
 
-    async def _start_summary(self) -> asyncio.Future[PreparedRequest]:
+    async def _start_summary(self) -> asyncio.Future[Request]:
         """Talk until a summary is begun, and return the last request, which may wait for it."""
         for left in reversed(range(8)):
             await self.say(80)

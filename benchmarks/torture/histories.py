@@ -1,20 +1,23 @@
 """Broken histories: whatever was said, what goes out is valid everywhere, within its budget, and the same twice.
 
-A history grows in three steps, with a request after each, so that folds stand upon folds. It is made under every
-preset and in every format that can be read; what goes out is held against the rules of every provider.
+A session grows in three steps, with a request after each, so that compactions build on each other. It is played
+under every preset and in every format that can be read; what goes out is held against the rules of every provider.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast import convert, counter_for, validate
+from holdfast import Session, convert, counter_for, validate
 from holdfast.core.conversation.tokens import request_tokens
 from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import CannotFitError, EmptyConversationError, MalformedInputError
-from holdfast.testing.engine import Planned
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.models import ScriptedModel
 from holdfast.testing.strategies.every_format import HISTORIES_BY_FORMAT
 from holdfast.wire.formats import format_named
 from holdfast.wire.validate.provider import PROVIDER_VALIDATION_RULES
@@ -22,6 +25,7 @@ from holdfast.wire.validate.provider import PROVIDER_VALIDATION_RULES
 BUDGETS = [300, 600, 1_500, 4_000, 100_000]
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 MODEL = "gpt-5"
+SUMMARY = "[Summary of the conversation so far.]"
 EXPECTED_ERRORS = (CannotFitError, EmptyConversationError, MalformedInputError)
 """What may be said instead of a request."""
 
@@ -59,16 +63,21 @@ def check(case: dict[str, Any]) -> None:
 
 def play_case(case: Mapping[str, Any]) -> list[list[Any] | str]:
     """Return what would be sent after each step; the name of an error where nothing could be."""
-    policy, source = PRESETS[case["preset"]], case["format"]
-    player = Planned(policy, model=MODEL, format=source, has_summarizer=case["has_summarizer"])
-    said: list[Any] = []
+    return asyncio.run(_play_session(case))
+
+
+async def _play_session(case: Mapping[str, Any]) -> list[list[Any] | str]:
+    summarizer = ScriptedModel(repeat(SUMMARY)) if case["has_summarizer"] else None
     sent: list[list[Any] | str] = []
-    for addition in case["grows"]:
-        said += addition
-        try:
-            sent.append(list(player.prepare(said, case["budget"])))
-        except EXPECTED_ERRORS as refusal:
-            sent.append(type(refusal).__name__)
+    async with Session.open("s", policy=case["preset"], model=MODEL, summarizer=summarizer) as session:
+        for addition in case["grows"]:
+            try:
+                await session.record(addition, format=case["format"])
+                await session.interrupt()
+                sent.append(list((await session.prepare(case["budget"])).messages))
+            except EXPECTED_ERRORS as error:
+                sent.append(type(error).__name__)
+            await SimulatedClock().advance(0)
     return sent
 
 

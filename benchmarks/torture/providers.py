@@ -18,7 +18,7 @@ from holdfast.core.conversation.tokens import request_tokens
 from holdfast.errors import CannotFitError, ModelError, ModelOverflowError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.openai_compatible import ChatSummarizer
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.endpoint import (
     ReceivedRequest,
@@ -154,12 +154,12 @@ async def _ask_until_answered(
     raise AssertionError("it climbs for ever")
 
 
-def _make_prompt(request: PreparedRequest) -> SummaryPrompt:
+def _make_prompt(request: Request) -> SummaryPrompt:
     prefix = CachedPrefix(format="openai-chat", messages=request.messages, positions=request.positions)
     return SummaryPrompt(system="", text="Go on.", max_output_tokens=100, prefix=prefix)
 
 
-def _check_request(request: PreparedRequest) -> None:
+def _check_request(request: Request) -> None:
     wire = format_named("openai-chat")
     decoded = [wire.decode(native, index) for index, native in enumerate(request.messages)]
 
@@ -176,7 +176,7 @@ def _check_error(error: Exception) -> None:
     assert KEY not in text, "a key is in an error"
 
 
-def _has_room(request: PreparedRequest, turn: Sequence[Mapping[str, Any]]) -> bool:
+def _has_room(request: Request, turn: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether only one refusal was for its length, and there was more than a prompt to send."""
     told = [step for step in turn if step["does"] == "refuse" and _is_overflow(step)]
     return len(told) == 1 and request.tokens.counted > BUDGET // 2

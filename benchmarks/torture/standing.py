@@ -33,7 +33,7 @@ async def query_history(session: Session, question: Callable[[History], T]) -> T
         try:
             return question(session.history)
         except NotInMemoryError as missing:
-            await session.load_messages(missing.positions)
+            await session._log.load_messages(missing.positions)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 async def observed_state(session: Session) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from holdfast.errors import (
     PendingToolCallsError,
     SettingsError,
 )
-from holdfast.govern import Request, govern
+from holdfast.govern import govern
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.wire.convert import Converted, convert
 from holdfast.wire.overflow import Refusal, classify

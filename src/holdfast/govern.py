@@ -1,42 +1,28 @@
-"""The whole of it for a bare list: what may be sent of these messages, and why.
+"""`govern`: what may be sent of a bare list of messages, and why.
 
-`govern` has no memory. Its cuts depend only on how far from the beginning a message stands, so a
-list that only grows keeps a stable prefix from call to call. `previous` changes nothing about the
-result; it saves the work that the last call has already done.
+`govern` has no memory. Its cuts depend only on how far from the beginning a message stands, so a list that only grows
+keeps a stable prefix from call to call. `previous` changes nothing about the result; it saves the work that the last
+call has already done.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.pairing import Repair
-from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
+from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.planning.fit.fit import FittedView, ViewFitter, receipt_of
-from holdfast.core.planning.fit.receipt import Receipt
+from holdfast.core.planning.fit.fit import ViewFitter
+from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.session.request import Request
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 from holdfast.wire.formats import MessageFormat, format_named, split_elements
 from holdfast.wire.json_reader import InputPath, check_list
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to send."""
-
-    messages: list[Mapping[str, Any]]
-    """The same JSON types as the input; untouched messages are the same objects."""
-    tokens: TokenCount
-    receipt: Receipt
-    system: object = None
-    tools: object = None
-    transcript: Transcript | None = field(default=None, repr=False, compare=False)
-    """What the next call can build on, given this request as `previous`."""
 
 
 def govern(
@@ -60,81 +46,121 @@ def govern(
     `system` is system text outside the messages, as the format has it; `pins` are indices of messages that
     stay whole. Raises a HoldfastError that names the place and the remedy where nothing can be sent.
     """
-    wire = format_named(format)
-    given = check_list(messages)
-    natives, places = split_elements(wire, given)
-    _check_settings(model, counter, calibration, previous)
-    if system and not wire.has_separate_system:
-        raise SettingsError("system", f"{wire.name} has system text among its messages; put it there")
-    counter = counter or counter_for(model)
-    repairs: list[Repair] = []
-    system = _sendable_system(system, repairs)
-    marks = count_cache_marks(system) + count_cache_marks(tools)
-    if wire.max_cache_marks is not None and marks > wire.max_cache_marks:
-        most = wire.max_cache_marks
-        raise SettingsError("system", f"with the tools it carries {marks} cache marks; {most} are the most")
-    situation = Situation(
-        budget=budget_for(model, budget),
-        counter=counter,
-        calibration=calibration or Calibration(),
-        system_tokens=_extras_tokens(system, "system", counter),
-        tools_tokens=_extras_tokens(tools, "tools", counter),
-        pins=_pins_of_elements(_check_pins(pins, len(given)), places),
-        is_interrupted=bool(interrupted),
-        batching=wire.batching,
-        max_text_chars=wire.max_text_chars,
-        max_images=wire.max_images,
-    )
-    rules = policy_named(policy).floor
-    transcript = _known_transcript(natives, wire, counter, previous)
-    fitted = None if transcript is None else _fit_known_transcript(transcript, rules, situation)
-    if transcript is None or fitted is None:
-        transcript = Transcript(natives, wire, counter)
-        fitted = ViewFitter(transcript, rules, situation).fit()
-    sent, unmarked = _encode_view(fitted, natives, wire, marks)
-    repairs += [Repair(position, "removed a cache mark: there were too many") for position in unmarked]
-    receipt = receipt_of(transcript, situation, fitted, rules.max_media, repairs)
-    return Request(sent, receipt.tokens, receipt, system, tools, transcript)
-
-
-def _sendable_system(system: object, repairs: list[Repair]) -> object:
-    """Return system text without halves of surrogate pairs."""
-    if not isinstance(system, str) or is_utf8(system):
-        return system
-    repairs.append(Repair(None, "replaced lone surrogates in the system text"))
-    return replace_surrogates(system)
-
-
-def _check_settings(model: object, counter: object, calibration: object, previous: object) -> None:
-    for setting, value, kind, wanted in (
+    message_format = format_named(format)
+    elements = check_list(messages)
+    natives, source_indices = split_elements(message_format, elements)
+    for setting, value, kind, expected in (
         ("model", model, str, "the name of a model"),
         ("counter", counter, Counter, "an object with name, provenance and count(text)"),
         ("calibration", calibration, Calibration, "a Calibration"),
         ("previous", previous, Request, "the Request of an earlier call"),
     ):
         if value is not None and not isinstance(value, kind):
-            raise SettingsError(setting, f"must be {wanted}, not {value!r}")
+            raise SettingsError(setting, f"must be {expected}, not {value!r}")
+    if system and not message_format.has_separate_system:
+        raise SettingsError("system", f"{message_format.name} has system text among its messages; put it there")
+    counter = counter or counter_for(model)
+    repairs: list[Repair] = []
+    if isinstance(system, str) and not is_utf8(system):
+        repairs.append(Repair(None, "replaced lone surrogates in the system text"))
+        system = replace_surrogates(system)
+    marks, max_marks = count_cache_marks(system) + count_cache_marks(tools), message_format.max_cache_marks
+    if max_marks is not None and marks > max_marks:
+        raise SettingsError("system", f"with the tools it carries {marks} cache marks; {max_marks} are the most")
+    situation = Situation(
+        budget=budget_for(model, budget),
+        counter=counter,
+        calibration=calibration or Calibration(),
+        system_tokens=_extras_tokens(system, "system", counter),
+        tools_tokens=_extras_tokens(tools, "tools", counter),
+        pins=_check_pins(pins, len(elements), source_indices),
+        is_interrupted=bool(interrupted),
+        batching=message_format.batching,
+        max_text_chars=message_format.max_text_chars,
+        max_images=message_format.max_images,
+    )
+    settings = policy_named(policy).floor
+    transcript, view = _fit(natives, message_format, settings, situation, previous)
+    sent = [
+        natives[position]
+        if position is not None and message.is_unedited and not message.repair_notes
+        else message_format.encode(message)
+        for message, position in view.entries
+    ]
+    if max_marks is not None:
+        marked, sent = sent, drop_excess_cache_marks(sent, max_marks - marks)
+        for (_, position), old, new in zip(view.entries, marked, sent, strict=True):
+            if new is not old and position is not None:
+                repairs.append(Repair(position, "removed a cache mark: there were too many"))
+    receipt = _receipt(view, transcript, situation, repairs)
+    return Request(sent, receipt.tokens, receipt, system, tools, transcript=transcript)
 
 
-def _known_transcript(
-    natives: list[object], message_format: MessageFormat, counter: Counter, previous: Request | None
-) -> Transcript | None:
-    """Return the previous call's transcript grown to this list, if it is the same list so far."""
+def _fit(
+    natives: list[Any],
+    message_format: MessageFormat,
+    settings: FitSettings,
+    situation: Situation,
+    previous: Request | None,
+) -> tuple[Transcript, View]:
+    """Return the view that fits; the work of the previous call is used where the list is the same so far."""
     known = previous.transcript if previous else None
-    if known is None or known.reader is not message_format or known.counter is not counter:
-        return None
-    return known.continue_with(natives)
+    if known and known.reader is message_format and known.counter is situation.counter:
+        transcript = known.continue_with(natives)
+        if transcript is not None:
+            view = ViewFitter(transcript, settings, situation).fit()
+            # Messages that were changed in place since then are read again.
+            positions = [entry.position for entry in view.entries if entry.position is not None]
+            if transcript.has_unchanged_sizes(positions):
+                return transcript, view
+    transcript = Transcript(natives, message_format, situation.counter)
+    return transcript, ViewFitter(transcript, settings, situation).fit()
 
 
-def _fit_known_transcript(transcript: Transcript, policy: FitSettings, situation: Situation) -> FittedView | None:
-    """Fit a transcript that was read earlier; None if what it would send was changed in place since."""
-    fitted = ViewFitter(transcript, policy, situation).fit()
-    positions = [entry.position for entry in fitted.view.entries if entry.position is not None]
-    return fitted if transcript.has_unchanged_sizes(positions) else None
+def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: Sequence[Repair]) -> Receipt:
+    """Return what was kept, clipped, elided, compacted, dropped and repaired, and why."""
+    repaired = [*repairs, *view.repairs]
+    explained = {repair.position for repair in repaired}
+    changed_outside = {repair.position for repair in repairs}
+    kept: list[int] = []
+    clipped: list[int] = []
+    elided: list[int] = []
+    for message, position in view.entries:
+        if position is None:
+            continue
+        if message.repair_notes:
+            repaired += [Repair(position, note) for note in message.repair_notes]
+            explained.add(position)
+        if message.is_unedited:
+            if not message.repair_notes and position not in changed_outside:
+                kept.append(position)
+            continue
+        words, media = transcript.tokens_of(message)
+        words_before, media_before = transcript.tokens_of(transcript[position])
+        has_tools = bool(message.outline.call_ids or message.outline.result_ids)
+        is_elided, is_clipped = media < media_before, has_tools and words < words_before
+        if is_elided:
+            elided.append(position)
+        if is_clipped:
+            clipped.append(position)
+        if not is_elided and not is_clipped and position not in explained:
+            repaired.append(Repair(position, "rewritten to stand with its neighbours"))
+    return receipt_of(
+        view,
+        situation,
+        view.token_count(situation, transcript.tokens_of),
+        messages_before=len(transcript),
+        kept=kept,
+        clipped=clipped,
+        elided=elided,
+        compacted=view.compacted,
+        repairs=repaired,
+        reasons=view.reasons,
+    )
 
 
 def _extras_tokens(value: object, name: str, counter: Counter) -> int:
-    """Return the cost of what is sent besides the messages; what cannot be sent as it is is refused."""
+    """Return the cost of system text or tools; raises where they cannot be sent as they are."""
     if value is None or value in ([], ""):
         return 0
     if isinstance(value, str):
@@ -145,7 +171,8 @@ def _extras_tokens(value: object, name: str, counter: Counter) -> int:
     return counter.count(text)
 
 
-def _check_pins(pins: Iterable[int], length: int) -> frozenset[int]:
+def _check_pins(pins: Iterable[int], length: int, source_indices: Sequence[int]) -> frozenset[int]:
+    """Return the indices of the elements that pins name: a request with system text before it is two elements."""
     checked: set[int] = set()
     if not isinstance(pins, Iterable):
         raise SettingsError("pins", f"must be indices of messages, not {pins!r}")
@@ -153,27 +180,6 @@ def _check_pins(pins: Iterable[int], length: int) -> frozenset[int]:
         if isinstance(pin, bool) or not isinstance(pin, int) or not -length <= pin < length:
             raise SettingsError("pins", f"{pin!r} is not the index of a message; there are {length:,}")
         checked.add(pin % length)
-    return frozenset(checked)
-
-
-def _pins_of_elements(pins: frozenset[int], source_indices: Sequence[int]) -> frozenset[int]:
-    """Return pins as the elements of what they name: a request with system text before it is two."""
-    return frozenset(number for number, place in enumerate(source_indices) if place in pins) if pins else pins
-
-
-def _encode_view(
-    fitted: FittedView, natives: list[Any], message_format: MessageFormat, other_marks: int
-) -> tuple[list[Mapping[str, Any]], list[int]]:
-    """Return the messages as JSON, and the positions of those that lost a cache mark."""
-    messages: list[Mapping[str, Any]] = []
-    for entry in fitted.view.entries:
-        position, message = entry.position, entry.message
-        if position is not None and message.is_unedited and not message.repair_notes:
-            messages.append(natives[position])
-        else:
-            messages.append(message_format.encode(message))
-    if message_format.max_cache_marks is None:
-        return messages, []
-    fewer = drop_excess_cache_marks(messages, message_format.max_cache_marks - other_marks)
-    pairs = zip(fewer, messages, fitted.view.entries, strict=True)
-    return fewer, [entry.position for new, old, entry in pairs if new is not old and entry.position is not None]
+    return (
+        frozenset(number for number, index in enumerate(source_indices) if index in checked) if checked else frozenset()
+    )

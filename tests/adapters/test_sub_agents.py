@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from holdfast import Session, SettingsError
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.core.history import events as log
-from holdfast.session.delegation import Visibility
+from holdfast.delegation import Visibility
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 
@@ -56,7 +56,7 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own_and_its_answer_comes_back
     assert "Where is it?" in text_of(inner.requests[0])
     assert "Find it." in text_of(inner.requests[0])
     assert "secret working" in text_of(inner.requests[1])
-    assert (delegation.agent, delegation.task, delegation.state) == ("looker", "Find it.", "answered")
+    assert (delegation.started.agent, delegation.started.task, delegation.state) == ("looker", "Find it.", "answered")
     assert delegation.answer == "It is in app.py."
     assert len(await session.messages()) == 4
     assert (result.usage.requests, result.usage.tool_calls) == (2, 1)
@@ -124,7 +124,7 @@ async def test_a_sub_agent_sends_out_others() -> None:
     session = await governed.open()
     first, second = await session.delegations()
 
-    assert (first.parent, second.parent) == ("main", first.scope)
+    assert (first.started.parent, second.started.parent) == ("main", first.started.scope)
     assert (first.answer, second.answer) == ("middle answer", "deep answer")
     await governed.close()
 

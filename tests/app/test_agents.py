@@ -7,8 +7,8 @@ import pytest
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.sources import load_settings
 from holdfast.apps.settings.tables import AgentSettings
+from holdfast.delegation import Visibility
 from holdfast.errors import SettingsError
-from holdfast.session.delegation import Visibility
 
 
 def settings(folder: Path, text: str) -> Settings:

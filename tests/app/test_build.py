@@ -7,14 +7,13 @@ import pytest
 
 from holdfast.apps.settings.build import (
     PolicyThreshold,
+    SessionCallbacks,
     budget_from,
     checkpoints_folder,
     compaction_from,
     open_session,
-    policy_from,
     policy_thresholds,
     read_system_text,
-    store_url,
     update_session_settings,
 )
 from holdfast.apps.settings.models import available_providers, configured_model, missing_key
@@ -88,7 +87,7 @@ def test_the_primary_writes_what_somebody_asks_for_and_a_cheaper_one_the_rest(se
     primary = ScriptedModel([])
 
     def writers(user: str, given: ScriptedModel | None = None) -> tuple[object, object]:
-        how = compaction_from(settings(user), "s1", primary=given)
+        how = compaction_from(settings(user), "s1", SessionCallbacks(primary=given))
         return how.automatic, how.manual
 
     assert writers("model = 'openai:gpt-5'") == ("openai:gpt-5", "openai:gpt-5")
@@ -104,7 +103,8 @@ def test_hooks_checkpoints_and_approval_go_with_compactions(settings: Setup, hom
         return True
 
     found = settings("[hooks]\npre_compact = ['notify --now']\npost_compact = [['log', 'a b']]\ntimeout_seconds = 2")
-    how = compaction_from(found, "s1", approve=approve)
+    callbacks = SessionCallbacks(approve=approve)
+    how = compaction_from(found, "s1", callbacks)
 
     assert how.hooks.pre_compact == (HookCommand(("notify", "--now")),)
     assert how.hooks.post_compact == (HookCommand(("log", "a b")),)
@@ -112,7 +112,7 @@ def test_hooks_checkpoints_and_approval_go_with_compactions(settings: Setup, hom
     assert how.checkpoints is not None
     assert how.checkpoints.folder == home / "checkpoints" / "s1"
     assert how.approve is None
-    assert compaction_from(found.with_change("approve", "on"), "s1", approve=approve).approve is approve
+    assert compaction_from(found.with_change("approve", "on"), "s1", callbacks).approve is approve
     assert compaction_from(found.with_change("checkpoints", "off"), "s1").checkpoints is None
 
 
@@ -141,8 +141,8 @@ async def test_a_session_is_opened_and_kept_as_the_settings_say(settings: Setup,
     async with open_session(found, "s1") as session:
         await session.record([user_message("one"), assistant_message("1"), user_message("two")])
 
-    assert (session.policy, session.model) == (policy_from(found), "embedded")
-    assert store_url(found) == f"sqlite:///{home}/chats.db"
+    assert (session.policy, session.model) == (found.effective_policy, "embedded")
+    assert found.store == f"sqlite:///{home}/chats.db"
     assert (home / "chats.db").exists()
 
 
@@ -190,7 +190,7 @@ async def test_a_fold_is_weighed_with_the_prices_that_the_user_knows(
 async def test_checkpoints_that_are_turned_on_while_a_session_is_open_are_written_from_then_on(settings: Setup) -> None:
     found = settings("checkpoints = 'off'")
     primary = ScriptedModel(["# A talk\nOne, two and three were said."])
-    session = await open_session(found, "s1", store=MemoryStore(), primary=primary)
+    session = await open_session(found, "s1", store=MemoryStore(), callbacks=SessionCallbacks(primary=primary))
     await session.record(
         [
             user_message("one " * 50),
@@ -202,7 +202,7 @@ async def test_checkpoints_that_are_turned_on_while_a_session_is_open_are_writte
     await session.prepare(16_000)
 
     changed = found.with_change("checkpoints", "kept")
-    await update_session_settings(session, changed, primary=primary)
+    await update_session_settings(session, changed, SessionCallbacks(primary=primary))
     fold = await session.compact()
 
     folder = checkpoints_folder(changed, "s1")
@@ -215,7 +215,7 @@ async def test_checkpoints_that_are_turned_on_while_a_session_is_open_are_writte
 async def test_checkpoints_are_found_where_the_session_puts_them(settings: Setup) -> None:
     found = settings("preset = 'co-cli'")
     primary = ScriptedModel(["# A talk\nOne, two and three were said."])
-    session = await open_session(found, "s1", store=MemoryStore(), primary=primary)
+    session = await open_session(found, "s1", store=MemoryStore(), callbacks=SessionCallbacks(primary=primary))
     await session.record(
         [
             user_message("one " * 50),
@@ -273,7 +273,7 @@ def test_each_model_has_its_own_lines_with_each_preset(
 async def test_a_session_acts_where_the_lines_say(preset: str, what: str, settings: Setup) -> None:
     found = settings(f"preset = '{preset}'\nmodel = 'gpt-4o'\nmax_context_tokens = 4000\nmax_context_turns = 1000")
     primary = None if preset == "default" else ScriptedModel(["They counted."] * 9)
-    session = await Session.open("s1", policy=policy_from(found), model="gpt-4o", summarizer=primary)
+    session = await Session.open("s1", policy=found.effective_policy, model="gpt-4o", summarizer=primary)
     at = next(one.at for one in policy_thresholds(found, "gpt-4o") if one.what == what and one.unit == "tokens")
     held, folds = [0], 0
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import Field, field, fields, make_dataclass
+from dataclasses import Field, fields, make_dataclass
 from pathlib import Path
 from typing import cast
 
@@ -173,9 +173,9 @@ def test_a_setting_that_is_declared_without_a_word_about_it_is_refused(
 
 
 def test_a_field_whose_declaration_says_nothing_of_untrusted_projects_is_refused() -> None:
-    about = cast("Callable[..., dict[str, object]]", vars(declarations)["_metadata"])
+    setting = cast("Callable[..., Field[str]]", vars(declarations)["_setting"])
     declaration = cast("Callable[[Field[object]], SettingDeclaration]", vars(declarations)["_declaration"])
-    new = make_dataclass("New", [("new", str, field(default="", metadata=about("The program", SettingType(), "New")))])
+    new = make_dataclass("New", [("new", str, setting("The program", SettingType(), "New", default=""))])
 
     assert [declaration(item).untrusted for item in fields(new)] == ["refused"]
 

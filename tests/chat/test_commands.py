@@ -15,9 +15,10 @@ from holdfast.apps.chat.dispatch import SLASH_COMMANDS, run_slash_command
 from holdfast.apps.chat.events import MAX_LISTED_FACTS, ChatEvent, ChatNotice, CommandTable
 from holdfast.apps.chat.loop import run_chat_loop
 from holdfast.apps.chat.terminal_screen import TerminalScreen
-from holdfast.core.history.events import MAIN
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import MAIN, Summary
 from holdfast.core.planning.context_report import CostForecast
-from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
 from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.stores.memory import MemoryStore
@@ -274,17 +275,18 @@ async def test_a_preview_lists_the_facts_that_would_not_be_in_view_any_more(tmp_
 
     would = await chat.session.preview(budget=chat.budget)
     assert "\n\nNot in view any more, but one /show away:\n- " in preview
-    assert all(f"\n- {fact}" in preview for fact in would.left_out[:MAX_LISTED_FACTS])
-    assert preview.endswith(f"\n- and {len(would.left_out) - MAX_LISTED_FACTS} more")
+    assert all(f"\n- {fact}" in preview for fact in would.summary.left_out[:MAX_LISTED_FACTS])
+    assert preview.endswith(f"\n- and {len(would.summary.left_out) - MAX_LISTED_FACTS} more")
     assert draft == preview, "nobody is there to write one"
     assert "takes nothing or `draft`" in wrong
 
 
 async def test_a_person_who_is_to_approve_a_summary_sees_what_it_loses(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path, "yes", "no")
-    step = CompactSpan(start=0, stop=9, by="summary", count=9)
+    step = CompactSpan(span=Span(start=0, stop=9, count=9), by="summary")
     lossy = Summary("All went well.", put_back=("Decided: “tides first” [#3]",), left_out=("lunar_table [#4]",))
-    approve = chat._callbacks()["approve"]
+    approve = chat._callbacks().approve
+    assert approve is not None
 
     answers = [
         await approve(SummaryDraft(step, lossy, 900)),
@@ -316,11 +318,11 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     done, receipts = await told(chat, room, "/compact"), await told(chat, room, "/receipts")
 
     (fold,) = chat.session.history.version.state_of(MAIN).compactions
-    many, freed = fold.messages_compacted, fold.tokens_removed
+    many, freed = fold.span.message_count, fold.tokens_removed
     assert f"Summary of {many} earlier messages" in fold.replacement[0]
     assert preview.startswith(f"{many} messages would be folded into 1: ")
     assert done.startswith(f"{many} messages folded into 1: ")
-    assert f"messages  {many} folded into 1, {len(fold.kept)} kept whole" in receipts
+    assert f"messages  {many} folded into 1, {len(fold.span.kept)} kept whole" in receipts
     assert f"tokens; a compaction would free {freed:,}\n" in context
     assert f"({freed:,} freed)" in preview
 

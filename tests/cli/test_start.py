@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-VENDORS = ("pydantic_ai", "pydantic", "openai", "anthropic", "httpx", "psycopg", "xllamacpp", "splintr", "rich", "mcp")
+VENDORS = (
+    "pydantic_ai",
+    "pydantic",
+    "openai",
+    "anthropic",
+    "httpx",
+    "psycopg",
+    "xllamacpp",
+    "splintr",
+    "rich",
+    "mcp",
+    "tomlkit",
+)
 SCRIPT = """
 import sys
 from holdfast.apps.cli.main import main

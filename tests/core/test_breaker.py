@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from holdfast import counter_for
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.breaker import MAX_PROGRESS_MARKS, describe_breakdown, loop_reason, progress_marks
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.context_report import context_report
-from holdfast.core.planning.plan import make_plan, plan_input_of
+from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan
@@ -22,8 +23,8 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory, decide
 
 COUNTER, DEFAULT = counter_for("gpt-5"), PRESETS["default"]
 TASK = user_message("Make the tests pass.")
@@ -45,19 +46,19 @@ def looked(files: int, turn: int, seconds: float = 1.0) -> list[JsonMessage]:
     ]
 
 
-def heard(*messages: JsonMessage) -> ToldHistory:
+def heard(*messages: JsonMessage) -> RecordedHistory:
     appended = [log.MessageAppended(format="openai-chat", native=native) for native in messages]
-    return ToldHistory.replay(appended, format_named)
+    return RecordedHistory.replay(appended, format_named)
 
 
-def hear(history: ToldHistory, *messages: JsonMessage) -> None:
+def hear(history: RecordedHistory, *messages: JsonMessage) -> None:
     for native in messages:
         history.append(log.MessageAppended(format="openai-chat", native=native))
 
 
-def folded(history: ToldHistory, how: Situation) -> ToldHistory:
+def folded(history: RecordedHistory, how: Situation) -> RecordedHistory:
     """Carry out what the default wants done with a history that is full."""
-    (step,) = make_plan(history, DEFAULT, how).now
+    (step,) = decide(history, DEFAULT, how).now
     assert isinstance(step, CompactSpan)
     assert DEFAULT.fold is not None
     history.append(compaction_completed_event(step, DEFAULT.fold, plan_input_of(history, DEFAULT, how)))
@@ -70,7 +71,7 @@ def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folde
     hear(history, *looked(12, 2, seconds=2.5))
 
     how = situation(has_summarizer=has_summarizer)
-    plan = make_plan(history, DEFAULT, how)
+    plan = decide(history, DEFAULT, how)
 
     assert (plan.now, plan.later) == ((), ())
     assert plan.reasons[0].startswith(
@@ -101,14 +102,14 @@ def test_anything_new_ends_that(news: list[JsonMessage]) -> None:
     hear(history, *looked(11, 2), *news, *looked(3, 3))
 
     assert loop_reason(plan_input_of(history, DEFAULT, situation())) == ""
-    assert len(make_plan(history, DEFAULT, situation()).now) == 1
+    assert len(decide(history, DEFAULT, situation()).now) == 1
 
 
 def test_a_refused_request_is_folded_whatever_the_agent_does() -> None:
     history = folded(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(12, 2))
 
-    plan = make_plan(history, DEFAULT, situation(refusals=1))
+    plan = decide(history, DEFAULT, situation(refusals=1))
 
     assert [type(step) for step in plan.now] == [CompactSpan]
 
@@ -134,7 +135,7 @@ def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None
             )
         )
         hear(history, *new)
-        if make_plan(history, DEFAULT, how).now:
+        if decide(history, DEFAULT, how).now:
             folded(history, how)
 
     fold = history.version.state_of(log.MAIN).compactions[-1]
@@ -149,7 +150,7 @@ def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
     how = plan_input_of(history, policy, situation(has_summarizer=True))
     assert policy.fold is not None
 
-    event = compaction_completed_event(CompactSpan(start=0, stop=5, by="marker", count=5), policy.fold, how)
+    event = compaction_completed_event(CompactSpan(span=Span(start=0, stop=5, count=5), by="marker"), policy.fold, how)
 
     assert event.marks == ()
 
@@ -174,7 +175,7 @@ def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
     history = heard(*talk, *messages)
 
     how = situation(4_000, window=4_000, has_summarizer=True, **fields)
-    (reason, *_) = make_plan(history, PRESETS["copilot"], how).reasons
+    (reason, *_) = decide(history, PRESETS["copilot"], how).reasons
 
     outlook = plan_input_of(history, PRESETS["copilot"], how)
     assert reason.startswith("system text, tools, pins and the newest prompt alone are over the line: ")
@@ -192,7 +193,7 @@ def test_the_default_names_the_parts_too() -> None:
         user_message("word " * 3_850),
     )
 
-    plan = make_plan(history, DEFAULT, situation())
+    plan = decide(history, DEFAULT, situation())
 
     assert plan.now == ()
     assert plan.reasons[0].startswith(

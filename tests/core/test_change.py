@@ -3,17 +3,18 @@
 import pytest
 
 from holdfast import MalformedInputError
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.planning.change_receipt import change_receipts, with_messages_restored
 from holdfast.testing.chat import assistant_message, user_message
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 TALK = [
     log.MessageAppended(format="openai-chat", native=native)
     for native in (user_message("a"), assistant_message("b"), user_message("c"))
 ]
-FOLD = log.CompactionCompleted(success=True, stop=2, replacement=("So far.",))
+FOLD = log.CompactionCompleted(success=True, span=Span(stop=2), replacement=("So far.",))
 
 
 def test_what_was_taken_back_and_stands_again_can_be_taken_back_again() -> None:
@@ -41,7 +42,7 @@ def test_each_kind_of_change_is_told_in_a_line(event: log.Event, told: str) -> N
 
 @pytest.mark.parametrize("positions", [(), "0", (2,), (True,), (0, -1)])
 def test_only_what_the_last_compaction_holds_can_be_brought_back(positions: tuple[int, ...]) -> None:
-    context = ToldHistory.replay([*TALK, FOLD], format_named).context()
+    context = RecordedHistory.replay([*TALK, FOLD], format_named).context()
 
     with pytest.raises(MalformedInputError, match="positions: give positions between 0 and 1"):
         with_messages_restored(context, positions)

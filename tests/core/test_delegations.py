@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
@@ -18,8 +19,8 @@ from holdfast.core.ledger.render import render_ledger
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 COUNTER: Counter = counter_for(None)
 CHOSEN = st.builds(
@@ -49,7 +50,7 @@ STEPS = st.lists(
 class Tree:
     """A conversation with delegations, told one step at a time; every message says whose it is."""
 
-    history: ToldHistory = field(default_factory=lambda: ToldHistory(format_named))
+    history: RecordedHistory = field(default_factory=lambda: RecordedHistory(format_named))
     scopes: list[str] = field(default_factory=lambda: [log.MAIN])
     numbers: "count[int]" = field(default_factory=count)
 
@@ -97,10 +98,10 @@ class Tree:
             scope=scope,
             agent=scope,
             parent=parent,
-            sees=sees.to_json(),
-            shown=shown.spans,
+            visibility=sees.to_json(),
+            visible_spans=shown.spans,
             briefing=shown.briefing,
-            main_sees=main_sees,
+            main_visibility=main_sees,
         )
         self.history.append(event)
         self._say(scope, user_message(f"{shown.briefing} {self._mark(scope)}"))
@@ -112,7 +113,9 @@ class Tree:
             self.history.ledger(scope, len(self.history)), 2_000, COUNTER
         )
         stop = len(self.history)
-        self.history.append(log.CompactionCompleted(success=True, stop=stop, replacement=(text,), scope=scope))
+        self.history.append(
+            log.CompactionCompleted(success=True, span=Span(stop=stop), replacement=(text,), scope=scope)
+        )
 
 
 def told(steps: Any) -> Tree:
@@ -194,7 +197,7 @@ def test_a_fold_that_holds_the_work_of_one_delegate_is_not_shown_to_another() ->
 
 @pytest.mark.parametrize(("scope", "parent"), [("main", "main"), ("a", "a"), (FUTURE_DELEGATE, "main"), ("a", "b")])
 def test_a_delegation_in_a_circle_is_refused_and_leaves_no_trace(scope: str, parent: str) -> None:
-    history = ToldHistory(format_named)
+    history = RecordedHistory(format_named)
     history.append(log.DelegationStarted(scope="b", agent="b", parent="a"))
 
     with pytest.raises(MalformedInputError):
@@ -204,7 +207,7 @@ def test_a_delegation_in_a_circle_is_refused_and_leaves_no_trace(scope: str, par
 
 
 def test_what_a_delegate_saw_is_told_in_words() -> None:
-    begun = log.DelegationStarted(scope="a", agent="x", shown=((0, 3), (7, 8)), briefing="Files: …")
+    begun = log.DelegationStarted(scope="a", agent="x", visible_spans=((0, 3), (7, 8)), briefing="Files: …")
     nothing = log.DelegationStarted(scope="b", agent="y")
 
     found = delegation_records([(1, begun), (2, nothing), (3, log.DelegationFinished(scope="a", answer="so"))])

@@ -1,5 +1,7 @@
 """A summary without a model."""
 
+import hashlib
+
 import pytest
 
 from holdfast import counter_for
@@ -67,8 +69,10 @@ def test_it_is_empty_where_not_even_its_frame_fits() -> None:
     assert summary([user_message("hi")], allowance=5) == ""
 
 
-def test_the_same_messages_give_the_same_digest() -> None:
-    assert summary(generate_session(200)) == summary(generate_session(200))
+def test_the_same_messages_give_the_same_digest_in_every_process() -> None:
+    digest = summary(generate_session(200)).encode()
+
+    assert hashlib.sha256(digest).hexdigest()[:16] == "dab113afcc308842"
 
 
 def test_a_file_about_errors_did_not_go_wrong() -> None:

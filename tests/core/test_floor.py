@@ -58,7 +58,7 @@ def test_old_tool_output_is_clipped_to_head_and_tail_before_anything_is_folded()
     assert len(clipped) < 1_200
     assert request.receipt.clipped == (2,)
     assert request.receipt.compacted == ()
-    assert contents(request)[:2] == contents(request)[:2]
+    assert request.messages[:2] == messages[:2]
     assert request.messages[-1] is messages[-1]
 
 

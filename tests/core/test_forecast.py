@@ -68,7 +68,7 @@ async def test_the_forecast_of_a_fold_is_an_upper_limit_of_its_receipt() -> None
     assert forecast is not None
     assert forecast.tokens_before >= folds[0].tokens_before > 0.9 * forecast.tokens_before
     assert forecast.tokens_after >= folds[0].tokens_after > 0.5 * forecast.tokens_after
-    assert (forecast.rewrite_dollars or 0) >= (folds[0].rewrite_dollars or 1)
+    assert (forecast.rewrite_dollars or 0) >= (folds[0].effect.rewrite_dollars or 1)
 
 
 async def test_a_summary_is_forecast_at_its_writers_prices_and_from_the_cache_where_it_holds_it() -> None:

@@ -8,25 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import MalformedInputError
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import EVENT_TYPES, from_record, to_record
 from holdfast.core.history.scopes import tool_use_as_text
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
-DONE = log.CompactionCompleted(success=True, stop=2, replacement=("Summary so far.",), summary_content="so far")
+DONE = log.CompactionCompleted(
+    success=True, span=Span(stop=2), replacement=("Summary so far.",), summary=log.Summary("so far")
+)
 
 
 def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
-def history(*events: log.Event) -> ToldHistory:
-    return ToldHistory.replay(events, format_named)
+def history(*events: log.Event) -> RecordedHistory:
+    return RecordedHistory.replay(events, format_named)
 
 
-def texts(told: ToldHistory, scope: str = log.MAIN) -> list[str]:
+def texts(told: RecordedHistory, scope: str = log.MAIN) -> list[str]:
     return [entry.message.text or str(entry.message.outline) for entry in told.context(scope).visible_entries()]
 
 
@@ -72,7 +75,7 @@ def test_undo_and_redo_with_nothing_to_do_change_nothing() -> None:
 @pytest.mark.seed("A-39")
 def test_a_replacement_of_two_texts_is_a_prompt_and_an_answer() -> None:
     fold = log.CompactionCompleted(
-        success=True, stop=4, replacement=("[Compacted conversation summary]\nx", "Understood.")
+        success=True, span=Span(stop=4), replacement=("[Compacted conversation summary]\nx", "Understood.")
     )
 
     roles = [(entry.message.role, entry.message.text) for entry in history(*TALK, fold).context().visible_entries()]
@@ -82,21 +85,21 @@ def test_a_replacement_of_two_texts_is_a_prompt_and_an_answer() -> None:
 
 @pytest.mark.seed("A-21")
 def test_a_fold_can_leave_a_head_in_front() -> None:
-    fold = log.CompactionCompleted(success=True, start=1, stop=3, replacement=("middle",))
+    fold = log.CompactionCompleted(success=True, span=Span(start=1, stop=3), replacement=("middle",))
 
     assert texts(history(*TALK, fold)) == ["one", "middle", "2"]
 
 
 @pytest.mark.seed("D-11")
 def test_a_merged_summary_stands_before_the_first_prompts_own_words() -> None:
-    fold = log.CompactionCompleted(success=True, stop=1, replacement=("Before: x\n\n",), is_merged=True)
+    fold = log.CompactionCompleted(success=True, span=Span(stop=1, is_merged=True), replacement=("Before: x\n\n",))
 
     assert texts(history(*TALK, fold)) == ["1", "Before: x\n\ntwo", "2"]
 
 
 def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
     picture: JsonMessage = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}
-    fold = log.CompactionCompleted(success=True, stop=2, replacement=("Before: x",), is_merged=True)
+    fold = log.CompactionCompleted(success=True, span=Span(stop=2, is_merged=True), replacement=("Before: x",))
 
     (merged,) = (
         history(spoke(user_message("one")), spoke(assistant_message("1")), spoke(picture), fold)
@@ -120,7 +123,7 @@ def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
 def test_a_rewind_hides_what_followed_and_a_fold_that_spoke_of_it() -> None:
     told = history(
         *TALK,
-        log.CompactionCompleted(success=True, stop=3, replacement=("x",)),
+        log.CompactionCompleted(success=True, span=Span(stop=3), replacement=("x",)),
         log.Rewound(to=2),
         spoke(user_message("2b")),
     )
@@ -145,7 +148,9 @@ def test_observations_change_nothing() -> None:
 
 @pytest.mark.seed("C-60")
 def test_a_failed_compaction_is_counted_and_destroys_nothing() -> None:
-    told = history(*TALK, log.CompactionStarted(stop=2), log.CompactionCompleted(success=False, error="timeout"))
+    told = history(
+        *TALK, log.CompactionStarted(span=Span(stop=2)), log.CompactionCompleted(success=False, error="timeout")
+    )
 
     assert texts(told) == ["one", "1", "two", "2"]
     assert told.session_state.compaction_failures == 1
@@ -183,8 +188,8 @@ def test_facts_are_those_last_told() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        log.CompactionCompleted(success=True, start=3, stop=2),
-        log.CompactionCompleted(success=True, stop=9),
+        log.CompactionCompleted(success=True, span=Span(start=3, stop=2)),
+        log.CompactionCompleted(success=True, span=Span(stop=9)),
         log.Rewound(to=9),
         log.Pinned(position=4),
         log.OutputsOffloaded(line=2, max_chars=-1),
@@ -212,7 +217,7 @@ DELEGATED = [
 ]  # fmt: skip
 
 
-def results(told: ToldHistory, scope: str) -> list[str]:
+def results(told: RecordedHistory, scope: str) -> list[str]:
     return [result.text for entry in told.context(scope).visible_entries() for result in entry.message.results]
 
 
@@ -322,15 +327,26 @@ def test_fields_are_written_in_their_spelling() -> None:
 @pytest.mark.seed("C-44", "C-46", "C-47")
 def test_a_compaction_is_written_down_with_all_that_rebuilds_what_it_left() -> None:
     begun = log.CompactionStarted(
-        trigger="manual", stop=2, custom_instructions="mind the tests",
+        trigger="manual",
+        span=Span(stop=2),
+        custom_instructions="mind the tests",
         tokens=log.TokenBreakdown(system_tokens=1, conversation_tokens=2, tool_definitions_tokens=3),
-    )  # fmt: skip
+    )
     ended = log.CompactionCompleted(
-        success=True, trigger="manual", stop=3, kept=(2,), replacement=("Summary so far.",), summary_content="so far",
-        by_model="m", pre_compaction_tokens=9, post_compaction_tokens=4, tokens_removed=5, messages_removed=2,
-        checkpoint_number=1, checkpoint_path="checkpoints/001-x.md", request_id="r", duration_ms=7,
-        usage=log.Usage(input_tokens=8, output_tokens=2),
-    )  # fmt: skip
+        success=True,
+        trigger="manual",
+        span=Span(stop=3, kept=(2,)),
+        replacement=("Summary so far.",),
+        summary=log.Summary(
+            "so far", by_model="m", request_id="r", duration_ms=7, usage=log.Usage(input_tokens=8, output_tokens=2)
+        ),
+        pre_compaction_tokens=9,
+        post_compaction_tokens=4,
+        tokens_removed=5,
+        messages_removed=2,
+        checkpoint_number=1,
+        checkpoint_path="checkpoints/001-x.md",
+    )
     live = history(*TALK, begun, ended)
 
     records = json.loads(json.dumps([to_record(event) for event in (begun, ended)]))
@@ -392,7 +408,9 @@ def test_what_is_no_record_is_refused(record: Any) -> None:
 
 def folded(start: int, stop: int, *, is_merged: bool) -> log.Event:
     first, last = min(start, stop), max(start, stop)
-    return log.CompactionCompleted(success=True, start=first, stop=last, replacement=("s",), is_merged=is_merged)
+    return log.CompactionCompleted(
+        success=True, span=Span(start=first, stop=last, is_merged=is_merged), replacement=("s",)
+    )
 
 
 POSITIONS = st.integers(0, 6)
@@ -411,7 +429,7 @@ CHANGES: st.SearchStrategy[log.Event] = st.one_of(
 
 @given(st.lists(CHANGES, max_size=25))
 def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: list[log.Event]) -> None:
-    live = ToldHistory(format_named)
+    live = RecordedHistory(format_named)
     for event in events:
         try:
             live.append(event)
@@ -419,7 +437,7 @@ def test_replay_equals_live_and_what_was_written_down_is_what_happened(events: l
             continue
 
     written = json.loads(json.dumps([to_record(event) for event in live.events]))
-    replayed = ToldHistory.replay(map(from_record, written), format_named)
+    replayed = RecordedHistory.replay(map(from_record, written), format_named)
 
     assert replayed.events == live.events
     assert replayed.context().visible_entries() == live.context().visible_entries()

@@ -15,12 +15,15 @@ from holdfast import (
     read_policy,
     validate,
 )
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.plan import View, make_plan, plan_input_of, plan_rounds
+from holdfast.core.planning.fit.receipt import View
+from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, plan_input_of
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.situation import PROVIDER_PRICES, Budget, Situation
-from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, Summary
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -29,10 +32,10 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import ToldHistory
 from holdfast.testing.sessions import generate_session
 from holdfast.testing.strategies.chat import chat_histories, valid_chat_histories
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory, decide
 
 COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
 DEFAULT = PRESETS["default"]
@@ -42,8 +45,8 @@ def spoke(native: JsonMessage) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native)
 
 
-def heard(messages: list[JsonMessage], *events: log.Event) -> ToldHistory:
-    return ToldHistory.replay([*map(spoke, messages), *events], format_named)
+def heard(messages: list[JsonMessage], *events: log.Event) -> RecordedHistory:
+    return RecordedHistory.replay([*map(spoke, messages), *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -51,18 +54,15 @@ def situation(budget: int = 16_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(budget), window=budget, counter=COUNTER, **settings)
 
 
-def settle(history: ToldHistory, policy: Policy, how: Situation) -> View:
+def settle(history: RecordedHistory, policy: Policy, how: Situation) -> View:
     """Carry out what needs nobody's help, and return what is sent."""
-    view = None
-    for plan in plan_rounds(history, policy, lambda: how):
-        view = plan.view
-        for step in plan.now:
+    for _ in range(MAX_PLAN_ROUNDS - 1):
+        for step in decide(history, policy, how).now:
             assert isinstance(step, CompactSpan)
             rule = policy.fold or policy.emergency
             assert rule is not None
             history.append(compaction_completed_event(step, rule, plan_input_of(history, policy, how)))
-    assert view is not None
-    return view
+    return decide(history, policy, how).view
 
 
 def sent(view: View) -> list[Any]:
@@ -81,7 +81,7 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
 ) -> None:
     history, how = heard(messages), situation(budget, has_summarizer=has_summarizer)
     try:
-        plan = make_plan(history, PRESETS[name], how)
+        plan = decide(history, PRESETS[name], how)
     except (EmptyConversationError, CannotFitError):
         return
 
@@ -93,17 +93,17 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
 def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str, budget: int) -> None:
     history, how = heard(messages), situation(budget, has_summarizer=True)
     try:
-        plan = make_plan(history, PRESETS[name], how)
+        plan = decide(history, PRESETS[name], how)
     except (EmptyConversationError, CannotFitError):
         return
 
-    assert make_plan(history, PRESETS[name], how) == plan
-    assert make_plan(ToldHistory.replay(history.events, format_named), PRESETS[name], how) == plan
+    assert decide(history, PRESETS[name], how) == plan
+    assert decide(RecordedHistory.replay(history.events, format_named), PRESETS[name], how) == plan
 
 
 @given(valid_chat_histories(), st.sampled_from(sorted(PRESETS)))
 def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages: list[JsonMessage], name: str) -> None:
-    view = make_plan(heard(messages), PRESETS[name], situation(1_000_000, has_summarizer=True)).view
+    view = decide(heard(messages), PRESETS[name], situation(1_000_000, has_summarizer=True)).view
 
     assert not view.is_fitted
     assert sent(view) == messages
@@ -115,7 +115,7 @@ def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(
 ) -> None:
     history, how = heard(messages), situation(budget)
     try:
-        view = settle(history, PRESETS[name], how) if name == "default" else make_plan(history, PRESETS[name], how).view
+        view = settle(history, PRESETS[name], how) if name == "default" else decide(history, PRESETS[name], how).view
     except CannotFitError:
         return
 
@@ -129,7 +129,7 @@ def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(
 def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
     messages: list[JsonMessage], budget: int
 ) -> None:
-    history, how = ToldHistory(format_named), situation(budget, is_interrupted=False)
+    history, how = RecordedHistory(format_named), situation(budget, is_interrupted=False)
     before: list[Any] = []
     for native in messages:
         changes = len(history.events)
@@ -150,7 +150,7 @@ def test_a_view_of_the_default_extends_the_one_before_unless_an_event_says_why(
 
 def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
     with pytest.raises(EmptyConversationError):
-        make_plan(ToldHistory(format_named), DEFAULT, situation())
+        decide(RecordedHistory(format_named), DEFAULT, situation())
 
 
 # The default
@@ -159,7 +159,7 @@ def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
 def test_nothing_is_touched_below_the_lines() -> None:
     messages = generate_session(60)
 
-    plan = make_plan(heard(messages), DEFAULT, situation(100_000))
+    plan = decide(heard(messages), DEFAULT, situation(100_000))
 
     assert (plan.now, plan.later, plan.reasons) == ((), (), ())
     assert sent(plan.view) == [*messages]
@@ -181,15 +181,15 @@ def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> Non
 
 
 def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
-    plan = make_plan(heard(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
+    plan = decide(heard(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
 
     assert "of what may be sent; folding to about" in plan.reasons[0]
     assert "requests (gpt-4o prices)" in plan.reasons[0]
 
 
-def grown_to(share: float, how: Situation) -> ToldHistory:
+def grown_to(share: float, how: Situation) -> RecordedHistory:
     """Return a conversation whose messages fill this share of their room."""
-    history = ToldHistory(format_named)
+    history = RecordedHistory(format_named)
     for number in range(10_000):
         history.append(spoke(user_message(f"question {number} " + "word " * 40)))
         if history.projection(COUNTER).tokens >= share * how.message_budget:
@@ -212,9 +212,9 @@ def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough()
     )
 
     assert 0.8 < seldom.projection(COUNTER).tokens / how.message_budget < 0.95
-    assert make_plan(often, DEFAULT, how).now != ()
-    assert "its prefix was read" in make_plan(often, DEFAULT, how).reasons[0]
-    assert make_plan(seldom, DEFAULT, how).now == ()
+    assert decide(often, DEFAULT, how).now != ()
+    assert "its prefix was read" in decide(often, DEFAULT, how).reasons[0]
+    assert decide(seldom, DEFAULT, how).now == ()
 
 
 def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
@@ -222,16 +222,16 @@ def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
         [*({"role": "user", "content": "w " * 2_000} for _ in range(5)), assistant_message("x"), user_message("now")]
     )
 
-    assert make_plan(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["none"])).now != ()
-    assert make_plan(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["deepseek"])).now == ()
+    assert decide(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["none"])).now != ()
+    assert decide(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["deepseek"])).now == ()
 
 
 def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
     how = situation(16_000, prices=PROVIDER_PRICES["anthropic"])
     talk = grown_to(0.65, how)
 
-    assert make_plan(talk, DEFAULT, how).now == ()
-    cold = make_plan(talk, DEFAULT, situation(16_000, prices=PROVIDER_PRICES["anthropic"], idle_seconds=301))
+    assert decide(talk, DEFAULT, how).now == ()
+    cold = decide(talk, DEFAULT, situation(16_000, prices=PROVIDER_PRICES["anthropic"], idle_seconds=301))
     assert "the prompt cache has expired" in cold.reasons[0]
     assert len(cold.now) == 1
 
@@ -240,18 +240,18 @@ def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once
     how = situation(16_000, has_summarizer=True)
     talk = grown_to(0.85, how)
 
-    plan = make_plan(talk, DEFAULT, how)
-    talk.append(log.CompactionStarted(stop=1))
+    plan = decide(talk, DEFAULT, how)
+    talk.append(log.CompactionStarted(span=Span(stop=1)))
 
     assert plan.now == ()
     assert [step.by for step in plan.later if isinstance(step, CompactSpan)] == ["summary"]
-    assert make_plan(talk, DEFAULT, how).later == ()
+    assert decide(talk, DEFAULT, how).later == ()
 
 
 def test_at_the_hard_line_nobody_waits_for_a_summary() -> None:
     how = situation(16_000, has_summarizer=True)
 
-    plan = make_plan(grown_to(0.96, how), DEFAULT, how)
+    plan = decide(grown_to(0.96, how), DEFAULT, how)
 
     assert [step.by for step in plan.now if isinstance(step, CompactSpan)] == ["digest"]
 
@@ -316,7 +316,7 @@ def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: in
 
 
 def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
-    history, how = ToldHistory(format_named), situation(4_000)
+    history, how = RecordedHistory(format_named), situation(4_000)
     history.append(spoke(user_message("The launch code is 7319-ALPHA in config/launch.yaml.")))
     for number in range(400):
         history.append(spoke(assistant_message(f"answer {number} " + "word " * 30)))
@@ -336,7 +336,7 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
     ]
     history = heard(messages, log.Pinned(position=0))
 
-    plan = make_plan(history, DEFAULT, situation(16_000, pins=frozenset({0})))
+    plan = decide(history, DEFAULT, situation(16_000, pins=frozenset({0})))
 
     assert plan.now == ()
 
@@ -347,7 +347,7 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
         [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), user_message("e")]
     )
     outlook = plan_input_of(history, PRESETS["co-cli"], situation())
-    step = CompactSpan(start=0, stop=4, by="marker", count=4)
+    step = CompactSpan(span=Span(start=0, stop=4, count=4), by="marker")
     rule = PRESETS["co-cli"].fold
     assert rule is not None
 
@@ -363,15 +363,15 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
 def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> None:
     how = situation(16_000)
     history = grown_to(0.97, how)
-    step = make_plan(history, DEFAULT, how).now[0]
+    step = decide(history, DEFAULT, how).now[0]
     assert isinstance(step, CompactSpan)
 
-    history.append(log.CompactionCompleted(success=False, stop=step.stop, error="no smaller"))
+    history.append(log.CompactionCompleted(success=False, span=Span(stop=step.span.stop), error="no smaller"))
 
-    assert make_plan(history, DEFAULT, how).now == ()
+    assert decide(history, DEFAULT, how).now == ()
     history.append(spoke(assistant_message("more")))
     history.append(spoke(user_message("and more " * 100)))
-    assert len(make_plan(history, DEFAULT, how).now) == 1
+    assert len(decide(history, DEFAULT, how).now) == 1
 
 
 @pytest.mark.seed("A-45")
@@ -385,7 +385,7 @@ def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_every
     ]
     talk += [tool_call_message("b"), tool_result_message("b", "data"), assistant_message("ok"), user_message("go on")]
 
-    plan = make_plan(heard(talk), DEFAULT, situation(16_000))
+    plan = decide(heard(talk), DEFAULT, situation(16_000))
 
     assert plan.now == (OffloadOutputs(before=3, max_chars=2_000),)
 
@@ -394,7 +394,7 @@ def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
     history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=60), counter=COUNTER)
 
-    assert [type(step) for step in make_plan(history, DEFAULT, how).now] == [CompactSpan]
+    assert [type(step) for step in decide(history, DEFAULT, how).now] == [CompactSpan]
     settle(history, DEFAULT, how)
     assert len(history.projection(COUNTER)) < 30
 
@@ -417,7 +417,7 @@ def test_a_conversation_is_as_full_as_the_limit_that_is_nearest(budget: Budget, 
 def test_a_damaged_history_is_mended_in_every_view() -> None:
     history = heard([user_message("a"), tool_call_message("x"), user_message("b")])
 
-    view = make_plan(history, DEFAULT, situation(16_000)).view
+    view = decide(history, DEFAULT, situation(16_000)).view
 
     assert view.is_fitted
     assert [repair.description for repair in view.repairs] == ["made up a result for call 'x'"]
@@ -429,7 +429,7 @@ MOVES = st.sampled_from(["say", "answer", "undo", "redo", "clear", "rewind", "pi
 
 @given(st.lists(MOVES, max_size=40))
 def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: list[str]) -> None:
-    history, how = ToldHistory(format_named), situation(2_000)
+    history, how = RecordedHistory(format_named), situation(2_000)
     for number, move in enumerate(moves):
         made: dict[str, list[log.Event]] = {
             "say": [spoke(user_message(f"question {number} " + "word " * 50))],

@@ -1,19 +1,22 @@
 """What reviewers broke, so that it stays mended."""
 
 import pickle
+from itertools import repeat
 from typing import Any
 
 import pytest
 
-from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, SettingsError, counter_for
+from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, Session, SettingsError, counter_for
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.cuts import cut_points
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.plan import make_plan, plan_input_of
+from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.core.planning.steps import CompactSpan
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -22,16 +25,17 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import Planned, ToldHistory
+from holdfast.testing.models import ScriptedModel
 from holdfast.testing.responses import function_call_item, function_output_item, output_message_item
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory, decide
 
 COUNTER = counter_for("gpt-5")
 
 
-def heard(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> ToldHistory:
+def heard(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> RecordedHistory:
     said_so = [log.MessageAppended(format=format_name, native=native) for native in messages]
-    return ToldHistory.replay([*said_so, *events], format_named)
+    return RecordedHistory.replay([*said_so, *events], format_named)
 
 
 def situation(budget: int = 16_000, **fields: Any) -> Situation:
@@ -48,18 +52,23 @@ def loop(steps: int) -> list[JsonMessage]:
 LONG = [one for _ in range(60) for one in (user_message("word " * 60), assistant_message("word " * 60))]
 
 
-def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_request() -> None:
-    player, large = Planned(PRESETS["default"]), "\n".join(f"line {number} of a page" for number in range(4_000))
+async def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out_of_a_request() -> None:
+    session, large = (
+        await Session.open("s", model="gpt-5"),
+        "\n".join(f"line {number} of a page" for number in range(4_000)),
+    )
     talk = [
         user_message("Rule 0: never touch T0."),
         tool_call_message("c0"),
         tool_result_message("c0", large),
         assistant_message("done"),
     ]
-    player.prepare(talk[:3], 16_000)
+    await session.record(talk[:3])
+    await session.prepare(16_000)
     talk += [user_message("Rule 1: never touch T1."), tool_call_message("c1"), tool_result_message("c1", large)]
 
-    first, *rest = player.prepare(talk, 16_000)
+    await session.record(talk[3:])
+    first, *rest = (await session.prepare(16_000)).messages
 
     fold = str(first["content"])
     assert [message["role"] for message in rest] == ["user", "assistant", "tool"]
@@ -75,7 +84,7 @@ def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summariz
         [user_message("PIN: never deploy"), assistant_message("ok"), *LONG, user_message("now")], log.Pinned(position=0)
     )
 
-    view = make_plan(history, PRESETS[name], situation(2_000, has_summarizer=has_summarizer)).view
+    view = decide(history, PRESETS[name], situation(2_000, has_summarizer=has_summarizer)).view
 
     assert "PIN: never deploy" in [entry.message.text for entry in view.entries]
 
@@ -93,18 +102,20 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
     ]
     history = heard(messages, log.Pinned(position=2))
 
-    view = make_plan(history, PRESETS[name], situation(100_000)).view
+    view = decide(history, PRESETS[name], situation(100_000)).view
 
     assert view.entries[2].message.results[0].text == "y" * length
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("has_summarizer", [False, True])
-def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
+async def test_the_task_is_sent_however_long_its_tool_loop_is(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
     messages = [user_message("hi"), assistant_message("hello"), user_message("THE TASK"), *loop(60)]
-    player = Planned(PRESETS[name], has_summarizer=has_summarizer, summary="It went well.")
+    summarizer = ScriptedModel(repeat("It went well.")) if has_summarizer else None
+    session = await Session.open("s", policy=name, model="gpt-5", summarizer=summarizer)
+    await session.record(messages)
 
-    sent = player.prepare(messages, 100_000)
+    sent = (await session.prepare(100_000)).messages
 
     assert user_message("THE TASK") in sent
 
@@ -122,7 +133,7 @@ def test_a_run_of_items_with_another_call_in_it_is_one_batch() -> None:
 
 
 def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
-    view = make_plan(
+    view = decide(
         heard([user_message("word " * 60_000), user_message("now")]), PRESETS["inkeep"], situation(1_000_000)
     ).view
 
@@ -136,7 +147,7 @@ def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -
     history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=40), counter=COUNTER)
 
-    steps = make_plan(history, PRESETS["default"], how).now
+    steps = decide(history, PRESETS["default"], how).now
 
     assert [type(step) for step in steps] == [CompactSpan]
 
@@ -144,7 +155,7 @@ def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -
 def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> None:
     history = heard([one for n in range(9) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
 
-    plan = make_plan(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summarizer=True))
+    plan = decide(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summarizer=True))
 
     assert (plan.now, plan.later) == ((), ())
     assert "compaction cannot help" in plan.reasons[0]
@@ -152,15 +163,15 @@ def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> N
 
 def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> None:
     talk = [user_message("word " * 300), assistant_message("word " * 300)] * 6
-    failure = log.CompactionCompleted(success=False, stop=1, error="timeout")
+    failure = log.CompactionCompleted(success=False, span=Span(stop=1), error="timeout")
     how = situation(6_000, has_summarizer=True)
 
     resting = heard([*talk, user_message("now")], failure, failure, failure)
-    assert make_plan(resting, PRESETS["inkeep"], how).now == ()
+    assert decide(resting, PRESETS["inkeep"], how).now == ()
     for number in range(20):
         resting.append(log.MessageAppended(format="openai-chat", native=user_message(f"more {number}")))
 
-    assert len(make_plan(resting, PRESETS["inkeep"], how).now) == 1
+    assert len(decide(resting, PRESETS["inkeep"], how).now) == 1
 
 
 @pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])
@@ -170,18 +181,18 @@ def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
     for name in ("copilot", "inkeep"):
         rule = PRESETS[name].fold
         assert rule is not None
-        step = CompactSpan(start=0, stop=100, by="summary", count=100)
+        step = CompactSpan(span=Span(start=0, stop=100, count=100), by="summary")
         event = compaction_completed_event(step, rule, plan_input_of(history, PRESETS[name], situation()), summary)
 
         assert (event.success, event.error) == (False, "the summary is empty")
 
 
 def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
-    trimmed = log.CompactionCompleted(success=True, start=0, stop=34)
+    trimmed = log.CompactionCompleted(success=True, span=Span(start=0, stop=34))
     history = heard([*LONG, user_message("now")], trimmed)
     rule = PRESETS["cowagent"].fold
     assert rule is not None
-    late = CompactSpan(start=0, stop=20, by="summary", count=10, is_merged=True)
+    late = CompactSpan(span=Span(start=0, stop=20, count=10, is_merged=True), by="summary")
 
     event = compaction_completed_event(
         late, rule, plan_input_of(history, PRESETS["cowagent"], situation()), Summary("late")
@@ -190,12 +201,12 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
     assert not event.success
     assert "does not stand any more" in str(event.error)
     with pytest.raises(MalformedInputError, match="cuts through 0–34"):
-        history.append(log.CompactionCompleted(success=True, start=0, stop=20))
+        history.append(log.CompactionCompleted(success=True, span=Span(start=0, stop=20)))
 
 
 def test_a_fold_always_leaves_a_word_in_its_place() -> None:
     history, how = heard([*LONG, user_message("now")]), situation(400)
-    step = make_plan(history, PRESETS["default"], how).now[0]
+    step = decide(history, PRESETS["default"], how).now[0]
     rule = PRESETS["default"].fold
     assert isinstance(step, CompactSpan)
     assert rule is not None
@@ -206,7 +217,7 @@ def test_a_fold_always_leaves_a_word_in_its_place() -> None:
     )
 
 
-def delegated() -> ToldHistory:
+def delegated() -> RecordedHistory:
     history = heard([user_message("THE TASK"), tool_call_message("m1")])
     history.append(log.DelegationStarted(scope="d1", agent="worker"))
     for native in (user_message("Always delete tmp files."), assistant_message("working")):
@@ -223,7 +234,7 @@ def test_what_a_delegate_is_told_is_no_word_of_the_users() -> None:
 
 def test_a_call_whose_delegate_still_works_is_pending_and_not_interrupted() -> None:
     with pytest.raises(PendingToolCallsError) as pending:
-        make_plan(delegated(), PRESETS["default"], situation(is_interrupted=False))
+        decide(delegated(), PRESETS["default"], situation(is_interrupted=False))
 
     assert pending.value.call_ids == ("m1",)
 
@@ -232,7 +243,7 @@ def test_a_delegate_is_not_told_that_its_own_delegation_was_interrupted() -> Non
     history = delegated()
     history.append(log.MessageAppended(format="openai-chat", native=user_message("Go on."), scope="d1"))
 
-    view = make_plan(history, PRESETS["default"], situation(scope="d1", is_interrupted=False)).view
+    view = decide(history, PRESETS["default"], situation(scope="d1", is_interrupted=False)).view
 
     texts = [entry.message.text for entry in view.entries]
     assert texts == ["THE TASK", "Always delete tmp files.", "working", "Go on."]
@@ -243,7 +254,7 @@ def test_an_interrupt_of_one_agent_does_not_stop_another() -> None:
     history = heard([user_message("go"), tool_call_message("m1")], log.TurnInterrupted(scope="d1"))
 
     with pytest.raises(PendingToolCallsError):
-        make_plan(history, PRESETS["default"], situation(is_interrupted=False))
+        decide(history, PRESETS["default"], situation(is_interrupted=False))
 
 
 def test_errors_travel_between_processes_with_their_facts() -> None:
@@ -258,7 +269,7 @@ def test_errors_travel_between_processes_with_their_facts() -> None:
 
 
 def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay() -> None:
-    fold = log.CompactionCompleted(success=True, start=0, stop=4, replacement=("S: ",), is_merged=True)
+    fold = log.CompactionCompleted(success=True, span=Span(start=0, stop=4, is_merged=True), replacement=("S: ",))
     history = heard(
         [user_message("PIN"), assistant_message("x"), user_message("q"), assistant_message("a")],
         log.Pinned(position=0),
@@ -267,7 +278,7 @@ def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay()
     history.projection(COUNTER)
     history.append(log.MessageAppended(format="openai-chat", native=user_message("new")))
 
-    replayed = ToldHistory.replay(history.events, format_named)
+    replayed = RecordedHistory.replay(history.events, format_named)
 
     assert history.projection(COUNTER).entries == replayed.projection(COUNTER).entries
 

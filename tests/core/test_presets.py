@@ -1,18 +1,22 @@
 """Each preset does what its system does, to the letter, request by request."""
 
+from itertools import repeat
 from typing import Any
 
 import pytest
 
-from holdfast import counter_for, read_policy
+from holdfast import Session, counter_for, read_policy
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
+from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.plan import VIEW_STAGES, make_plan, plan_input_of, usage_measured_event
+from holdfast.core.planning.plan import VIEW_STAGES, plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.rules.copilot import compacted_history, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText, Summary
+from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -21,19 +25,27 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import Planned
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.models import ScriptedModel
 from holdfast.wire.formats import format_named
+from tests.support import decide
 
 COUNTER = counter_for("gpt-5")
 CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))
 
 
-def played(policy: Policy, *, summary: str | None = "It went well.") -> Planned:
-    return Planned(policy, has_summarizer=summary is not None, summary=summary or "")
+async def open_session(policy: Policy, *, summary: str | None = "It went well.") -> Session:
+    """Return a session whose summaries all say the same; with None nobody writes any."""
+    summarizer = ScriptedModel(repeat(summary)) if summary is not None else None
+    return await Session.open("s", policy=policy, model="gpt-5", summarizer=summarizer)
 
 
-def ask(player: Planned, messages: list[JsonMessage], window: int = 1_000_000) -> list[Any]:
-    return list(player.prepare(messages, window))
+async def ask(session: Session, messages: list[JsonMessage], window: int = 1_000_000) -> list[Any]:
+    """Return what is sent of a conversation; a summary that is begun is there at the next request."""
+    await session.record(messages[len(session) :])
+    request = await session.prepare(window)
+    await SimulatedClock().advance(0)
+    return list(request.messages)
 
 
 def situation(window: int = 1_000_000, **fields: Any) -> Situation:
@@ -41,11 +53,9 @@ def situation(window: int = 1_000_000, **fields: Any) -> Situation:
     return Situation(budget=Budget(window), window=window, counter=COUNTER, **settings)
 
 
-def recorded(messages: list[JsonMessage]) -> Planned:
-    player = played(COPILOT)
-    for native in messages:
-        player.history.append(log.MessageAppended(format="openai-chat", native=native))
-    return player
+def recorded(messages: list[JsonMessage]) -> History:
+    events = [log.MessageAppended(format="openai-chat", native=native) for native in messages]
+    return History.replay(events, format_named)
 
 
 def worked(number: int, output: str = "ok") -> list[JsonMessage]:
@@ -69,83 +79,83 @@ def chatted(turns: int, more: str = "") -> list[JsonMessage]:
 
 
 @pytest.mark.seed("A-2", "A-17", "A-18", "A-20", "A-21", "A-22")
-def test_co_cli_keeps_the_first_run_and_the_newest_twenty_around_one_marker() -> None:
-    player, talk = played(CO_CLI), [*chatted(20), user_message("q20")]
+async def test_co_cli_keeps_the_first_run_and_the_newest_twenty_around_one_marker() -> None:
+    session, talk = await open_session(CO_CLI), [*chatted(20), user_message("q20")]
 
-    assert ask(player, talk[:-1][:39]) == talk[:39]
-    sent = ask(player, talk)
+    assert await ask(session, talk[:-1][:39]) == talk[:39]
+    sent = await ask(session, talk)
 
     assert sent == [*talk[:2], user_message("[Summary of 19 earlier messages]\nIt went well."), *talk[-20:]]
 
 
 @pytest.mark.seed("A-23")
-def test_co_cli_puts_a_static_marker_where_no_summary_can_be_had() -> None:
+async def test_co_cli_puts_a_static_marker_where_no_summary_can_be_had() -> None:
     talk = [*chatted(20), user_message("q20")]
 
-    sent = ask(played(CO_CLI, summary=None), talk)
+    sent = await ask(await open_session(CO_CLI, summary=None), talk)
 
     marker = "[Earlier conversation trimmed — 19 messages removed to stay within context budget]"
     assert sent == [*talk[:2], user_message(marker), *talk[-20:]]
 
 
 @pytest.mark.seed("A-18", "A-21")
-def test_co_cli_folds_its_own_marker_the_next_time() -> None:
-    player, talk = played(CO_CLI), [*chatted(20), user_message("q20")]
-    ask(player, talk)
+async def test_co_cli_folds_its_own_marker_the_next_time() -> None:
+    session, talk = await open_session(CO_CLI), [*chatted(20), user_message("q20")]
+    await ask(session, talk)
     for number in range(20, 30):
         talk += [assistant_message(f"a{number}"), user_message(f"q{number + 1}")]
 
-    sent = ask(player, talk)
+    sent = await ask(session, talk)
 
     assert sent == [*talk[:2], user_message("[Summary of 21 earlier messages]\nIt went well."), *talk[-20:]]
 
 
 @pytest.mark.seed("A-2", "A-9", "A-10", "A-11", "A-15")
-def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_whole() -> None:
+async def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_whole() -> None:
     talk = [*worked(0, "x" * 2_001), *worked(1, "y" * 3_000)[:3]]
-    player = played(CO_CLI)
+    session = await open_session(CO_CLI)
 
-    sent = ask(player, talk)
+    sent = await ask(session, talk)
 
     assert sent[2]["content"] == "x" * 2_000 + "\n[…truncated, 2001 chars total]"
     assert sent[-1] == talk[-1]
-    assert player.history.entries[2].message.results[0].text == "x" * 2_001
+    assert session.history.entries[2].message.results[0].text == "x" * 2_001
 
 
 @pytest.mark.seed("A-18", "A-20")
-def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
+async def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
     talk = [*chatted(9), *(message for number in range(7) for message in worked(number))][:-1]
-    player = played(read_policy('base = "co-cli"\nfold.max_messages = 42'))
+    session = await open_session(read_policy('base = "co-cli"\nfold.max_messages = 42'))
 
-    sent = ask(player, talk)
+    sent = await ask(session, talk)
 
     assert talk[-21] == tool_result_message("c1", "ok")
     assert sent == [*talk[:2], user_message("[Summary of 22 earlier messages]\nIt went well."), *talk[-20:]]
-    assert any(reason.startswith("floor: mended") for reason in player.reasons)
+    assert any(reason.startswith("floor: mended") for reason in (await session.prepare(1_000_000)).receipt.reasons)
 
 
 # Inkeep
 
 
 @pytest.mark.seed("B-2", "B-4", "B-5", "B-9", "B-14")
-def test_inkeep_compresses_everything_before_the_prompt_at_half_of_the_window() -> None:
+async def test_inkeep_compresses_everything_before_the_prompt_at_half_of_the_window() -> None:
     talk = [system_message("be"), *chatted(30), user_message("now")]
-    tokens = sum(recorded(talk).history.projection(COUNTER).entry_tokens()) + 3
-    player = played(INKEEP)
+    tokens = sum(recorded(talk).projection(COUNTER).entry_tokens()) + 3
+    session = await open_session(INKEEP)
 
-    assert ask(player, talk, window=2 * tokens + 1) == talk
-    assert ask(player, talk, window=2 * tokens) == [
+    assert await ask(session, talk, window=2 * tokens + 1) == talk
+    assert await ask(session, talk, window=2 * tokens) == [
         talk[0], user_message("[Summary of the conversation so far, for reference.]\nIt went well."),
         user_message("now"),
     ]  # fmt: skip
 
 
 @pytest.mark.seed("B-5", "B-15")
-def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
+async def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
     steps = [message for number in range(6) for message in worked(number, "data " * 300)[1:3]]
-    player = played(INKEEP)
+    session = await open_session(INKEEP)
 
-    sent = ask(player, [user_message("analyse this"), *steps], window=2_600)
+    sent = await ask(session, [user_message("analyse this"), *steps], window=2_600)
 
     assert [message["role"] for message in sent] == ["user", "user", "assistant", "tool"]
     assert sent[0] == user_message("analyse this")
@@ -154,13 +164,13 @@ def test_inkeep_compresses_what_a_run_has_gathered_and_keeps_the_task() -> None:
 
 
 @pytest.mark.seed("B-5", "B-15")
-def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it() -> None:
+async def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it() -> None:
     before = [*chatted(12, " and so on" * 20), user_message("analyse this")]
     steps = [message for number in range(3) for message in worked(number, "data " * 300)[1:3]]
-    tokens = recorded([*before, *steps]).history.projection(COUNTER).tokens
+    tokens = recorded([*before, *steps]).projection(COUNTER).tokens
 
-    sent = ask(played(INKEEP), [*before, *steps], window=int(tokens / 0.76))
-    unchanged = ask(played(INKEEP), [*before, *steps], window=int(tokens / 0.74))
+    sent = await ask(await open_session(INKEEP), [*before, *steps], window=int(tokens / 0.76))
+    unchanged = await ask(await open_session(INKEEP), [*before, *steps], window=int(tokens / 0.74))
 
     assert unchanged == [*before, *steps]
     assert sent[: len(before)] == before
@@ -168,12 +178,12 @@ def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_on_it(
 
 
 @pytest.mark.seed("B-15")
-def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_again() -> None:
-    player, talk = played(INKEEP), [user_message("analyse this")]
+async def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_again() -> None:
+    session, talk = await open_session(INKEEP), [user_message("analyse this")]
     advice: list[str] = []
     for number in range(24):
         talk += worked(number, "data " * 300)[1:3]
-        sent = ask(player, talk, window=2_600)
+        sent = await ask(session, talk, window=2_600)
         if len(sent) > 1 and "[Compression" in str(sent[1]["content"]):
             assert sent[0] == user_message("analyse this")
             advice.append(sent[1]["content"].rpartition("\n")[2])
@@ -185,27 +195,27 @@ def test_inkeep_tells_a_run_to_conclude_when_it_is_compressed_again_and_again() 
 
 
 @pytest.mark.seed("B-15")
-def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
-    player, talk = played(INKEEP), [user_message("analyse this")]
+async def test_inkeep_counts_the_compressions_of_each_run_anew() -> None:
+    session, talk = await open_session(INKEEP), [user_message("analyse this")]
     for number in range(6):
         talk += worked(number, "data " * 300)[1:3]
-    ask(player, talk, window=2_600)
+    await ask(session, talk, window=2_600)
     talk += [assistant_message("done"), user_message("and that")]
     for number in range(6, 12):
         talk += worked(number, "data " * 300)[1:3]
 
-    sent = ask(player, talk, window=2_600)
+    sent = await ask(session, talk, window=2_600)
 
     assert [str(message["content"]).count("[Compression 1 of this run.") for message in sent].count(1) >= 1
     assert "[Compression 2" not in str(sent)
 
 
 @pytest.mark.seed("B-10", "B-16")
-def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -> None:
+async def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -> None:
     large = "word " * 2_500
     talk = [*worked(0, large), *worked(1, "small"), user_message("now")]
 
-    sent = ask(played(INKEEP), talk, window=4_000)
+    sent = await ask(await open_session(INKEEP), talk, window=4_000)
 
     text = sent[0]["content"]
     assert text.count("[Artifact:") == 1
@@ -214,17 +224,17 @@ def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_them() -
 
 
 @pytest.mark.seed("B-2", "B-6", "B-12")
-def test_inkeep_without_a_summariser_sends_the_newest_fifty_messages() -> None:
+async def test_inkeep_without_a_summariser_sends_the_newest_fifty_messages() -> None:
     talk = [system_message("be"), *chatted(40), user_message("now")]
 
-    sent = ask(played(INKEEP, summary=None), talk)
+    sent = await ask(await open_session(INKEEP, summary=None), talk)
 
     marker = user_message("[Previous conversation history truncated - 31 earlier messages]")
     assert sent == [talk[0], marker, *talk[-50:]]
 
 
 @pytest.mark.seed("B-7", "B-12")
-def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earlier_messages() -> None:
+async def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earlier_messages() -> None:
     talk = [
         user_message("a"),
         assistant_message("b " * 5_000),
@@ -233,17 +243,17 @@ def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earl
         user_message("now"),
     ]
 
-    sent = ask(played(INKEEP, summary=None), talk)
+    sent = await ask(await open_session(INKEEP, summary=None), talk)
 
     assert [message["content"][:3] for message in sent] == ["[Pr", "c", "d d", "now"]
 
 
 @pytest.mark.seed("B-12")
 def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
-    player = recorded([*chatted(40), user_message("now")])
-    player.history.append(log.CompactionCompleted(success=False, error="timeout"))
+    history = recorded([*chatted(40), user_message("now")])
+    history.append(log.CompactionCompleted(success=False, error="timeout"))
 
-    view = make_plan(player.history, INKEEP, situation()).view
+    view = decide(history, INKEEP, situation()).view
 
     assert len(view.entries) == 51
     assert "no summary can be had" in view.reasons[0]
@@ -251,9 +261,9 @@ def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
 
 @pytest.mark.seed("B-6", "B-17")
 def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() -> None:
-    player = recorded([user_message("task"), *chatted(3)])
+    history = recorded([user_message("task"), *chatted(3)])
     for scope in ("d1", "d2"):
-        player.history.append(log.DelegationStarted(scope=scope, agent=scope))
+        history.append(log.DelegationStarted(scope=scope, agent=scope))
     spoken = [
         ("d1", user_message("look"), 1),
         ("d1", assistant_message("seen"), 1),
@@ -262,10 +272,10 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
     ]
     for scope, native, times in spoken:
         for _ in range(times):
-            player.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
+            history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
     how = situation(scope="d1", has_summarizer=False)
 
-    view = make_plan(player.history, INKEEP, how).view
+    view = decide(history, INKEEP, how).view
 
     assert [entry.position for entry in view.entries] == [None, 8, 57]
     assert view.entries[0].message.text == "[Previous conversation history truncated - 8 earlier messages]"
@@ -273,31 +283,31 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
 
 @pytest.mark.seed("B-12", "B-14")
 def test_inkeep_counts_an_earlier_summary_among_what_it_falls_back_to() -> None:
-    player = recorded([*chatted(4)])
-    player.history.append(log.CompactionCompleted(success=True, start=0, stop=8, replacement=("[summary]",)))
+    history = recorded([*chatted(4)])
+    history.append(log.CompactionCompleted(success=True, span=Span(start=0, stop=8), replacement=("[summary]",)))
     for native in (user_message("so"), assistant_message("yes"), user_message("now")):
-        player.history.append(log.MessageAppended(format="openai-chat", native=native))
-    player.history.append(log.CompactionCompleted(success=False, error="timeout"))
+        history.append(log.MessageAppended(format="openai-chat", native=native))
+    history.append(log.CompactionCompleted(success=False, error="timeout"))
 
-    view = make_plan(player.history, INKEEP, situation()).view
+    view = decide(history, INKEEP, situation()).view
 
     assert [entry.position for entry in view.entries] == [None, 8, 9, 10]
 
 
 @pytest.mark.seed("B-17", "B-19", "B-20", "B-21")
 def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> None:
-    player = recorded([user_message("task")])
+    history = recorded([user_message("task")])
     for scope, secret in (("d1", "one"), ("d2", "two")):
-        player.history.append(log.DelegationStarted(scope=scope, agent=scope))
+        history.append(log.DelegationStarted(scope=scope, agent=scope))
         for native in (
             tool_call_message(scope),
             tool_result_message(scope, secret),
             assistant_message(f"done {secret}"),
         ):
-            player.history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
-    player.history.append(log.MessageAppended(format="openai-chat", native=user_message("go on"), scope="d1"))
+            history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
+    history.append(log.MessageAppended(format="openai-chat", native=user_message("go on"), scope="d1"))
 
-    view = make_plan(player.history, INKEEP, situation(scope="d1")).view
+    view = decide(history, INKEEP, situation(scope="d1")).view
 
     assert [entry.position for entry in view.entries] == [0, 1, 2, 3, 7]
 
@@ -308,18 +318,18 @@ def test_what_a_delegate_may_see_is_settled_before_anything_is_compressed() -> N
 def filled(share: float, *, turns: int = 4) -> tuple[list[JsonMessage], int]:
     """Return a conversation and the window of which it fills this share."""
     talk = [system_message("be"), *chatted(turns, " and so on" * 20), user_message("now")]
-    return talk, int((recorded(talk).history.projection(COUNTER).tokens + 3) / share)
+    return talk, int((recorded(talk).projection(COUNTER).tokens + 3) / share)
 
 
 @pytest.mark.seed("C-14", "C-18", "C-19", "C-21")
 def test_copilot_starts_a_summary_in_the_background_at_eighty_percent() -> None:
     talk, window = filled(0.81)
-    early = make_plan(recorded(talk).history, COPILOT, situation(int(window * 1.1)))
-    due = make_plan(recorded(talk).history, COPILOT, situation(window))
+    early = decide(recorded(talk), COPILOT, situation(int(window * 1.1)))
+    due = decide(recorded(talk), COPILOT, situation(window))
 
     assert (early.now, early.later) == ((), ())
     assert due.now == ()
-    assert due.later == (CompactSpan(start=0, stop=9, by="summary", count=8),)
+    assert due.later == (CompactSpan(span=Span(start=0, stop=9, count=8), by="summary"),)
 
 
 @pytest.mark.seed("C-23")
@@ -329,15 +339,15 @@ def test_copilot_takes_the_window_of_an_unknown_model_from_its_settings() -> Non
     long = [*talk[:-1], *chatted(30, " and so on" * 20), user_message("now")]
     how = Situation(budget=Budget(10**6), counter=COUNTER, has_summarizer=True)
 
-    assert len(make_plan(recorded(long).history, policy, how).now) == 1
-    assert make_plan(recorded(long).history, COPILOT, how).now == ()
+    assert len(decide(recorded(long), policy, how).now) == 1
+    assert decide(recorded(long), COPILOT, how).now == ()
 
 
 @pytest.mark.seed("C-14")
 def test_copilot_counts_tool_definitions() -> None:
     talk, window = filled(0.5)
 
-    plan = make_plan(recorded(talk).history, COPILOT, situation(window, tools_tokens=int(window * 0.35)))
+    plan = decide(recorded(talk), COPILOT, situation(window, tools_tokens=int(window * 0.35)))
 
     assert len(plan.later) == 1
 
@@ -345,35 +355,37 @@ def test_copilot_counts_tool_definitions() -> None:
 @pytest.mark.seed("C-16", "C-20")
 def test_copilot_starts_and_waits_at_ninety_five_percent_and_after_a_refusal() -> None:
     talk, window = filled(0.96)
-    full = make_plan(recorded(talk).history, COPILOT, situation(window))
-    refused = make_plan(recorded(talk).history, COPILOT, situation(window * 9, refusals=1))
+    full = decide(recorded(talk), COPILOT, situation(window))
+    refused = decide(recorded(talk), COPILOT, situation(window * 9, refusals=1))
 
-    assert full.now == (CompactSpan(start=0, stop=9, by="summary", count=8),)
-    assert refused.now == (CompactSpan(start=0, stop=9, by="summary", count=8, trigger="context_limit_retry"),)
+    assert full.now == (CompactSpan(span=Span(start=0, stop=9, count=8), by="summary"),)
+    assert refused.now == (
+        CompactSpan(span=Span(start=0, stop=9, count=8), by="summary", trigger="context_limit_retry"),
+    )
 
 
 @pytest.mark.seed("C-15", "C-16", "C-17")
 def test_copilot_applies_what_is_ready_and_waits_for_what_is_running_only_when_it_must() -> None:
     talk, window = filled(0.96)
-    player = recorded(talk)
-    player.history.append(log.CompactionStarted(stop=9))
+    history = recorded(talk)
+    history.append(log.CompactionStarted(span=Span(stop=9)))
 
-    ready = make_plan(player.history, COPILOT, situation(window * 9, has_ready_summary=True))
-    running = make_plan(player.history, COPILOT, situation(int(window * 1.1)))
-    exhausted = make_plan(player.history, COPILOT, situation(window))
+    ready = decide(history, COPILOT, situation(window * 9, has_ready_summary=True))
+    running = decide(history, COPILOT, situation(int(window * 1.1)))
+    exhausted = decide(history, COPILOT, situation(window))
 
     assert (ready.now, running.now, exhausted.now) == ((AwaitSummary(),), (), (AwaitSummary(),))
     assert running.later == ()
 
 
 @pytest.mark.seed("C-1", "C-13d", "C-39", "C-41")
-def test_copilot_replaces_everything_before_the_boundary_and_keeps_what_came_after() -> None:
+async def test_copilot_replaces_everything_before_the_boundary_and_keeps_what_came_after() -> None:
     talk, window = filled(0.85)
-    player = played(COPILOT)
+    session = await open_session(COPILOT)
 
-    assert ask(player, talk, window) == talk
+    assert await ask(session, talk, window) == talk
     talk += [assistant_message("a"), user_message("later")]
-    sent = ask(player, talk, window)
+    sent = await ask(session, talk, window)
 
     assert sent[0] == talk[0]
     assert sent[1]["content"].startswith("Some of the conversation history has been summarized")
@@ -390,11 +402,11 @@ def test_copilot_moves_the_boundary_before_an_exchange_that_is_open() -> None:
         tool_result_message("x"),
         tool_result_message("y"),
     ]
-    window = int((recorded(talk).history.projection(COUNTER).tokens + 3) / 0.85)
+    window = int((recorded(talk).projection(COUNTER).tokens + 3) / 0.85)
 
-    plan = make_plan(recorded(talk).history, COPILOT, situation(window))
+    plan = decide(recorded(talk), COPILOT, situation(window))
 
-    assert plan.later == (CompactSpan(start=0, stop=9, kept=(8,), by="summary", count=9),)
+    assert plan.later == (CompactSpan(span=Span(start=0, stop=9, kept=(8,), count=9), by="summary"),)
 
 
 @pytest.mark.seed("C-22")
@@ -405,22 +417,22 @@ def test_the_stages_of_a_request_have_names_and_an_order() -> None:
 @pytest.mark.seed("C-1", "C-22", "C-26", "C-32", "C-35")
 def test_copilot_truncates_a_single_request_and_the_history_stays_whole() -> None:
     talk, window = filled(1.5, turns=40)
-    player = recorded(talk)
+    history = recorded(talk)
 
-    plan = make_plan(player.history, COPILOT, situation(window, has_summarizer=False))
+    plan = decide(history, COPILOT, situation(window, has_summarizer=False))
 
     assert plan.view.truncated is not None
     assert plan.view.truncated.performed_by == "BasicTruncator"
     assert plan.view.truncated.messages_removed == len(talk) - len(plan.view.entries) > 0
     assert not plan.view.is_fitted
-    assert len(player.history) == len(talk)
+    assert len(history) == len(talk)
 
 
 @pytest.mark.seed("C-1", "C-22")
-def test_what_a_compaction_has_made_small_enough_is_not_truncated() -> None:
+async def test_what_a_compaction_has_made_small_enough_is_not_truncated() -> None:
     talk, window = filled(1.5, turns=40)
 
-    sent = ask(played(COPILOT), talk, window)
+    sent = await ask(await open_session(COPILOT), talk, window)
 
     assert [message["role"] for message in sent] == ["system", "user", "user"]
     assert "<summary>\nIt went well.\n</summary>" in sent[1]["content"]
@@ -431,9 +443,7 @@ def test_what_a_compaction_has_made_small_enough_is_not_truncated() -> None:
 def test_copilot_prunes_harder_after_each_refusal() -> None:
     talk, window = filled(0.9, turns=40)
     sizes = [
-        make_plan(
-            recorded(talk).history, COPILOT, situation(window, has_summarizer=False, refusals=refusals)
-        ).view.tokens
+        decide(recorded(talk), COPILOT, situation(window, has_summarizer=False, refusals=refusals)).view.tokens
         for refusals in range(4)
     ]
 
@@ -482,29 +492,29 @@ def test_only_the_reminder_of_the_users_words_is_clipped() -> None:
 
 
 @pytest.mark.seed("D-3", "D-5", "D-9", "D-12")
-def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_the_next_turn() -> None:
+async def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_the_next_turn() -> None:
     talk = [message for number in range(20) for message in worked(number)]
-    player = played(COWAGENT)
+    session = await open_session(COWAGENT)
 
-    assert ask(player, talk[:-1]) == talk[:-1]
+    assert await ask(session, talk[:-1]) == talk[:-1]
     talk.append(user_message("now"))
-    assert ask(player, talk) == talk[40:]
+    assert await ask(session, talk) == talk[40:]
     talk += [tool_call_message("x"), tool_result_message("x")]
-    assert ask(player, talk) == talk[40:]
+    assert await ask(session, talk) == talk[40:]
     talk += [assistant_message("sure"), user_message("next")]
-    sent = ask(player, talk)
+    sent = await ask(session, talk)
 
     assert sent[0]["content"].endswith("\n\n---\n\nq10")
     assert sent[1:] == talk[41:]
 
 
 @pytest.mark.seed("D-11")
-def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
+async def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
     talk = [*(message for number in range(20) for message in worked(number)), user_message("now")]
-    player = played(COWAGENT)
+    session = await open_session(COWAGENT)
 
-    ask(player, talk)
-    sent = ask(player, [*talk, assistant_message("sure"), user_message("next")])
+    await ask(session, talk)
+    sent = await ask(session, [*talk, assistant_message("sure"), user_message("next")])
 
     assert sent[0] == user_message(
         "[System: Previous conversation summary — 10 turns were compacted]\n\nIt went well.\n\n"
@@ -513,7 +523,7 @@ def test_cowagent_puts_the_summary_before_the_first_prompts_own_words() -> None:
 
 
 @pytest.mark.seed("D-4", "D-13")
-def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> None:
+async def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> None:
     talk = [
         *worked(0, "data " * 3_000),
         *worked(1, "data " * 3_000),
@@ -521,29 +531,29 @@ def test_cowagent_reduces_few_turns_to_words_when_tokens_are_over() -> None:
         tool_call_message("x"),
         tool_result_message("x"),
     ]
-    history = recorded(talk).history
+    history = recorded(talk)
 
-    plan = make_plan(history, COWAGENT, situation(6_000))
-    sent = ask(played(COWAGENT), talk, window=6_000)
+    plan = decide(history, COWAGENT, situation(6_000))
+    sent = await ask(await open_session(COWAGENT), talk, window=6_000)
 
     assert plan.now == (ReduceTurnsToText(before=8),)
     assert sent == [user_message("q0"), assistant_message("a0"), user_message("q1"), assistant_message("a1"), *talk[8:]]
 
 
 @pytest.mark.seed("D-14")
-def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_more() -> None:
+async def test_cowagent_trims_the_first_half_again_when_there_are_five_turns_or_more() -> None:
     talk = [*(message for number in range(6) for message in worked(number, "data " * 900)), user_message("now")]
 
-    sent = ask(played(COWAGENT), talk, window=4_500)
+    sent = await ask(await open_session(COWAGENT), talk, window=4_500)
 
     assert sent == talk[12:]
 
 
 @pytest.mark.seed("D-8", "D-4")
-def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
+async def test_cowagent_counts_after_it_has_cut_old_outputs() -> None:
     talk = [*worked(0, "data " * 20_000), user_message("now")]
 
-    sent = ask(played(COWAGENT), talk, window=6_000)
+    sent = await ask(await open_session(COWAGENT), talk, window=6_000)
 
     assert len(sent) == 5
     assert len(sent[2]["content"]) <= 20_000
@@ -556,16 +566,16 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
         *(message for number in range(9) for message in worked(number, "x" * 12_000)),
         user_message("now"),
     ]
-    player = recorded(talk)
-    player.history.append(log.Pinned(position=1))
+    history = recorded(talk)
+    history.append(log.Pinned(position=1))
 
-    once = make_plan(player.history, COWAGENT, situation(refusals=1))
-    twice = make_plan(player.history, COWAGENT, situation(refusals=2))
+    once = decide(history, COWAGENT, situation(refusals=1))
+    twice = decide(history, COWAGENT, situation(refusals=2))
 
     assert sum(entry.message.is_prompt for entry in once.view.entries) == 6
     assert all(len(result.text) <= 10_000 for entry in once.view.entries for result in entry.message.results)
     assert twice.now == (
-        CompactSpan(start=0, stop=38, kept=(37,), by="nothing", count=38, trigger="context_limit_retry"),
+        CompactSpan(span=Span(start=0, stop=38, kept=(37,), count=38), by="nothing", trigger="context_limit_retry"),
     )
 
 
@@ -574,13 +584,13 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
 
 def asked_for(policy: Policy, messages: list[JsonMessage]) -> list[Any]:
     """Return what is sent after a compaction that the user asked for."""
-    player, how = recorded(messages), situation()
-    outlook = plan_input_of(player.history, policy, how)
+    history, how = recorded(messages), situation()
+    outlook = plan_input_of(history, policy, how)
     assert policy.fold is not None
     step = policy.fold.manual_step(outlook)
     assert step is not None
-    player.history.append(compaction_completed_event(step, policy.fold, outlook, Summary("It went well.")))
-    return [format_named("openai-chat").encode(entry.message) for entry in player.history.projection(COUNTER).entries]
+    history.append(compaction_completed_event(step, policy.fold, outlook, Summary("It went well.")))
+    return [format_named("openai-chat").encode(entry.message) for entry in history.projection(COUNTER).entries]
 
 
 LONG = [message for number in range(6) for message in worked(number, "data " * 100)]
@@ -625,7 +635,7 @@ def test_there_is_nothing_to_compact_where_nothing_was_said(name: str) -> None:
     fold = PRESETS[name].fold
     assert fold is not None
 
-    assert fold.manual_step(plan_input_of(recorded([]).history, PRESETS[name], situation())) is None
+    assert fold.manual_step(plan_input_of(recorded([]), PRESETS[name], situation())) is None
 
 
 # All of them
@@ -636,7 +646,7 @@ def test_no_more_than_ten_thousand_messages_are_looked_at_and_summaries_are_neve
     limits = INKEEP.limits
     assert limits is not None
     talk = [system_message("be"), user_message("[summary]"), *chatted(5_001)]
-    shown = recorded(talk).history.projection(COUNTER)
+    shown = recorded(talk).projection(COUNTER)
     made = [shown.entries[0], Entry(shown.entries[1].message), *shown.entries[2:]]
 
     kept = limits.keep_retrieved(made, shown.context.newest_start(limits.max_retrieved))
@@ -647,10 +657,10 @@ def test_no_more_than_ten_thousand_messages_are_looked_at_and_summaries_are_neve
 @pytest.mark.seed("A-33", "A-34", "A-35", "A-36")
 @pytest.mark.parametrize("name", PRESETS)
 def test_calls_that_an_interrupt_left_open_are_answered_for_in_the_next_request(name: str) -> None:
-    player = recorded([user_message("go"), tool_call_message("a", "b"), tool_result_message("a")])
-    player.history.append(log.TurnInterrupted())
+    history = recorded([user_message("go"), tool_call_message("a", "b"), tool_result_message("a")])
+    history.append(log.TurnInterrupted())
 
-    view = make_plan(player.history, PRESETS[name], situation()).view
+    view = decide(history, PRESETS[name], situation()).view
     sent = [format_named("openai-chat").encode(entry.message) for entry in view.entries]
 
     assert sent == [
@@ -663,17 +673,19 @@ def test_calls_that_an_interrupt_left_open_are_answered_for_in_the_next_request(
 
 @pytest.mark.seed("B-8", "C-13c", "C-34", "C-48")
 def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_after_a_fold() -> None:
-    player, how = (
+    history, how = (
         recorded([system_message("be brief"), *LONG, user_message("now")]),
         situation(tools_tokens=700, system_tokens=90),
     )
 
-    before = usage_measured_event(make_plan(player.history, COPILOT, how), how)
-    outlook = plan_input_of(player.history, COPILOT, how)
-    step = CompactSpan(start=0, stop=25, by="summary", count=24)
+    view = decide(history, COPILOT, how).view
+    before = usage_measured_event(view, view.token_count(how), how)
+    outlook = plan_input_of(history, COPILOT, how)
+    step = CompactSpan(span=Span(start=0, stop=25, count=24), by="summary")
     assert COPILOT.fold is not None
-    player.history.append(compaction_completed_event(step, COPILOT.fold, outlook, Summary("It went well.")))
-    after = usage_measured_event(make_plan(player.history, COPILOT, how), how)
+    history.append(compaction_completed_event(step, COPILOT.fold, outlook, Summary("It went well.")))
+    view = decide(history, COPILOT, how).view
+    after = usage_measured_event(view, view.token_count(how), how)
 
     assert before.tokens.tool_definitions_tokens == after.tokens.tool_definitions_tokens == 700
     assert before.tokens.system_tokens == after.tokens.system_tokens == 96

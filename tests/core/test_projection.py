@@ -11,6 +11,7 @@ from holdfast.core.conversation.batching import (
     RESULTS_IN_ONE_MESSAGE,
 )
 from holdfast.core.conversation.repair import is_valid_history
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.testing.chat import (
@@ -21,8 +22,8 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
-from holdfast.testing.engine import ToldHistory
 from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory
 
 COUNTER = counter_for("gpt-5")
 SCOPES = st.sampled_from([log.MAIN, "d1", "d2"])
@@ -39,9 +40,11 @@ def spoke(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
 
 def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> log.Event:
     return log.CompactionCompleted(
-        success=True, start=start, stop=start + length, kept=(kept,), replacement=("then", "yes"), scope=scope,
-        is_merged=is_merged,
-    )  # fmt: skip
+        success=True,
+        span=Span(start=start, stop=start + length, kept=(kept,), is_merged=is_merged),
+        replacement=("then", "yes"),
+        scope=scope,
+    )
 
 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
@@ -71,7 +74,7 @@ def state(seen: Projection) -> tuple[object, ...]:
 
 @given(st.lists(st.tuples(EVENTS, st.booleans()), max_size=40), SCOPES)
 def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Event, bool]], scope: str) -> None:
-    live = ToldHistory(format_named)
+    live = RecordedHistory(format_named)
     for event, is_asked in events:
         try:
             live.append(event)
@@ -80,7 +83,7 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
         if is_asked:
             live.projection(COUNTER, scope).is_valid(ONE_RESULT_PER_MESSAGE)
 
-    replayed = ToldHistory.replay(live.events, format_named)
+    replayed = RecordedHistory.replay(live.events, format_named)
 
     grown, anew = live.projection(COUNTER, scope), replayed.projection(COUNTER, scope)
     assert state(grown) == state(anew)
@@ -89,7 +92,7 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
 
 
 def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:
-    history = ToldHistory.replay([spoke(user_message("a")), spoke(assistant_message("b"))], format_named)
+    history = RecordedHistory.replay([spoke(user_message("a")), spoke(assistant_message("b"))], format_named)
     before = history.projection(COUNTER)
 
     history.append(spoke(user_message("c")))
@@ -109,8 +112,8 @@ def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_bel
         assistant_message("done"),
         user_message("b"),
     ]
-    folded = log.CompactionCompleted(success=True, start=0, stop=5, replacement=("so far",))
-    history = ToldHistory.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
+    folded = log.CompactionCompleted(success=True, span=Span(start=0, stop=5), replacement=("so far",))
+    history = RecordedHistory.replay([*map(spoke, talk), folded, log.Pinned(position=3)], format_named)
 
     shown = [(entry.position, entry.message.role) for entry in history.projection(COUNTER).entries]
 
@@ -126,9 +129,9 @@ def test_two_folds_of_different_spans_stand_side_by_side() -> None:
         tool_result_message("x", "y"),
         assistant_message("d"),
     ]
-    early = log.CompactionCompleted(success=True, start=0, stop=2, replacement=("before",))
-    late = log.CompactionCompleted(success=True, start=3, stop=5, replacement=("gathered",))
-    history = ToldHistory.replay([*map(spoke, talk), early, late], format_named)
+    early = log.CompactionCompleted(success=True, span=Span(start=0, stop=2), replacement=("before",))
+    late = log.CompactionCompleted(success=True, span=Span(start=3, stop=5), replacement=("gathered",))
+    history = RecordedHistory.replay([*map(spoke, talk), early, late], format_named)
 
     assert [entry.message.text for entry in history.projection(COUNTER).entries] == ["before", "c", "gathered", "d"]
 
@@ -144,7 +147,7 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
     ]
     talk.append(tool_result_message("z", "z" * 500))
     lines = [log.OutputsOffloaded(line=7, max_chars=100), log.TurnsReducedToText(line=4)]
-    history = ToldHistory.replay([*map(spoke, talk), *lines], format_named)
+    history = RecordedHistory.replay([*map(spoke, talk), *lines], format_named)
 
     shown = history.projection(COUNTER).entries
 
@@ -154,7 +157,7 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
 
 
 def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -> None:
-    history = ToldHistory.replay(
+    history = RecordedHistory.replay(
         [spoke(user_message("see src/a.py")), spoke(user_message("see src/b.py"))], format_named
     )
 

@@ -16,7 +16,7 @@ from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedServer
 from holdfast.models.openai_compatible import ChatSummarizer
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, system_message, user_message
 
@@ -33,7 +33,7 @@ CARGOES = ("timber from Riga", "salt and cod", "coal, forty tons of it", "letter
 class Turn:
     """A request and what became of it."""
 
-    request: PreparedRequest
+    request: Request
     usage: Usage
     refusals: int
     is_rewritten: bool
@@ -60,7 +60,7 @@ def prompt(number: int) -> str:
     )
 
 
-async def sent(writer: ChatSummarizer, request: PreparedRequest) -> ModelReply:
+async def sent(writer: ChatSummarizer, request: Request) -> ModelReply:
     """Send a request as it is: the writer puts what is asked behind the conversation."""
     *before, last = request.messages
     prefix = CachedPrefix(format="openai-chat", messages=before)
@@ -70,7 +70,7 @@ async def sent(writer: ChatSummarizer, request: PreparedRequest) -> ModelReply:
     return await writer.write(ask)
 
 
-async def turn(session: Session, writer: ChatSummarizer, number: int, before: PreparedRequest | None) -> Turn:
+async def turn(session: Session, writer: ChatSummarizer, number: int, before: Request | None) -> Turn:
     """Say something and get an answer; a request that is refused as too long is made smaller."""
     await session.record([user_message(prompt(number))])
     request, refusals = await session.prepare(N_CTX - MAX_ANSWER), 0

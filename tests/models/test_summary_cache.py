@@ -83,7 +83,7 @@ async def test_the_conversation_behind_which_a_summary_is_asked_for_comes_from_t
         done = await session.compact()
 
     _, ask = writer.asks
-    usage = done.usage
+    usage = done.summary.usage
     assert ask.prefix is not None
     assert usage is not None
     asked = usage.input_tokens + usage.cache_read_tokens

@@ -10,7 +10,7 @@ from holdfast import MalformedInputError
 from holdfast.apps.chat.turn import ReferenceFilter
 from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.errors import ArtifactTooLargeError, MissingBlobError, UnknownArtifactError
-from holdfast.session.conversation import RecallQuery
+from holdfast.recall import RecallQuery
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

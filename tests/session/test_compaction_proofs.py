@@ -12,12 +12,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast import Session
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionFailedError, UnknownSessionError
 from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
 from holdfast.models.embedded.weights import fetch_weights
+from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import LEASE_MS, CompactionOptions
-from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.session.compaction.telemetry import Telemetry, flush_spans
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -91,7 +92,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     session = await opened(summarizer=ScriptedModel(repeat(SUMMARY)), clock=lambda: now)
     await talked(session, 10)
     await session.record([user_message("go")])
-    await session._log.append(log.CompactionStarted(stop=4, owner="elsewhere:1:ab", basis=0))
+    await session._log.append(log.CompactionStarted(span=Span(stop=4), owner="elsewhere:1:ab", basis=0))
     await session.prepare(BUDGET)
     assert session.history.session_state.running_compaction is not None
     assert session.history.session_state.running_compaction.owner == "elsewhere:1:ab"
@@ -132,7 +133,7 @@ async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same
     await session.prepare(BUDGET)
 
     first, within = [fold for fold in await ended(session) if fold.success]
-    assert (first.start, within.start >= first.stop) == (0, True)
+    assert (first.span.start, within.span.start >= first.span.stop) == (0, True)
     assert "Greek letters" not in model.prompts[-1].text
     assert "now work" not in model.prompts[-1].text.partition("result 0")[0].rpartition("[#")[2]
 

@@ -18,9 +18,8 @@ from holdfast.errors import (
     RemoteCompactionError,
 )
 from holdfast.models.base import ModelReply
-from holdfast.models.retry import _ABANDONED_CALLS
+from holdfast.models.retry import _ABANDONED_CALLS, RetryLimits
 from holdfast.session.compaction.compactor import HELD_HERE, CompactionOptions, SummaryDraft
-from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.session.session import RemoteSession
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -97,8 +96,8 @@ async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the
     assert SUMMARY.split(".", maxsplit=1)[0] in str(after.messages[0]["content"])
     assert validate(after.messages, "openai") == []
     (fold,) = await ended(session)
-    assert (fold.success, fold.by_model, fold.trigger) == (True, "scripted", "threshold")
-    assert fold.score is not None
+    assert (fold.success, fold.summary.by_model, fold.trigger) == (True, "scripted", "threshold")
+    assert fold.summary.score is not None
 
 
 async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fold() -> None:
@@ -117,7 +116,7 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
     full = await session.prepare(BUDGET)
 
     assert full.tokens.total < BUDGET * 0.7
-    assert [fold.by_model for fold in await ended(session)] == [None]
+    assert [fold.summary.by_model for fold in await ended(session)] == [None]
     gate.set()
     await settled(session)
     await session.record([assistant_message("ok"), user_message("and?")])
@@ -183,7 +182,7 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
         for message in (user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}"))
     ]
     if policy == "default":
-        assert not any(fold.by_model for fold in await ended(session) if fold.success)
+        assert not any(fold.summary.by_model for fold in await ended(session) if fold.success)
 
 
 @pytest.mark.parametrize("policy", ["co-cli", "inkeep", "copilot", "cowagent", "default"])
@@ -195,7 +194,7 @@ async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> N
         assert (await session.prepare(BUDGET)).tokens.total <= BUDGET
         await settled(session)
 
-    summaries = [event.text for event in await session.events() if isinstance(event, log.SummaryWritten)]
+    summaries = [event.summary.text for event in await session.events() if isinstance(event, log.SummaryWritten)]
     assert [text for text in summaries if "\ud83d" in text] == []
     assert summaries
 
@@ -313,7 +312,7 @@ async def test_a_single_message_is_too_little_to_compact_and_two_are_enough() ->
         await session.compact()
 
     await session.record([assistant_message(f"answer: {WORDS}")])
-    assert (await session.compact()).stop == 2
+    assert (await session.compact()).span.stop == 2
 
 
 @pytest.mark.seed("C-4", "C-13", "C-47")
@@ -327,8 +326,8 @@ async def test_the_call_for_a_summary_gives_back_its_words_and_what_it_took() ->
 
     done = await session.compact()
 
-    assert (done.summary_content, done.usage, done.by_model) == (SUMMARY, usage, "scripted")
-    assert (done.stop, done.messages_removed) == (8, 7)
+    assert (done.summary.text, done.summary.usage, done.summary.by_model) == (SUMMARY, usage, "scripted")
+    assert (done.span.stop, done.messages_removed) == (8, 7)
     assert done.tokens_removed == done.pre_compaction_tokens - done.post_compaction_tokens > 0
 
 

@@ -116,7 +116,7 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
     done = await session.switch_model("tiny", budget=2_000)
 
     assert done is not None
-    assert (done.success, done.trigger, done.by_model) == (True, "model_switch", "scripted")
+    assert (done.success, done.trigger, done.summary.by_model) == (True, "model_switch", "scripted")
     assert session.model == "tiny"
     assert session.history.session_state.model == "tiny"
     assert await session.switch_model("gpt-5") is None
@@ -192,7 +192,7 @@ async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() 
 
     draft = await session.preview(draft=True, focus="only kappa")
 
-    assert (draft.success, draft.by_model, draft.usage is not None) == (True, "scripted", True)
+    assert (draft.success, draft.summary.by_model, draft.summary.usage is not None) == (True, "scripted", True)
     assert SUMMARY.split(".", maxsplit=1)[0] in draft.replacement[0]
     assert "only kappa" in model.prompts[0].text
     assert (await session.visible_messages(), await session.events()) == (before, events)
@@ -209,7 +209,7 @@ async def test_a_draft_by_a_model_that_fails_is_refused_by_name_and_leaves_no_tr
         await session.preview(draft=True)
 
     assert (await session.events(), session.history.session_state.compaction_failures) == (events, 0)
-    assert (await session.preview()).by_model is None, "by rule it needs nobody"
+    assert (await session.preview()).summary.by_model is None, "by rule it needs nobody"
 
 
 async def test_a_draft_of_what_does_not_stand_any_more_says_so() -> None:

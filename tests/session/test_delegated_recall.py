@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.delegation import Delegate, Visibility
 from holdfast.errors import UnknownReferenceError
-from holdfast.session.conversation import RecallQuery
-from holdfast.session.delegation import Delegate, Visibility
+from holdfast.recall import RecallQuery
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

@@ -10,8 +10,8 @@ import pytest
 from holdfast import MalformedInputError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.core.planning.policy import PRESETS
+from holdfast.delegation import DelegateAnswer, Visibility
 from holdfast.errors import DelegationEndedError, SessionClosedError
-from holdfast.session.delegation import DelegateAnswer, Visibility
 from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
@@ -128,7 +128,7 @@ async def test_a_delegates_delegate_sees_what_its_sender_did_and_no_other(sessio
 
     told = f"[Told to the agent {child.scope}, and not by the user:]\ntask a"
     assert asked[4:] == [told, "", "result a", "deeper"]
-    assert [one.parent for one in await session.delegations()] == ["main", "main", child.scope]
+    assert [one.started.parent for one in await session.delegations()] == ["main", "main", child.scope]
 
 
 async def test_an_answer_comes_back_with_its_sources(session: Session) -> None:
@@ -162,7 +162,7 @@ async def test_what_became_of_delegations_is_in_the_log(session: Session, store:
     async with Session.open("c1", store=store) as again:
         first, second = await again.delegations()
 
-    assert (first.agent, first.task, first.parent, first.state, first.answer) == (
+    assert (first.started.agent, first.started.task, first.started.parent, first.state, first.answer) == (
         "tester",
         "run",
         "main",
@@ -170,8 +170,12 @@ async def test_what_became_of_delegations_is_in_the_log(session: Session, store:
         "done",
     )
     assert (first.description, first.message_count, first.request_count) == ("4 messages (#0–#3)", 2, 1)
-    assert (second.agent, second.state, second.error) == ("reviewer", "silent", "it has not answered")
-    assert (second.visibility["turns"], second.visible_spans, second.visible_tokens > 0) == (1, ((0, 4),), True)
+    assert (second.started.agent, second.state, second.error) == ("reviewer", "silent", "it has not answered")
+    assert (second.started.visibility["turns"], second.started.visible_spans, second.started.visible_tokens > 0) == (
+        1,
+        ((0, 4),),
+        True,
+    )
 
 
 async def test_a_delegate_that_raises_leaves_a_valid_history(session: Session) -> None:
@@ -367,7 +371,7 @@ async def test_a_delegation_whose_process_is_gone_is_ended_by_who_opens_the_sess
     async with Session.open("c9", store=store) as again:
         ended = await again.delegations()
 
-    assert [(one.scope, one.state) for one in ended] == [(child.scope, "abandoned")]
+    assert [(one.started.scope, one.state) for one in ended] == [(child.scope, "abandoned")]
     with pytest.raises(SessionClosedError):
         await delegating.__aexit__(None, None, None)
 

@@ -9,7 +9,7 @@ from holdfast import Session
 from holdfast.core.recall.diff import MAX_DIFF_LINE_CHARS, MAX_DIFF_LINES
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, UnknownReferenceError
-from holdfast.session.conversation import RecallQuery
+from holdfast.recall import RecallQuery
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 

@@ -65,7 +65,7 @@ def out_of_order(events: list[log.Event]) -> list[log.Event]:
         if isinstance(event, log.CompactionStarted | log.SummaryWritten | log.CompactionCompleted):
             if type(event) not in FOLLOWS[last]:
                 found.append(event)
-            is_beside = isinstance(event, log.CompactionCompleted) and event.success and event.by_model is None
+            is_beside = isinstance(event, log.CompactionCompleted) and event.success and event.summary.by_model is None
             last = last if is_beside else None if isinstance(event, log.CompactionCompleted) else type(event)
     return found
 
@@ -78,7 +78,7 @@ async def assert_is_compacted_or_not(session: Session) -> None:
     if folds:
         last = folds[-1]
         assert texts == list(last.replacement)
-        assert positions == [*last.kept, *range(last.stop, len(session))]
+        assert positions == [*last.span.kept, *range(last.span.stop, len(session))]
     else:
         assert (texts, positions) == ([], list(range(len(session))))
 
@@ -112,7 +112,7 @@ async def test_a_session_killed_in_mid_compaction_is_compacted_or_is_not_and_goe
         await went_on(session, 40)
 
         events = await session.events()
-        assert [fold.by_model for fold in folds_of(events)[before:]].count("scripted") >= 2
+        assert [fold.summary.by_model for fold in folds_of(events)[before:]].count("scripted") >= 2
         assert out_of_order(events) == []
         assert [request.number for request in rebuilt_requests(events) if not request.is_same] == []
         await assert_is_compacted_or_not(session)

@@ -4,8 +4,8 @@ from typing import Any
 
 from holdfast import Session
 from holdfast.core.history import events as log
+from holdfast.recall import RecallQuery
 from holdfast.session.compaction.compactor import CompactionOptions, SummaryDraft
-from holdfast.session.conversation import RecallQuery
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
@@ -44,13 +44,15 @@ async def test_a_draft_lists_what_was_put_back_and_what_is_one_recall_away() -> 
 
     draft = await session.preview(draft=True, budget=2_000)
 
-    assert draft.put_back[0] == "Went wrong, unresolved: pytest: E HalfError: x [#44]"
-    assert all(line.split(" [#")[0].removeprefix("Written: ") in draft.replacement[0] for line in draft.put_back[1:])
-    assert draft.left_out == written(*range(len(draft.left_out), 0, -1))
-    assert not any(PART.format(number) in draft.replacement[0] for number in range(1, len(draft.left_out) + 1))
+    assert draft.summary.put_back[0] == "Went wrong, unresolved: pytest: E HalfError: x [#44]"
+    assert all(
+        line.split(" [#")[0].removeprefix("Written: ") in draft.replacement[0] for line in draft.summary.put_back[1:]
+    )
+    assert draft.summary.left_out == written(*range(len(draft.summary.left_out), 0, -1))
+    assert not any(PART.format(number) in draft.replacement[0] for number in range(1, len(draft.summary.left_out) + 1))
     assert PART.format(1) in str(await session.recall(RecallQuery(refs="#3-#4")))
-    assert draft.score is not None
-    assert draft.score < 1
+    assert draft.summary.score is not None
+    assert draft.summary.score < 1
 
 
 async def test_a_preview_by_rule_lists_what_would_not_be_in_view_any_more() -> None:
@@ -58,10 +60,10 @@ async def test_a_preview_by_rule_lists_what_would_not_be_in_view_any_more() -> N
 
     would = await session.preview(budget=2_000)
 
-    assert would.put_back == ()
-    assert would.left_out[-2:] == written(1, 0)
-    assert not any(line.startswith("The user asked") for line in would.left_out), "a rule of the user's stays"
-    assert (await session.preview(budget=100_000)).left_out == ()
+    assert would.summary.put_back == ()
+    assert would.summary.left_out[-2:] == written(1, 0)
+    assert not any(line.startswith("The user asked") for line in would.summary.left_out), "a rule of the user's stays"
+    assert (await session.preview(budget=100_000)).summary.left_out == ()
 
 
 async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_receipt_counts_it() -> None:
@@ -76,11 +78,11 @@ async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_rec
     fold = await session.compact(budget=2_000)
 
     (receipt,) = await session.receipts()
-    assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (fold.put_back, fold.left_out)
-    assert (receipt.put_back, receipt.left_out) == (fold.put_back, fold.left_out)
-    assert f", {len(fold.put_back)} put back, {len(fold.left_out)} one recall away" in str(receipt)
+    assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
+    assert (receipt.summary.put_back, receipt.summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
+    assert f", {len(fold.summary.put_back)} put back, {len(fold.summary.left_out)} one recall away" in str(receipt)
     (noted,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
-    assert (noted.put_back, noted.left_out) == (fold.put_back, fold.left_out)
+    assert (noted.summary.put_back, noted.summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
 
 
 async def test_nobody_says_what_a_summary_leaves_out_that_was_edited_or_brought_back_from() -> None:
@@ -92,8 +94,8 @@ async def test_nobody_says_what_a_summary_leaves_out_that_was_edited_or_brought_
     edited = await session.compact(budget=2_000)
     await session.restore_messages([1, 2])
 
-    assert (edited.score, edited.put_back, edited.left_out) == (None, (), ())
-    assert [(one.put_back, one.left_out) for one in await session.receipts()] == [((), ())] * 2
+    assert (edited.summary.score, edited.summary.put_back, edited.summary.left_out) == (None, (), ())
+    assert [(one.summary.put_back, one.summary.left_out) for one in await session.receipts()] == [((), ())] * 2
 
 
 async def test_what_looks_like_a_key_is_not_listed() -> None:
@@ -106,5 +108,5 @@ async def test_what_looks_like_a_key_is_not_listed() -> None:
 
     would = await session.preview(budget=1_000)
 
-    assert would.left_out
-    assert "abcdefghijklmnop" not in "\n".join(would.left_out)
+    assert would.summary.left_out
+    assert "abcdefghijklmnop" not in "\n".join(would.summary.left_out)

@@ -10,7 +10,7 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
@@ -39,7 +39,7 @@ async def opened(clock: SimulatedClock, model: ScriptedModel) -> Session:
     return await Session.open("n1", store=MemoryStore(), model="gpt-5", summarizer=model, clock=clock.time_ms)
 
 
-async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRequest, int]:
+async def requested(session: Session, clock: SimulatedClock) -> tuple[Request, int]:
     """Return a request and how many milliseconds it was waited for."""
     before = clock.time_ms()
     async with asyncio.timeout(STUCK_SECONDS):
@@ -47,9 +47,9 @@ async def requested(session: Session, clock: SimulatedClock) -> tuple[PreparedRe
     return request, clock.time_ms() - before
 
 
-async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[tuple[PreparedRequest, int]]:
+async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[tuple[Request, int]]:
     """Play a coding session: each answer and each step of the agent is a request."""
-    made: list[tuple[PreparedRequest, int]] = []
+    made: list[tuple[Request, int]] = []
     for message in generate_session(MESSAGES, seed=seed):
         if message["role"] == "assistant":
             made.append(await requested(session, clock))
@@ -64,14 +64,14 @@ def unused(events: list[log.Event], asks: list[SummaryPrompt]) -> list[str]:
     found: list[str] = []
     for at, event in enumerate(events):
         if isinstance(event, log.SummaryWritten):
-            (number,) = NUMBER.findall(event.text)
+            (number,) = NUMBER.findall(event.summary.text)
             later = [fold for fold in events[at:] if isinstance(fold, log.CompactionCompleted) and fold.success]
             if later and NUMBER.findall("\n".join(later[0].replacement)) != [number] and number not in shown:
                 found.append(number)
     return found
 
 
-async def nobody_waited(session: Session, made: list[tuple[PreparedRequest, int]]) -> None:
+async def nobody_waited(session: Session, made: list[tuple[Request, int]]) -> None:
     """See that every request went out at once, fits, is valid, and is the same when it is made again."""
     assert len(made) > 250
     assert [waited for _, waited in made if waited] == []
@@ -102,7 +102,7 @@ async def test_a_summary_that_comes_in_time_is_what_every_fold_is_made_of(second
     await nobody_waited(session, made)
     events = await session.events()
     folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
-    assert [(fold.success, fold.by_model) for fold in folds] == [(True, "scripted")] * 9
+    assert [(fold.success, fold.summary.by_model) for fold in folds] == [(True, "scripted")] * 9
     assert unused(events, model.prompts) == []
     assert NUMBER.findall(str(made[-1][0].messages)) == ["8"]
     await session.close()
@@ -118,7 +118,9 @@ async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_ne
     events = await session.events()
     folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
     late = [fold for fold in folds if not fold.success]
-    by_rule = [NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.by_model]
+    by_rule = [
+        NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.summary.by_model
+    ]
     assert [(fold.is_cancelled, (fold.error or "").partition(";")[2]) for fold in late] == [
         (True, " the summary is kept for the next fold")
     ] * 6

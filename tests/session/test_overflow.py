@@ -8,7 +8,7 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
@@ -30,7 +30,7 @@ async def talked(store: Store, policy: str = "default", turns: int = 20, **more:
     return session
 
 
-async def retried(session: Session, refusal: Any) -> PreparedRequest | None:
+async def retried(session: Session, refusal: Any) -> Request | None:
     """Return the next request after a refusal, or None at the end of the ladder."""
     try:
         return await session.retry(refusal, status=400)
@@ -72,7 +72,7 @@ async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: An
     pruned = await session.retry(refusal, status=status)
 
     done = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert [(event.trigger, event.by_model, event.success) for event in done] == [
+    assert [(event.trigger, event.summary.by_model, event.success) for event in done] == [
         ("context_limit_retry", "scripted", True)
     ]
     assert "<summary>\nThey measured.\n</summary>" in str(compacted.messages[0]["content"])

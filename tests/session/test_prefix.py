@@ -75,7 +75,7 @@ async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_
     assert ("question 3" in ask.text, WORDS in ask.text) == (True, False), "the positions, and not the messages"
     assert "The messages in question are #0 to #7." in ask.text
     assert "the letters" in ask.text
-    assert (done.success, done.by_model, done.score) == (True, "gpt-5", 1.0)
+    assert (done.success, done.summary.by_model, done.summary.score) == (True, "gpt-5", 1.0)
 
 
 @pytest.mark.seed("C-13a")
@@ -198,7 +198,7 @@ async def test_where_that_does_not_work_out_the_messages_are_shown_as_data(first
 
     assert ways(model) == ["behind", "data"]
     assert f"question 0: {WORDS.strip()}" in model.prompts[1].text
-    assert (done.success, done.by_model) == (True, "gpt-5")
+    assert (done.success, done.summary.by_model) == (True, "gpt-5")
 
 
 async def test_who_may_not_be_asked_is_not_asked_twice() -> None:
@@ -220,7 +220,7 @@ async def test_both_calls_are_on_the_bill() -> None:
     done = await session.compact()
 
     asked = [(len(ask.system) + len(ask.text)) // 4 for ask in model.prompts]
-    assert done.usage == log.Usage(input_tokens=sum(asked), output_tokens=2 + len(SUMMARY) // 4)
+    assert done.summary.usage == log.Usage(input_tokens=sum(asked), output_tokens=2 + len(SUMMARY) // 4)
 
 
 @pytest.mark.seed("A-27")

@@ -14,7 +14,7 @@ from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SessionClosedError, UnknownReferenceError
-from holdfast.session.conversation import RecallQuery
+from holdfast.recall import RecallQuery
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

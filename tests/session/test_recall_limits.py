@@ -8,7 +8,7 @@ import pytest
 from holdfast import Session
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
-from holdfast.session.conversation import RecallQuery
+from holdfast.recall import RecallQuery
 from holdfast.testing.chat import tool_call_message, tool_result_message, user_message
 
 ENDLESS = "9" * 5_000

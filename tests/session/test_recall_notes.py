@@ -7,7 +7,7 @@ import pytest
 from holdfast import Session
 from holdfast.core.ledger.names import IDENTIFIERS_HEADING
 from holdfast.errors import MalformedInputError, UnknownScopeError
-from holdfast.session.conversation import RecallQuery
+from holdfast.recall import RecallQuery
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.convert import convert

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast import Session
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts
@@ -43,7 +44,7 @@ async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_it
     fold = await session.compact()
 
     again = await Session.open("r1", store=store)
-    assert fold.request_id == "chatcmpl-7"
+    assert fold.summary.request_id == "chatcmpl-7"
     assert [receipt.event for receipt in await again.receipts()] == [fold]
 
 
@@ -58,22 +59,26 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
 
     (receipt,) = await session.receipts()
     assert (receipt.event, receipt.at_ms, receipt.length) == (fold, NOW, 14)
-    assert (receipt.compacted, receipt.kept, receipt.dropped) == (range(12), (), ())
-    assert (receipt.model, receipt.usage, receipt.score) == ("gpt-5", USAGE, fold.score)
-    assert receipt.summary_dollars == pytest.approx((1_000 * 1.25 + 9_000 * 0.125 + 100 * 10) / 1e6)
-    assert (receipt.tokens_before, receipt.provenance) == (fold.pre_compaction_tokens, "counted")
-    assert receipt.lost_prefix_tokens == receipt.tokens_before - 6, "all that was sent; the last answer was never in it"
-    assert 0 < receipt.rewritten_tokens < receipt.tokens_after
-    assert receipt.rewrite_dollars == pytest.approx(receipt.rewritten_tokens * 1.25 / 1e6)
+    assert (receipt.compacted, fold.span.kept, receipt.dropped) == (range(12), (), ())
+    assert (receipt.summary.by_model, receipt.summary.usage, receipt.summary.score) == (
+        "gpt-5",
+        USAGE,
+        fold.summary.score,
+    )
+    assert receipt.summary.dollars == pytest.approx((1_000 * 1.25 + 9_000 * 0.125 + 100 * 10) / 1e6)
+    assert (receipt.tokens_before, receipt.effect.provenance) == (fold.pre_compaction_tokens, "counted")
+    assert receipt.effect.prefix_lost == receipt.tokens_before - 6, "all that was sent; the last answer was never in it"
+    assert 0 < receipt.effect.rewritten < receipt.tokens_after
+    assert receipt.effect.rewrite_dollars == pytest.approx(receipt.effect.rewritten * 1.25 / 1e6)
     assert str(receipt).splitlines() == [
         "compacted (manual) #0–#11 by gpt-5",
         f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,} (counted)",
         "messages  12 folded into 1, 0 kept whole; all are in the log",
-        f"cache     {receipt.lost_prefix_tokens:,} tokens of the prefix lost, {receipt.rewritten_tokens:,} sent as new",
+        f"cache     {receipt.effect.prefix_lost:,} tokens of the prefix lost, {receipt.effect.rewritten:,} sent as new",
         "survival  100% of what must not be forgotten",
         "spent     10,000 tokens in (9,000 from the cache), 100 out",
-        f"cost      $0.003375 for the summary, ${receipt.rewrite_dollars:.4g} for what is sent as new",
-        f"took      {receipt.seconds:.1f} s",
+        f"cost      $0.003375 for the summary, ${receipt.effect.rewrite_dollars:.4g} for what is sent as new",
+        f"took      {(receipt.summary.duration_ms or 0) / 1000:.1f} s",
         "undo with session.undo()",
     ]
 
@@ -90,7 +95,12 @@ async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> 
     (made,), (failed,) = await session.receipts(), await other.receipts()
 
     assert "% of what may be sent; folding to about" in made.reason
-    assert (made.model, made.usage, made.summary_dollars, made.seconds) == (None, None, None, None)
+    assert (made.summary.by_model, made.summary.usage, made.summary.dollars, made.summary.duration_ms) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert str(failed) == f"not compacted (threshold): {failed.reason}"
     assert (failed.undo_steps, failed.is_undone, failed.compacted) == (0, False, range(0))
 
@@ -102,7 +112,7 @@ async def test_where_nothing_was_sent_no_cache_is_lost() -> None:
     await session.compact()
 
     (receipt,) = await session.receipts()
-    assert (receipt.lost_prefix_tokens, receipt.rewritten_tokens) == (0, 0)
+    assert (receipt.effect.prefix_lost, receipt.effect.rewritten) == (0, 0)
 
 
 async def test_a_cache_that_has_expired_is_not_lost_again() -> None:
@@ -117,7 +127,7 @@ async def test_a_cache_that_has_expired_is_not_lost_again() -> None:
     await session.compact()
 
     (receipt,) = await session.receipts()
-    assert (receipt.lost_prefix_tokens, receipt.rewritten_tokens, receipt.rewrite_dollars) == (0, 0, 0.0)
+    assert (receipt.effect.prefix_lost, receipt.effect.rewritten, receipt.effect.rewrite_dollars) == (0, 0, 0.0)
 
 
 async def test_every_other_change_leaves_one_too() -> None:
@@ -127,7 +137,7 @@ async def test_every_other_change_leaves_one_too() -> None:
 
     rewound, cleared = await session.receipts()
 
-    assert (rewound.dropped, rewound.tokens_after < rewound.tokens_before, rewound.lost_prefix_tokens) == (
+    assert (rewound.dropped, rewound.tokens_after < rewound.tokens_before, rewound.effect.prefix_lost) == (
         (range(8, 12),),
         True,
         rewound.tokens_before - rewound.tokens_after - (rewound.tokens_before - rewound.tokens_after) // 4,
@@ -158,13 +168,13 @@ async def test_outputs_that_are_shown_as_previews_are_told_with_what_that_frees(
 
     assert str(receipt).splitlines()[0] == "tool outputs before #3 are shown as previews of 2,000 characters"
     assert (receipt.tokens_after < 1_000, receipt.tokens_before > 12_000) == (True, True)
-    assert receipt.tokens_before - 1_000 < receipt.lost_prefix_tokens < receipt.tokens_before
+    assert receipt.tokens_before - 1_000 < receipt.effect.prefix_lost < receipt.tokens_before
     assert "they are shown as previews from now on" in receipt.reason
 
 
 def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_counted() -> None:
-    fold = log.CompactionCompleted(success=True, stop=2, replacement=("x",))
-    trimmed = log.CompactionCompleted(success=True, stop=3, kept=(1,))
+    fold = log.CompactionCompleted(success=True, span=Span(stop=2), replacement=("x",))
+    trimmed = log.CompactionCompleted(success=True, span=Span(stop=3, kept=(1,)))
     events = [fold, log.Rewound(to=1), log.ChangeUndone(), trimmed, log.ContextCleared(), log.ChangeUndone()]
 
     found = change_receipts(events)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast import Session
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.change_receipt import ChangeReceipt
@@ -54,7 +55,7 @@ async def test_a_summariser_neither_sees_nor_writes_a_key_and_the_log_has_it_sti
     assert [KEY in everything_in(ask) for ask in model.prompts] == [False] * len(model.prompts)
     assert "sk-[redacted]" in model.prompts[0].text
     (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert (fold.success, KEY in fold.summary_content) == (True, False)
+    assert (fold.success, KEY in fold.summary.text) == (True, False)
     assert (await session.messages_at(2))[0]["content"] == f"token {KEY} {WORDS}"
 
 
@@ -64,7 +65,7 @@ async def test_a_key_is_shown_where_somebody_wants_that() -> None:
     session = await compacted(model, redact=False)
 
     (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert (KEY in model.prompts[0].text, KEY in fold.summary_content) == (True, True)
+    assert (KEY in model.prompts[0].text, KEY in fold.summary.text) == (True, True)
 
 
 @pytest.mark.parametrize("window", [32_000, 2_000], ids=["one piece", "many pieces"])
@@ -75,23 +76,25 @@ async def test_the_receipt_says_how_many_keys_were_kept_from_the_summariser_and_
 
     (receipt,) = await session.receipts()
     # Plan, focus and system text; the first prompt, the result, four answers, and the last one, which stays behind.
-    assert receipt.redacted == (("key", 10),)
+    assert receipt.summary.redacted == (("key", 10),)
     assert "redacted  10 keys kept from the summariser" in str(receipt)
     (written,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
-    assert (written.redacted, KEY in repr(written), KEY in str(receipt)) == ((("key", 10),), False, False)
+    assert (written.summary.redacted, KEY in repr(written), KEY in str(receipt)) == ((("key", 10),), False, False)
 
 
 async def test_where_nothing_was_taken_out_the_receipt_says_nothing_of_it() -> None:
     shown = await compacted(ScriptedModel([f"Intent: never print {KEY} [#0]. Done: it works [#2]."]), redact=False)
 
     (receipt,) = await shown.receipts()
-    assert receipt.redacted == ()
+    assert receipt.summary.redacted == ()
     assert "redacted" not in str(receipt)
 
 
 def test_secrets_of_every_kind_are_told_in_words() -> None:
     counts = (("bearer token", 1), ("key", 1_200), ("password in a URL", 1))
-    fold = log.CompactionCompleted(success=True, stop=1, by_model="m", redacted=counts)
+    fold = log.CompactionCompleted(
+        success=True, span=Span(stop=1), summary=log.Summary("", by_model="m", redacted=counts)
+    )
 
     assert from_record(to_record(fold)) == fold
     assert "redacted  1 bearer token, 1,200 keys, 1 password in URLs kept from the summariser" in str(

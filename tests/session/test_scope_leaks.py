@@ -10,9 +10,9 @@ from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.planning.policy import PRESETS
+from holdfast.delegation import Visibility
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.delegation import Visibility
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel

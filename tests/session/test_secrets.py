@@ -20,8 +20,8 @@ from holdfast import HoldfastError, Session
 from holdfast.core.history import events as log
 from holdfast.errors import ModelAccessError
 from holdfast.models.openai_compatible import ChatSummarizer
+from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.compaction.summarizer import RetryLimits
 from holdfast.session.compaction.telemetry import Telemetry, flush_spans
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.stores.jsonl import export_lines

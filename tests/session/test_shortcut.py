@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import MalformedInputError, counter_for
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json, unpack_positions
@@ -49,9 +50,11 @@ def spoke(native: dict[str, Any], scope: str = log.MAIN) -> log.Event:
 
 def fold(start: int, length: int, kept: int) -> log.Event:
     return log.CompactionCompleted(
-        success=True, start=start, stop=start + length, kept=(kept,), replacement=("then", "yes"),
-        usage=log.Usage(input_tokens=7),
-    )  # fmt: skip
+        success=True,
+        span=Span(start=start, stop=start + length, kept=(kept,)),
+        replacement=("then", "yes"),
+        summary=log.Summary("", usage=log.Usage(input_tokens=7)),
+    )
 
 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
@@ -67,7 +70,8 @@ EVENTS: st.SearchStrategy[log.Event] = st.one_of(
             log.ContextCleared(), log.ChangeUndone(), log.ChangeRedone(), log.TurnInterrupted(),
             log.ToolsChanged(tools=({"name": "t", "parameters": {"type": "object", "required": ["a"]}},)),
             log.SystemChanged(text="be kind"), log.SkillInvoked(name="s", instructions="i"),
-            log.CompactionStarted(stop=2), log.DelegationStarted(scope="d1", agent="x"), log.Forked(parent="p", at=1),
+            log.CompactionStarted(span=Span(stop=2)), log.DelegationStarted(scope="d1", agent="x"),
+            log.Forked(parent="p", at=1),
         ]
     ),
 )  # fmt: skip

@@ -14,34 +14,37 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast.core.history.events import CompactionCompleted, CompactionStarted, TokenBreakdown, Usage
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Summary, TokenBreakdown, Usage
 from holdfast.session.compaction.telemetry import Telemetry, flush_spans
 
 SECRET = "the words of a person"
 BEGUN = CompactionStarted(
     trigger="manual",
-    stop=40,
+    span=Span(stop=40),
     tokens=TokenBreakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90),
     custom_instructions=SECRET,
 )
 DONE = CompactionCompleted(
     success=True,
     trigger="manual",
-    stop=40,
+    span=Span(stop=40),
     replacement=(SECRET,),
-    summary_content=SECRET,
-    by_model="gpt-5-mini",
+    summary=Summary(
+        SECRET,
+        by_model="gpt-5-mini",
+        request_id="req_1",
+        usage=Usage(input_tokens=100, output_tokens=50, cache_read_tokens=800, cache_write_tokens=7),
+        duration_ms=2_500,
+    ),
     pre_compaction_tokens=1_000,
     post_compaction_tokens=300,
     tokens_removed=700,
     messages_removed=39,
     checkpoint_number=3,
     checkpoint_path=f"/work/checkpoints/003-{SECRET}.md",
-    request_id="req_1",
-    usage=Usage(input_tokens=100, output_tokens=50, cache_read_tokens=800, cache_write_tokens=7),
-    duration_ms=2_500,
 )
-FAILED = CompactionCompleted(success=False, trigger="threshold", error=SECRET, duration_ms=20)
+FAILED = CompactionCompleted(success=False, trigger="threshold", error=SECRET, summary=Summary("", duration_ms=20))
 SHARED = {"gen_ai.conversation.id": "c1", "compaction.trigger": "manual"}
 SIZES = {
     "compaction.messages_before": 60,
@@ -166,7 +169,7 @@ def test_a_call_for_a_summary_is_told_from_a_persons_turn_and_belongs_to_its_com
 
     with watch.telemetry.compaction_started("c1", BEGUN) as span:
         with watch.telemetry.summary_call("c1", "gpt-5-mini", provider="openai") as call:
-            call.record_reply(DONE.usage, model="gpt-5-mini-2025", response_id="resp_1")
+            call.record_reply(DONE.summary.usage, model="gpt-5-mini-2025", response_id="resp_1")
         watch.telemetry.compaction_completed("c1", DONE, span=span)
 
     inner, outer = watch.spans()
@@ -285,7 +288,7 @@ def test_a_broken_provider_hurts_nobody(sound: tuple[str, ...]) -> None:
     telemetry = Telemetry(tracer_provider=broken, meter_provider=broken)
 
     with telemetry.compaction_started("c1", BEGUN) as span, telemetry.summary_call("c1", "m") as call:
-        call.record_reply(DONE.usage)
+        call.record_reply(DONE.summary.usage)
         telemetry.compaction_completed("c1", DONE, span=span)
     assert flush_spans(30)
 
@@ -335,7 +338,7 @@ def test_without_opentelemetry_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
     telemetry = Telemetry()
 
     with telemetry.compaction_started("c1", BEGUN) as span, telemetry.summary_call("c1", "m") as call:
-        call.record_reply(DONE.usage)
+        call.record_reply(DONE.summary.usage)
         telemetry.compaction_completed("c1", DONE, span=span)
 
 
@@ -344,7 +347,7 @@ def test_it_is_loaded_when_a_compaction_begins_and_not_before() -> None:
         "import sys; from holdfast.session.compaction.telemetry import Telemetry; "
         "from holdfast.core.history import events; "
         "telemetry = Telemetry(); before = 'opentelemetry' in sys.modules; "
-        "telemetry.compaction_started('c1', events.CompactionStarted(stop=1)).end(); "
+        "telemetry.compaction_started('c1', events.CompactionStarted(span=events.Span(stop=1))).end(); "
         "import threading; "
         "print(before, 'opentelemetry' in sys.modules, 'opentelemetry.sdk' in sys.modules, threading.active_count())"
     )

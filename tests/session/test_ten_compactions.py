@@ -11,7 +11,7 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.clock import SimulatedClock
@@ -79,10 +79,10 @@ async def compactions(session: Session) -> list[log.CompactionCompleted]:
     return [event for event in events if isinstance(event, log.CompactionCompleted) and event.success]
 
 
-async def conversed(session: Session, clock: SimulatedClock, budget: int) -> list[PreparedRequest]:
+async def conversed(session: Session, clock: SimulatedClock, budget: int) -> list[Request]:
     """Go on until there were ten compactions, and return the requests from the first of them on."""
     await session.record(PLANTED)
-    made: list[PreparedRequest] = []
+    made: list[Request] = []
     heads: list[object] = []
     for message in turns():
         if message["role"] == "assistant":
@@ -104,7 +104,7 @@ async def recalled(session: Session, fact: str) -> bool:
     return fact in json.dumps(await session.messages_at(hit.position))
 
 
-def shows(request: PreparedRequest, fact: str) -> bool:
+def shows(request: Request, fact: str) -> bool:
     return fact in json.dumps(request.messages)
 
 
@@ -127,6 +127,6 @@ async def test_ten_compactions_keep_every_fact_in_view_or_one_recall_away(
         assert [found for request in made if (found := validate(request.messages, "openai"))] == []
         assert [request.tokens.total for request in made if request.tokens.total > budget] == []
         assert [request.number for request in rebuilt_requests(await session.events()) if not request.is_same] == []
-        authors = [fold.by_model for fold in await compactions(session)]
+        authors = [fold.summary.by_model for fold in await compactions(session)]
         assert (len(authors), "scripted" in authors) == (COMPACTIONS, writer is plausible)
         assert await session.messages_at(0, len(PLANTED)) == PLANTED

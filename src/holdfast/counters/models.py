@@ -1,13 +1,12 @@
-"""What is known of models: window, longest answer, prices.
+"""The table of models: context window, longest answer, prices.
 
-The table is made by `scripts/build_model_table.py` and is the third word on a limit: a user's setting
-and a provider's own answer come before it.
+`scripts/build_model_table.py` makes the table. A user's setting and a provider's own answer override it.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import MILLION, Budget, Prices
@@ -15,7 +14,7 @@ from holdfast.core.planning.situation import MILLION, Budget, Prices
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the table says of a model; prices are dollars for a million tokens."""
+    """A row of the table; prices are dollars per million tokens."""
 
     name: str
     max_input_tokens: int
@@ -35,12 +34,12 @@ def _rows() -> Mapping[str, list[float | None]]:
 
 @cache
 def _rows_by_name() -> Mapping[str, list[float | None]]:
-    """Return the rows by name, and those that only routers list by their bare name too."""
+    """Return the rows by name; rows of routers by their bare name too, if no other has it."""
     rows = _rows()
     bare: dict[str, list[float | None]] = {}
     for name, row in rows.items():
         last = name.rsplit("/", 1)[-1]
-        # Where routers disagree, the smallest window is the one that always holds.
+        # If routers disagree, only the smallest window is safe.
         if last not in rows and (last not in bare or (row[0] or 0) < (bare[last][0] or 0)):
             bare[last] = row
     return {**bare, **rows}
@@ -51,8 +50,9 @@ def known_models() -> list[str]:
     return sorted(_rows())
 
 
+@lru_cache
 def find_model(name: str | None) -> ModelInfo | None:
-    """Return what is known of a model; its provider, its date or a dot in its version do not matter."""
+    """Return the row of a model, whatever provider, date or dot its name contains; None if it is unknown."""
     if not name:
         return None
     table = _rows_by_name()
@@ -71,13 +71,14 @@ def _spellings(name: str) -> list[str]:
     shortened: list[str] = []
     for stem in (last, last.replace(".", "-")):
         parts = stem.split("-")
-        # A dated or decorated name falls back to the model it is a version of.
+        # A name with a date or a suffix falls back to the model without it.
         shortened += ["-".join(parts[:count]) for count in range(len(parts) - 1, 1, -1)]
     return whole + shortened
 
 
+@lru_cache
 def prices_of(model: ModelInfo) -> Prices | None:
-    """Return what a model's tokens cost relative to one plain input token; None where the table does not say."""
+    """Return the prices of a model relative to one plain input token; None if they are unknown."""
     if not model.input_price or model.output_price is None:
         return None
     read = model.cache_read_price if model.cache_read_price is not None else model.input_price
@@ -91,7 +92,7 @@ def prices_of(model: ModelInfo) -> Prices | None:
 
 
 def dollars_of(usage: Usage, model: str) -> float | None:
-    """Return what a call was billed at the table's prices; None where it does not know them."""
+    """Return the cost of a call at the table's prices; None if they are unknown."""
     prices = prices_of(known) if (known := find_model(model)) else None
     if prices is None or prices.dollars is None:
         return None
@@ -101,7 +102,7 @@ def dollars_of(usage: Usage, model: str) -> float | None:
 
 
 def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:
-    """Return the budget for a model: the user's word, the provider's, the table's, or the default."""
+    """Return the budget for a model: from the user, the provider, the table, or the default."""
     if user is not None:
         return Budget.resolve(user=user)
     known = find_model(model)

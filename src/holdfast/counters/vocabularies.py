@@ -1,15 +1,11 @@
-"""The vocabulary of a model's family, loaded at the first count.
+"""Count tokens with the vocabulary of a model's family, loaded at the first count.
 
-Where the family's own vocabulary is bundled, counts are exact. Claude's is not public: o200k times a
-measured factor stands in, and says that it is an estimate. For a model nobody knows it is o200k alone,
-and if the tokenizer cannot be loaded, a formula.
-
-Token counts without a vocabulary.
-
-A weighted sum of what tokenizers split at: words, groups of three digits, runs of punctuation, line
-breaks, changes of case, and characters by script. The weights were fitted against o200k on prose,
-code, logs, JSON, base64 and ten languages; `tests/counters/test_counters.py` holds how far off each
-kind may be. The worst is about a seventh too low, so whoever relies on an estimate leaves that much room.
+If the family's own vocabulary is bundled, counts are exact. Claude's is not public: o200k times a measured factor
+replaces it, and counts are marked as estimates. Unknown models use o200k. If the tokenizer cannot be loaded, a formula
+estimates: a weighted sum of words, groups of three digits, runs of punctuation, line breaks, changes of case, and
+characters by script. Its weights were fitted against o200k on prose, code, logs, JSON, base64 and ten languages;
+`tests/counters/test_counters.py` limits the error of each kind. The worst estimate is about a seventh too low, so a
+budget that relies on an estimate leaves that much free.
 """
 
 import re
@@ -22,19 +18,19 @@ if TYPE_CHECKING:
     from splintr import AnyTokenizer
 
 CHUNK_CHARS = 1_000_000
-"""Longer texts are counted in pieces, so that the ids of one piece are all that is held at a time."""
+"""Longer texts are counted in pieces, so that only the ids of one piece are in memory."""
 CACHED_TEXT_CHARS, CACHED_TEXT_COUNT = 48, 4_096
-"""Names of tools and the like come again and again: the counts of that many are remembered."""
+"""Short texts such as tool names repeat: the counts of this many are cached."""
 SAMPLE_CHARS = 50_000
 CLAUDE_TOKEN_FACTOR = 1.2
-"""Claude 4.5's tokens to o200k's, by what was billed for recorded sessions."""
+"""Tokens of Claude 4.5 per token of o200k, measured on the usage reported for recorded sessions."""
 
 
 class ModelFamily(NamedTuple):
     """How the tokens of a family of models are counted."""
 
     names: tuple[str, ...]
-    """How a model's name begins, or a word of it begins, if it belongs here; the first match wins."""
+    """How the name of a model, or a word in it, begins; the first family that matches is used."""
     vocabulary: str
     factor: float = 1.0
     has_own_vocabulary: bool = True
@@ -51,7 +47,7 @@ MODEL_FAMILIES = (
     ModelFamily(("deepseek",), "deepseek_v3"),
     ModelFamily(("qwen", "qwq"), "qwen3"),
     ModelFamily(("gemma",), "gemma3"),
-    # Gemini's vocabulary is believed to be Gemma's, but nobody has said so: an estimate.
+    # Gemini is believed to use Gemma's vocabulary, but that is not documented: an estimate.
     ModelFamily(("gemini",), "gemma3", has_own_vocabulary=False),
     ModelFamily(("llama-4", "llama4"), "llama3", has_own_vocabulary=False),
     ModelFamily(("llama-2", "llama2", "codellama", "vicuna"), "llama2"),
@@ -75,7 +71,7 @@ class VocabularyCounter:
         self.name = family.vocabulary + (f" × {family.factor}" if family.factor != 1 else "")
 
     def count(self, text: str) -> int:
-        """Return how many tokens a text has."""
+        """Return the number of tokens of a text."""
         return self._count_short(text) if len(text) <= CACHED_TEXT_CHARS else self._count(text)
 
     def _count(self, text: str) -> int:
@@ -93,10 +89,10 @@ def tokenizer(vocabulary: str) -> "AnyTokenizer":
 
 
 def model_family(model: str | None) -> ModelFamily:
-    """Return how a model's tokens are counted; the provider in front of its name says nothing about that."""
+    """Return the family of a model; the provider in its name does not matter."""
     name = "-" + (model or "").lower().rsplit("/", 1)[-1].rsplit(":", 1)[-1]
     if ":" in (model or "") and "/" not in (model or ""):
-        # Both `provider:model` and `model:tag` are common: whichever half names a family counts.
+        # Both `provider:model` and `model:tag` are common: either half may name the family.
         name = "-" + (model or "").lower().replace(":", "-")
     words = name.replace(".", "-.").replace("_", "-").replace("-.", ".")
     return next(
@@ -111,7 +107,7 @@ def _matches_name(name: str, start: str) -> bool:
 
 @cache
 def counter_for(model: str | None) -> Counter:
-    """Return the best counter there is for a model."""
+    """Return the best available counter for a model."""
     try:
         return VocabularyCounter(model_family(model))
     except (ImportError, ValueError, OSError):
@@ -132,13 +128,13 @@ _OTHER = re.compile(r"[^\x00-\u07ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00
 
 
 class EstimatingCounter:
-    """Counts by a formula."""
+    """Estimates by a formula."""
 
     name = "estimate"
     provenance: Provenance = "estimated"
 
     def count(self, text: str) -> int:
-        """Return about how many tokens a text has."""
+        """Return the approximate number of tokens of a text."""
         punctuation = _PUNCTUATION.findall(text)
         total = (
             0.98 * len(_WORD.findall(text))

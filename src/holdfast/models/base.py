@@ -14,6 +14,10 @@ from holdfast.core.history.events import MAIN, Usage
 COMPACTION_INTERACTION = "conversation-compaction"
 """What a call for a summary is called, so that it can be told from a person's turn."""
 INTERACTION_HEADER = "X-Interaction-Type"
+DEFAULT_SUMMARIZER_WINDOW = 32_000
+"""The assumed window of a summarizer whose model is unknown."""
+MAX_PIECE_BYTES = 400_000
+"""The largest text that one call carries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ be stopped is left behind when its time is up: nobody waits for it, and what it 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast.errors import (
@@ -33,6 +34,17 @@ CANCEL_ROUNDS = 20
 """How often the loop goes round for a call that was told to stop: enough to close a connection, no time at all."""
 _ABANDONED_CALLS: set[asyncio.Future[ModelReply]] = set()
 """Calls that went on all the same; held, or the loop would forget them in the middle of what they do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLimits:
+    """How long to wait for a summary, and how often to ask."""
+
+    timeout_seconds: float = REPLY_TIMEOUT_SECONDS
+    """For each call."""
+    attempts: int = MAX_ATTEMPTS
+    deadline_seconds: float = 300.0
+    """For all calls together."""
 
 
 async def with_retries(

@@ -1,4 +1,4 @@
-"""What providers' own counts have taught about ours, kept for the model and not for the conversation."""
+"""How far off our token counts are, learned from what providers bill, and kept by model for later sessions too."""
 
 from holdfast.core.conversation.tokens import Calibration
 from holdfast.core.history.events import Usage
@@ -6,19 +6,19 @@ from holdfast.stores.base import Store
 from holdfast.wire.overflow import is_silently_truncated
 
 MIN_PLAUSIBLE_WINDOW, MAX_PLAUSIBLE_WINDOW = 512, 1_000_000_000
-"""What is smaller or larger is no window: a number that a message happened to mention."""
+"""A number outside of these is no window: an error message happened to mention it."""
 
 CALIBRATION_KEY_PREFIX = "calibration:"
 MIN_TRUNCATED_TOKENS = 1_024
-"""No server cuts what it is sent to less than this; a lower bill that never grows is somebody's invention."""
+"""No server cuts a prompt to less than this; a lower bill that never grows is made up."""
 GROWTH_FACTOR, SAME_BILL_FACTOR = 1.05, 1.02
-"""What is sent has grown by this at least, and what is billed by this at most, where a server cuts what it is sent."""
+"""Where a server cuts prompts, what is sent has grown by the first at least, what is billed by the second at most."""
 SHARE_TOLERANCE = 0.1
-"""How far two bills may differ from what was sent, each beside the other, for both to be of one way to count."""
+"""How far the billed shares of two requests may differ if the provider counts both in the same way."""
 
 
 class UsageCalibrator:
-    """Learns from each bill how far our counting is off, and remembers it for the next session too."""
+    """Learns from each bill how far our counting is off, and stores it for later sessions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class UsageCalibrator:
         self._last_counted: tuple[str, int] | None = None
         """The model and our own count of the last request."""
         self._suspected_bills: dict[str, tuple[int, int]] = {}
-        """Of models whose last bill was for far less than was sent, what was sent and billed."""
+        """By model whose last bill was for far less than was sent: what was sent, and what was billed."""
 
     async def calibration(self, model: str | None) -> Calibration:
-        """Return what is known of a model's counts."""
-        key = _calibration_key(model)
+        """Return how the counts of a model relate to ours."""
+        key = f"{CALIBRATION_KEY_PREFIX}{model or 'unknown'}"
         if key not in self._calibrations:
             fact = await self._store.get_value(key) or {}
             factor, samples, spread = fact.get("factor"), fact.get("samples"), fact.get("spread")
@@ -42,7 +42,7 @@ class UsageCalibrator:
         return self._calibrations[key]
 
     async def provider_limit(self, model: str | None) -> int | None:
-        """Return the window that a provider has named for a model, if it ever did."""
+        """Return the window that a provider has named for a model; None if it never did."""
         key = f"limit:{model or 'unknown'}"
         if key not in self._limits:
             tokens = (await self._store.get_value(key) or {}).get("tokens")
@@ -50,7 +50,7 @@ class UsageCalibrator:
         return self._limits[key]
 
     async def learn_limit(self, model: str | None, tokens: int) -> None:
-        """Remember the window that a provider has named."""
+        """Store the window that a provider has named."""
         if not is_plausible_window(tokens):
             return
         key = f"limit:{model or 'unknown'}"
@@ -58,12 +58,12 @@ class UsageCalibrator:
         await self._store.put_value(key, {"tokens": tokens})
 
     def record_request(self, model: str | None, counted: int) -> None:
-        """Remember what a request counted as, until its bill comes."""
-        self._last_counted = _calibration_key(model), counted
+        """Keep our count of a request until its bill arrives."""
+        self._last_counted = f"{CALIBRATION_KEY_PREFIX}{model or 'unknown'}", counted
 
     async def record_usage(self, usage: Usage) -> None:
-        """Learn from a bill, if it is for a request that was counted."""
-        reported = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        """Learn from a bill for a request that was counted."""
+        reported = usage.all_input_tokens
         if self._last_counted is None or not reported:
             return
         (key, counted), self._last_counted = self._last_counted, None
@@ -76,10 +76,10 @@ class UsageCalibrator:
             await self._store.put_value(key, {"factor": after.factor, "samples": after.samples, "spread": after.spread})
 
     async def _may_be_truncated(self, key: str, counted: int, reported: int) -> bool:
-        """Return whether a bill may be for a prompt that was cut without a word: it then says nothing about counting.
+        """Return whether a bill may be for a prompt that the server cut silently: it then says nothing about counting.
 
-        Once nobody knows. Where more is sent and no more is billed, what is billed is the window. It is believed where
-        it goes up and down with what is sent.
+        A single low bill is only suspected. Where more is sent and no more is billed, the bill is the window. Bills
+        that rise and fall with what is sent are believed.
         """
         if not is_silently_truncated(counted=counted, reported=reported):
             self._suspected_bills.pop(key, None)
@@ -96,9 +96,5 @@ class UsageCalibrator:
 
 
 def is_plausible_window(tokens: int) -> bool:
-    """Return whether a number that a provider has named can be what its model takes in."""
+    """Return whether a number that a provider has named can be the window of a model."""
     return MIN_PLAUSIBLE_WINDOW <= tokens <= MAX_PLAUSIBLE_WINDOW
-
-
-def _calibration_key(model: str | None) -> str:
-    return f"{CALIBRATION_KEY_PREFIX}{model or 'unknown'}"

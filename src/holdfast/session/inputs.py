@@ -1,10 +1,11 @@
-"""What callers hand over, checked at the door: a wrong kind is named before it does harm, with what would do."""
+"""Check the arguments of session calls; each error says what would be accepted."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.formats import MessageFormat, split_elements
 from holdfast.wire.json_reader import InputPath
@@ -13,83 +14,69 @@ from holdfast.wire.json_reader import InputPath
 def decode_messages(
     messages: object, message_format: MessageFormat
 ) -> tuple[list[Mapping[str, object]], list[Message]]:
-    """Return messages, each an element of its own, and what they say."""
-    natives, places = split_elements(message_format, _check_list(messages))
-    decoded = [message_format.decode(native, index) for index, native in zip(places, natives, strict=True)]
+    """Return messages as single elements of their format, and decoded."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
+    elements = list(cast("Sequence[object]", messages))
+    for index, element in enumerate(elements):
+        if not isinstance(element, Mapping):
+            raise MalformedInputError(f"messages[{index}]", "must be an object")
+    natives, indexes = split_elements(message_format, elements)
+    decoded = [message_format.decode(native, index) for index, native in zip(indexes, natives, strict=True)]
     return cast("list[Mapping[str, object]]", natives), decoded
 
 
-def _check_list(messages: object) -> list[object]:
-    """Return messages as a list of objects, or say what is none."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    given = cast("Sequence[object]", messages)
-    for index, native in enumerate(given):
-        if not isinstance(native, Mapping):
-            raise MalformedInputError(f"messages[{index}]", "must be an object")
-    return list(given)
-
-
 def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mapping[str, object]] | None]:
-    """Return system text and tools; whether JSON can carry what is in them is looked at when they change."""
+    """Return system text and tools; `extras_json` checks their content when they change."""
     if isinstance(system, str):
         system = replace_surrogates(system)
     if tools is None:
         return system, None
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise MalformedInputError("tools", f"must be a list of objects, not {short_repr(tools)}")
-    given = cast("Sequence[object]", tools)
-    for index, tool in enumerate(given):
+    for index, tool in enumerate(cast("Sequence[object]", tools)):
         if not isinstance(tool, Mapping):
             raise MalformedInputError(f"tools[{index}]", f"must be an object, not {short_repr(tool)}")
-    return system, cast("Sequence[Mapping[str, object]]", given)
+    return system, cast("Sequence[Mapping[str, object]]", tools)
 
 
 def check_position(where: str, value: object) -> int:
-    """Return the position of a message, or say what is none."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Check that a value is the position of a message."""
+    if not is_integer(value):
         raise MalformedInputError(where, f"must be the position of a message, a whole number, not {short_repr(value)}")
     return value
 
 
 def check_scope(value: object) -> str:
-    """Return whose request it is."""
+    """Check that a value is the name of a scope."""
     if not isinstance(value, str) or not value:
         raise SettingsError("scope", f"must be the name of an agent's scope, such as 'main', not {short_repr(value)}")
     return value
 
 
 def check_model(value: object) -> str | None:
-    """Return the name of a model; None where nobody says."""
+    """Check that a value is the name of a model, or None."""
     if value is not None and not isinstance(value, str):
         raise SettingsError("model", f"must be the name of a model, not {short_repr(value)}")
     return value
 
 
 def check_text(setting: str, value: object) -> str:
-    """Return words."""
+    """Check that a value is a string."""
     if not isinstance(value, str):
         raise SettingsError(setting, f"must be text, not {short_repr(value)}")
     return value
 
 
 def check_count(setting: str, value: object) -> int:
-    """Return how many there are of something."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    """Check that a value is a whole number from 0 on."""
+    if not is_integer(value) or value < 0:
         raise SettingsError(setting, f"must be a whole number from 0 on, not {short_repr(value)}")
     return value
 
 
-def short_repr(value: object) -> str:
-    """Return the beginning of what a value looks like."""
-    try:
-        return f"{value!r:.60}"
-    except ValueError:  # an integer of thousands of digits
-        return "a number without end"
-
-
 def extras_json(name: str, value: object) -> str:
-    """Return what travels beside the messages as JSON, or say what in it cannot be sent."""
+    """Return system content or tools as JSON; raises if a provider could not read it."""
     InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
         raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; mend it first")

@@ -1,9 +1,7 @@
-"""A compaction that somebody asks for: refused by name where it cannot be made, and waited for.
+"""Compactions that a caller asks for: a person, an agent, a switch to a smaller model, a process short of memory.
 
-The person who asks wants to know. So what an automatic one does quietly is an error here, and nothing has changed
-then; only where the policy can do without a model is a summary that is not good enough replaced by a digest.
-
-Compactions that circumstances ask for: a model with a smaller window, a process with too much in its memory.
+The caller wants to know the outcome. So where an automatic compaction gives up quietly, this one raises, and nothing
+has changed then. Only where the policy can do without a model does a digest replace a summary that is not good enough.
 """
 
 import asyncio
@@ -15,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event, lost_facts
-from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
 from holdfast.core.planning.rules.inkeep import InkeepCompaction
-from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import CompactSpan, Summary, compact_all_step, without_open_exchange
+from holdfast.core.planning.steps import CompactSpan, PlanInput, compact_all_step, without_open_exchange
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionError,
@@ -42,32 +39,31 @@ from holdfast.session.prepare import RequestBuilder, RequestOptions
 
 
 class ManualCompaction:
-    """Compacts a session on somebody's word."""
+    """Compacts a session on request."""
 
-    def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder, policy: Policy) -> None:
+    def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder) -> None:
         self._log = session_log
         self._compactor = compactor
         self._builder = builder
-        self._policy = policy
 
-    def set_policy(self, policy: Policy) -> None:
-        """Go by another policy from now on."""
-        self._policy = policy
+    @property
+    def _policy(self) -> Policy:
+        return self._compactor.policy
 
     async def compact(
         self, options: RequestOptions, trigger: log.CompactionTrigger, focus: str = ""
     ) -> log.CompactionCompleted:
         """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
         options = self._builder.with_last_budget(options)
-        async with self._log.lock:
-            await self._log.refresh()
+        async with self._log.locked():
             await self._compactor.end_stale_run()
             await self._compactor.shelve_ready_summary()
             if self._log.history.session_state.running_compaction is not None:
                 raise CompactionRunningError(self._log.session)
-            step, situation = self._plan(options, trigger)
+            step, plan_input = self._plan(options, trigger)
+            situation = plan_input.situation
             if step.by != "summary" or not situation.has_summarizer:
-                return await self._compact_by_rule(step, situation)
+                return await self._compact_by_rule(step, plan_input)
             await self._compactor.start(step, situation, focus, last_request=self._builder.last_request(options.scope))
         try:
             await self._compactor.wait()
@@ -83,105 +79,101 @@ class ManualCompaction:
         return event
 
     async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
-        """Return the fold of what was waited for; a request that came in between may have made it already."""
-        async with self._log.lock:
-            await self._log.refresh()
+        """Commit the summary that was waited for, unless a request that came in between has done so already."""
+        async with self._log.locked():
             event = await self._compactor.commit(self._builder.situation(options))
             if event is not None:
                 return event
-            folds = self._log.history.version.state_of(options.scope).compactions
-            made = [fold for fold in folds if (fold.start, fold.stop) == (step.start, step.stop) and fold.by_model]
+            compactions = self._log.history.version.state_of(options.scope).compactions
+            made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
             return made[-1] if made else await self._compact_without_summary(step, options)
 
     def preview(self, options: RequestOptions) -> log.CompactionCompleted:
-        """Return what a compaction by rule would do; by who holds the turn."""
+        """Return what a compaction by rule would do. Caller must hold the lock."""
         self._check_length()
-        situation = replace(self._builder.situation(self._builder.with_last_budget(options)), has_summarizer=False)
-        return self._with_losses(self._completed_event(self._plan_step(situation), situation), situation)
+        options = replace(self._builder.with_last_budget(options), without_summarizer=True)
+        plan_input = self._builder.plan_input(options)
+        return self._draft_event(self._manual_step(plan_input), plan_input)
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
         options = self._builder.with_last_budget(options)
-        async with self._log.lock:
-            await self._log.refresh()
-            step, situation = self._plan(options, "manual")
-            if step.by != "summary" or not situation.has_summarizer:
-                return self._with_losses(self._completed_event(step, situation), situation)
+        async with self._log.locked():
+            step, plan_input = self._plan(options, "manual")
+            if step.by != "summary" or not plan_input.situation.has_summarizer:
+                return self._draft_event(step, plan_input)
             job = self._compactor.make_job(
-                step, situation, focus, last_request=self._builder.last_request(options.scope)
+                step, plan_input.situation, focus, last_request=self._builder.last_request(options.scope)
             )
             basis = self._log.history.change_count
         summary = await self._compactor.draft_summary(job)
-        async with self._log.lock:
-            await self._log.refresh()
+        async with self._log.locked():
             if self._log.history.change_count != basis:
                 raise CompactionFailedError("the context has changed meanwhile")
             return await self._log.load_and_retry(
-                lambda: self._drafted_event(step, self._builder.situation(options), summary)
+                lambda: self._draft_event(step, self._builder.plan_input(options), summary)
             )
 
-    def _plan_step(self, situation: Situation) -> CompactSpan:
-        rule, history = self._policy.fold, self._log.history
-        step = rule.manual_step(plan_input_of(history, self._policy, situation)) if rule else None
+    def _check_length(self) -> None:
+        if (length := len(self._log.history)) < self._policy.manual_min_messages:
+            raise NothingToCompactError(length)
+
+    def _plan(self, options: RequestOptions, trigger: log.CompactionTrigger) -> tuple[CompactSpan, PlanInput]:
+        """Return the span to compact and what it was chosen from; raises where there is none."""
+        self._check_length()
+        if self._policy.needs_context and self._log.last_request_ms is None:
+            raise NoContextError(self._log.session)
+        plan_input = self._builder.plan_input(options)
+        step = self._agent_step(plan_input) if trigger == "agent_request" else self._manual_step(plan_input)
+        if self._policy.needs_context and not plan_input.situation.has_summarizer:
+            remedy = "open the session with summariser=…"
+            raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
+        return replace(step, trigger=trigger), plan_input
+
+    def _manual_step(self, plan_input: PlanInput) -> CompactSpan:
+        step = self._policy.fold.manual_step(plan_input) if self._policy.fold else None
         if step is None:
-            raise NothingToCompactError(len(history))
+            raise NothingToCompactError(len(self._log.history))
         return step
 
-    def _plan_agent_step(self, situation: Situation) -> CompactSpan:
-        """Return a fold for an agent in the middle of its work: its prompt stays, and the call by which it asks."""
-        outlook, rule = plan_input_of(self._log.history, self._policy, situation), self._policy.fold
+    def _agent_step(self, plan_input: PlanInput) -> CompactSpan:
+        """Return a compaction for an agent at work: its prompt stays, and so does the call that asks for it."""
+        rule = self._policy.fold
         if isinstance(rule, InkeepCompaction):
-            step = rule.agent_requested_step(outlook)
+            step = rule.agent_requested_step(plan_input)
         else:
-            step = (rule.manual_step(outlook) if rule else None) or compact_all_step(outlook)
-            step = without_open_exchange(step, outlook) if step else None
+            step = (rule.manual_step(plan_input) if rule else None) or compact_all_step(plan_input)
+            step = without_open_exchange(step, plan_input) if step else None
         if step is None:
             raise NothingToCompactError(len(self._log.history))
         return step
 
     def _completed_event(
-        self, step: CompactSpan, situation: Situation, summary: Summary | None = None
+        self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
     ) -> log.CompactionCompleted:
-        """Return the fold of a span, by rule where nobody has written a summary."""
+        """Return the compaction of a span, by rule where no model has written a summary."""
         rule = self._policy.fold
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
-        outlook = plan_input_of(self._log.history, self._policy, situation)
         if summary is None and step.by == "summary":
-            # Where a rule asks for a summary and nobody can write one, a digest is the summary.
-            summary = Summary(digest_text(outlook, step))
-        return compaction_completed_event(step, rule, outlook, summary)
+            # Where a rule asks for a summary and no model can write one, a digest is the summary.
+            summary = Summary(digest_text(plan_input, step))
+        return compaction_completed_event(step, rule, plan_input, summary)
 
-    def _drafted_event(self, step: CompactSpan, situation: Situation, summary: Summary) -> log.CompactionCompleted:
-        return self._with_losses(self._completed_event(step, situation, summary), situation)
-
-    def _with_losses(self, event: log.CompactionCompleted, situation: Situation) -> log.CompactionCompleted:
-        """Return a fold that lists what it would lose sight of; one that was judged does so already."""
-        if not event.success or event.score is not None:
+    def _draft_event(
+        self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
+    ) -> log.CompactionCompleted:
+        """Return a compaction that lists the facts it would lose; one whose summary was checked lists them already."""
+        event = self._completed_event(step, plan_input, summary)
+        if not event.success or event.summary.score is not None:
             return event
-        outlook = plan_input_of(self._log.history, self._policy, situation)
-        return replace(event, left_out=lost_facts(event, outlook, self._compactor.redact))
-
-    def _check_length(self) -> None:
-        if (said := len(self._log.history)) < self._policy.manual_min_messages:
-            raise NothingToCompactError(said)
-
-    def _plan(self, options: RequestOptions, trigger: log.CompactionTrigger) -> tuple[CompactSpan, Situation]:
-        """Return what is to be folded, or refuse by name."""
-        self._check_length()
-        if self._policy.needs_context and self._log.last_request_ms is None:
-            raise NoContextError(self._log.session)
-        situation = replace(self._builder.situation(options), has_summarizer=self._compactor.has_summarizer)
-        step = self._plan_agent_step(situation) if trigger == "agent_request" else self._plan_step(situation)
-        if self._policy.needs_context and not situation.has_summarizer:
-            remedy = "open the session with summariser=…"
-            raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
-        return replace(step, trigger=trigger), situation
+        lost = lost_facts(event, plan_input, self._compactor.redact)
+        return replace(event, summary=replace(event.summary, left_out=lost))
 
     async def _compact_by_rule(
-        self, step: CompactSpan, situation: Situation, reason: str = ""
+        self, step: CompactSpan, plan_input: PlanInput, reason: str = ""
     ) -> log.CompactionCompleted:
-        event = replace(self._completed_event(step, situation), reason=reason)
+        event = replace(self._completed_event(step, plan_input), reason=reason)
         event = await self._compactor.observers.add_checkpoint(event)
         await self._compactor.record_completed(event)
         if not event.success:
@@ -189,14 +181,14 @@ class ManualCompaction:
         return event
 
     async def _compact_without_summary(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
-        """Fold by rule where the policy can do that and the model was there; else say why nothing was done."""
+        """Compact by rule where the policy allows it and the model was reached; else raise why there is no summary."""
         problem: HoldfastError | None = self._compactor.last_error
         if problem is None:
             raise CompactionCancelledError
         if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
             raise problem
         reason = f"a digest, because {problem}"
-        return await self._compact_by_rule(replace(step, by="digest"), self._builder.situation(options), reason)
+        return await self._compact_by_rule(replace(step, by="digest"), self._builder.plan_input(options), reason)
 
 
 STATM_PATH = Path("/proc/self/statm")
@@ -205,20 +197,18 @@ STATM_PATH = Path("/proc/self/statm")
 async def switch_model_and_fit(
     session_log: SessionLog, manual: ManualCompaction, builder: RequestBuilder, options: RequestOptions
 ) -> log.CompactionCompleted | None:
-    """Let another model answer; where what stands is too long for it, a compaction comes first."""
+    """Switch to another model; compact first where the context is too long for it."""
     if not options.model or not isinstance(options.model, str):
         raise SettingsError("model", f"needs a name, not {options.model!r}")
-    async with session_log.lock:
-        await session_log.refresh()
+    async with session_log.locked():
         situation = builder.situation(options)
-        fills = session_log.history.projection(situation.counter).tokens if session_log.history.format else 0
+        tokens = session_log.history.projection(situation.counter).tokens if session_log.history.format else 0
     done = None
-    if fills > situation.message_budget:
+    if tokens > situation.message_budget:
         smaller = replace(options, budget=replace(situation.budget, source="user"))
         with suppress(CompactionError, ModelError):
             done = await manual.compact(smaller, "model_switch")
-    async with session_log.lock:
-        await session_log.refresh()
+    async with session_log.locked():
         await session_log.append(log.ModelSwitched(model=options.model, window=situation.window))
     return done
 
@@ -226,7 +216,7 @@ async def switch_model_and_fit(
 async def compact_above_memory_limit(
     manual: ManualCompaction, options: RequestOptions, limit_bytes: int
 ) -> log.CompactionCompleted | None:
-    """Compact where the process holds too much even after what nobody needs was given back."""
+    """Compact where the process uses too much memory even after a garbage collection."""
     if resident_bytes() > limit_bytes:
         gc.collect()
     if resident_bytes() <= limit_bytes:
@@ -237,7 +227,7 @@ async def compact_above_memory_limit(
 
 
 def resident_bytes() -> int:
-    """Return how much memory the process holds; where the system tells only the most it ever held, that."""
+    """Return how much memory the process uses; on systems that report only the peak, the peak."""
     try:
         return int(STATM_PATH.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):

@@ -1,30 +1,30 @@
-"""What a session gives out: the request, what it cost to make, and what was done for it."""
+"""The request: what goes out, its receipt, and the event that rebuilds it."""
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import count_media
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount
+from holdfast.core.conversation.spans import ranges_without
+from holdfast.core.conversation.tokens import TokenCount
+from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history import events as log
 from holdfast.core.history.fingerprints import message_hash, payload_hash
 from holdfast.core.history.history import History
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
-from holdfast.core.planning.fit.receipt import Receipt, ranges_without
-from holdfast.core.planning.plan import Plan, view_token_count
+from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.steps import PlanInput
+from holdfast.session.log.records import engine_version
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
 class Encoder(Protocol):
-    """What writes messages as a provider's JSON."""
+    """Writes messages as a provider's JSON."""
 
     max_cache_marks: int | None
     """The most cache marks a request may carry; None where there is no such thing."""
@@ -35,24 +35,27 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedRequest:
+class Request:
     """What to send."""
 
     messages: list[Mapping[str, object]]
+    """The same JSON types as the input; untouched messages are the same objects."""
     tokens: TokenCount
     receipt: Receipt
     system: object = None
     tools: object = None
     hash: str = ""
-    """Of the whole payload, in our canonical encoding: what a replay is held against."""
+    """Of the whole payload of a session, in our canonical encoding: a replay is compared with it."""
     hashes: tuple[str, ...] = field(default=(), repr=False)
     """Of each message."""
     positions: tuple[int | None, ...] = field(default=(), repr=False)
     """Where each message was recorded; None for one that was made for this request."""
+    transcript: Transcript | None = field(default=None, repr=False, compare=False)
+    """What the next call of `govern` can build on, given this request as `previous`."""
 
 
 def encode_entry(entry: Entry, encoder: Encoder) -> Mapping[str, object]:
-    """Return an entry as JSON; what nobody touched is the same object that came in."""
+    """Return an entry as JSON; an unedited message is the same object that came in."""
     message = entry.message
     if message.is_unedited and message.native is not None and not message.repair_notes:
         return message.native
@@ -75,49 +78,86 @@ def limit_cache_marks(
     )
 
 
-def build_request(
-    plan: Plan, history: History, situation: Situation, encoder: Encoder, hashes: dict[int, str]
-) -> PreparedRequest:
-    """Return the request of a plan; `hashes` are those of recorded messages, by position, and grow with it."""
-    beside = recorded_extras(history, situation.scope)
-    messages = limit_cache_marks([encode_entry(entry, encoder) for entry in plan.view.entries], encoder, **beside)
-    named = tuple(_hash_of(entry, native, hashes) for entry, native in zip(plan.view.entries, messages, strict=True))
-    receipt = _receipt(plan, history, situation)
-    return PreparedRequest(
+def request_of(
+    view: View,
+    plan_input: PlanInput,
+    encoder: Encoder,
+    hashes: dict[int, str],
+    *,
+    reasons: tuple[str, ...],
+    system: object = None,
+    tools: object = None,
+) -> Request:
+    """Return the request of a session's view; `hashes` holds those of recorded messages by position, and grows."""
+    history, situation = plan_input.history, plan_input.situation
+    extras = recorded_extras(history, situation.scope)
+    messages = limit_cache_marks([encode_entry(entry, encoder) for entry in view.entries], encoder, **extras)
+    message_hashes: list[str] = []
+    positions: list[int | None] = []
+    kept: list[int] = []
+    clipped: list[int] = []
+    elided: list[int] = []
+    for (message, position), native in zip(view.entries, messages, strict=True):
+        positions.append(position)
+        if position is None or message.repair_notes or native is not message.native:
+            message_hashes.append(message_hash(native))
+        else:
+            if position not in hashes:
+                hashes[position] = message_hash(native)
+            message_hashes.append(hashes[position])
+        if position is None:
+            continue
+        if message.is_unedited or message is (recorded := history.entries[position].message):
+            kept.append(position)
+            continue
+        if recorded.results:
+            clipped.append(position)
+        if count_media(message) < count_media(recorded):
+            elided.append(position)
+    compacted: list[range] = []
+    for compaction in history.version.state_of(situation.scope).compactions:
+        sent = sorted({position for position in positions if position is not None})
+        compacted += ranges_without(compaction.span.stop, sent, start=compaction.span.start)
+    receipt = receipt_of(
+        view,
+        situation,
+        view.token_count(situation),
+        messages_before=len(history),
+        kept=kept,
+        clipped=clipped,
+        elided=elided,
+        compacted=tuple(compacted),
+        repairs=view.repairs,
+        conflicts=history.compacted_reads(situation.scope).conflicts,
+        reasons=reasons,
+    )
+    return Request(
         messages,
         receipt.tokens,
         receipt,
-        hash=payload_hash(named, **beside),
-        hashes=named,
-        positions=tuple(entry.position for entry in plan.view.entries),
+        system,
+        tools,
+        hash=payload_hash(message_hashes, **extras),
+        hashes=tuple(message_hashes),
+        positions=tuple(positions),
     )
 
 
 def recorded_extras(history: History, scope: str) -> dict[str, object]:
-    """Return what travels outside the messages, as it was recorded: what a hash is made of then and later."""
-    beside = history.session_state.extras_for(scope)
-    return {"system": beside.system, "tools": [dict(tool) for tool in beside.tools]}
-
-
-def _hash_of(entry: Entry, native: Mapping[str, object], hashes: dict[int, str]) -> str:
-    """Return the hash of a message; what goes out as it was recorded is hashed once."""
-    position, message = entry.position, entry.message
-    if position is None or message.repair_notes or native is not message.native:
-        return message_hash(native)
-    if position not in hashes:
-        hashes[position] = message_hash(native)
-    return hashes[position]
+    """Return system text and tools as they were recorded: a payload's hash is made of these, now and at a replay."""
+    extras = history.session_state.extras_for(scope)
+    return {"system": extras.system, "tools": list(map(dict, extras.tools))}
 
 
 def request_prepared_event(
-    request: PreparedRequest, plan: Plan, history: History, policy: Policy, situation: Situation
+    request: Request, view: View, plan_input: PlanInput, policy_name: str
 ) -> log.RequestPrepared:
-    """Return the event that tells of a request, with all that rebuilds it from the log."""
-    shown = history.projection(situation.counter, situation.scope).entries
+    """Return the event of a request, with all that rebuilds it from the log."""
+    situation = plan_input.situation
     return log.RequestPrepared(
-        view=tuple(_view_pieces(plan.view.entries, shown, request.messages)),
+        view=tuple(_view_pieces(view.entries, plan_input.projection.entries, request.messages)),
         payload_hash=request.hash,
-        policy=policy_hash(policy),
+        policy=policy_name,
         engine=engine_version(),
         situation={
             "budget": situation.budget.tokens,
@@ -127,7 +167,7 @@ def request_prepared_event(
             "systemTokens": situation.system_tokens,
             "toolsTokens": situation.tools_tokens,
             "tokens": request.tokens.total,
-            **({EMERGENCY_VIEW_KEY: True} if plan.view.is_emergency else {}),
+            **({EMERGENCY_VIEW_KEY: True} if view.is_emergency else {}),
             **({"hasRecall": True} if situation.has_recall else {}),
         },
         scope=situation.scope,
@@ -137,8 +177,8 @@ def request_prepared_event(
 def rebuild_request(
     event: log.RequestPrepared, history: History, encoder: Encoder
 ) -> tuple[list[Mapping[str, object]], str]:
-    """Return the messages that an event tells of, and the hash of them, from how the history stood then."""
-    shown = history.context(event.scope).visible_entries()
+    """Return the messages of a recorded request and their hash, from the history as it was then."""
+    visible = history.context(event.scope).visible_entries()
     messages: list[Mapping[str, object]] = []
     for piece in event.view:
         made = piece.get("message")
@@ -147,19 +187,10 @@ def rebuild_request(
             continue
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
-            messages += [encode_entry(entry, encoder) for entry in shown[first:last]]
-    beside = recorded_extras(history, event.scope)
-    messages = limit_cache_marks(messages, encoder, **beside)
-    return messages, payload_hash(map(message_hash, messages), **beside)
-
-
-@cache
-def engine_version() -> str:
-    """Return which Holdfast this is."""
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
-        return "unknown"
+            messages += [encode_entry(entry, encoder) for entry in visible[first:last]]
+    extras = recorded_extras(history, event.scope)
+    messages = limit_cache_marks(messages, encoder, **extras)
+    return messages, payload_hash(map(message_hash, messages), **extras)
 
 
 def policy_hash(policy: Policy) -> str:
@@ -170,7 +201,7 @@ def policy_hash(policy: Policy) -> str:
 def _view_pieces(
     entries: Sequence[Entry], visible: Sequence[Entry], messages: Sequence[Mapping[str, object]]
 ) -> Iterator[Mapping[str, object]]:
-    """Yield a view as ranges of what stands, and in full what was made or changed for this request alone."""
+    """Yield a view as ranges of the visible entries, and in full the messages made for this request alone."""
     start = index = 0
     while index < len(entries):
         run = index
@@ -194,32 +225,3 @@ def _view_pieces(
 
 def _is_same(one: Entry, other: Entry) -> bool:
     return one is other or (one.position == other.position and one.message == other.message)
-
-
-def _receipt(plan: Plan, history: History, situation: Situation) -> Receipt:
-    standing = history.version.state_of(situation.scope)
-    said = [(entry.position, entry.message) for entry in plan.view.entries if entry.position is not None]
-    whole = {at for at, one in said if one.is_unedited or one is history.entries[at].message}
-    kept = [position for position, _ in said if position in whole]
-    changed = [(position, message) for position, message in said if position not in whole]
-    shown = sorted({position for position, _ in said})
-    folded = [span for fold in standing.compactions for span in ranges_without(fold.stop, shown, start=fold.start)]
-    before = history.projection(situation.counter, situation.scope).tokens
-    return Receipt(
-        budget=situation.budget,
-        tokens_before=situation.billed_count(system=situation.system_tokens, conversation=before + REPLY_OVERHEAD),
-        tokens=view_token_count(plan.view, situation),
-        messages_before=len(history),
-        messages=len(plan.view.entries),
-        kept=tuple(kept),
-        clipped=tuple(position for position, _ in changed if history.entries[position].message.results),
-        elided=tuple(
-            position
-            for position, message in changed
-            if count_media(message) < count_media(history.entries[position].message)
-        ),
-        compacted=tuple(folded),
-        repairs=plan.view.repairs,
-        conflicts=history.compacted_reads(situation.scope).conflicts,
-        reasons=plan.reasons,
-    )

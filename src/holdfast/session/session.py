@@ -1,12 +1,8 @@
-"""A conversation that is kept: recorded before anything is sent, prepared for each request, and taken back at will.
+"""A session: the main agent's conversation, kept in a store.
 
-A session owns the history of one log. Everything it does to it becomes an event that is durable before it
-counts; when another process has written meanwhile, the session takes that in and does its own part after it.
-
-A conversation that somebody else holds: its name, and no engine.
-
-A session behind a server compacts there, like any other. Whoever has only its name has nothing to compact with, and is
-told so by a typed error in the words that clients of such sessions know.
+Messages are recorded before anything is sent, and requests are prepared from them. Every change is an event that is
+durable before it counts, so it can be undone. When another process has written meanwhile, the session applies its
+events first.
 """
 
 import time
@@ -20,39 +16,37 @@ from typing import TypeAlias, get_args
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.fingerprints import sync_diff
-from holdfast.core.history.scopes import MainVisibility
-from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
-from holdfast.core.planning.changes import restore_events
+from holdfast.core.history.scopes import DelegationRecord, delegation_records
+from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
+from holdfast.core.planning.changes import restore_events, with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import MalformedInputError, RemoteCompactionError, SettingsError, StoreUnavailableError
-from holdfast.models.base import Summarizer
-from holdfast.session.calibration import UsageCalibrator
-from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.delegation import DelegateContext, Delegator, delegation_spec
-from holdfast.session.inputs import (
-    check_count,
-    check_extras,
-    check_model,
-    check_position,
-    check_scope,
-    check_text,
-    decode_messages,
-    short_repr,
+from holdfast.core.schema import short_repr
+from holdfast.errors import (
+    MalformedInputError,
+    NothingToCompactError,
+    RemoteCompactionError,
+    SettingsError,
+    StoreUnavailableError,
 )
-from holdfast.session.log.event_log import Clock, SessionLog, retry_when_not_loaded
-from holdfast.session.overflow_retry import OverflowRetry
-from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
-from holdfast.session.request import PreparedRequest
+from holdfast.models.base import Summarizer
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.conversation import SessionEngine
+from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
+from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
+from holdfast.session.log.event_log import Clock, locked, retried
+from holdfast.session.manual import compact_above_memory_limit, switch_model_and_fit
+from holdfast.session.prepare import RequestOptions
 from holdfast.session.sync import last_sent_fingerprints, message_fingerprint, recorded_fingerprints, with_read_notes
 from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
-from holdfast.wire.formats import MessageFormat, format_named
+from holdfast.wire.formats import format_named
 
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record besides messages."""
+HANDOVER_TEXT = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
 
 
 def now_ms() -> int:
@@ -60,7 +54,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Session(Delegator):
+class Session(DelegatingConversation):
     """One conversation in a store."""
 
     def __init__(
@@ -74,19 +68,14 @@ class Session(Delegator):
         clock: Clock,
     ) -> None:
         self.id = check_session_id(session_id)
-        self.policy = policy_named(policy)
-        self.model = check_model(model)
+        rules, model = policy_named(policy), check_model(model)
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
         if not callable(clock):
             raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
-        keeper = SessionLog(self.store, session_id, clock)
-        compactor = Compactor(keeper, self.policy, compaction)
-        self._calibrator = UsageCalibrator(self.store)
-        self._builder = RequestBuilder(keeper, compactor, self._calibrator, self.policy)
-        super().__init__(keeper, compactor, self._builder, self.policy)
-        self._overflow_retry = OverflowRetry(self._builder, self._calibrator)
+        engine = SessionEngine(self.store, session_id, clock, policy=rules, model=model, compaction=compaction)
+        super().__init__(engine, log.MAIN)
 
     @classmethod
     def open(
@@ -100,27 +89,37 @@ class Session(Delegator):
         compaction: CompactionOptions | None = None,
         clock: Clock = now_ms,
     ) -> "SessionOpener":
-        """Open a session, or begin one; use it with `async with` or `await`.
+        """Open a session, or start one; use it with `async with` or `await`.
 
-        `summariser` writes summaries: a pydantic-ai model by its name, or a writer; `compaction` says more about that.
+        `summarizer` is a pydantic-ai model by its name, or a `Summarizer`; `compaction` has more options.
         """
-        how = CompactionOptions() if compaction is None else compaction
-        if not isinstance(how, CompactionOptions):
-            raise SettingsError("compaction", f"must be a Compaction, not {short_repr(how)}")
+        options = CompactionOptions() if compaction is None else compaction
+        if not isinstance(options, CompactionOptions):
+            raise SettingsError("compaction", f"must be a Compaction, not {short_repr(options)}")
         if summarizer is not None:
-            how = replace(how, automatic=summarizer)
-        return SessionOpener(cls(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock))
+            options = replace(options, automatic=summarizer)
+        return SessionOpener(cls(session_id, store=store, policy=policy, model=model, compaction=options, clock=clock))
 
     def __len__(self) -> int:
         return len(self.history)
 
     @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._compactor.policy
+
+    @property
     def damage(self) -> list[str]:
-        """What of the log could not be taken in, and why."""
+        """Which records of the log could not be applied, and why."""
         return self._log.damage
 
+    @property
+    def summarizers(self) -> list[Summarizer]:
+        """The summarizers that were opened by name for this session alone."""
+        return self._compactor.owned_summarizers
+
     async def close(self) -> None:
-        """Give back what the session holds open; everything is already durable. Closing twice changes nothing."""
+        """Release what the session holds open; everything is already durable. A second close changes nothing."""
         if self._log.lock.is_closed:
             return
         await self._compactor.close()
@@ -129,217 +128,223 @@ class Session(Delegator):
         if self._owns_store:
             await self.store.close()
 
-    @retry_when_not_loaded
+    @retried
     async def refresh(self) -> int:
-        """Take in what others have written since, and return how many events that were."""
+        """Apply what other writers have recorded since, and return how many events that were."""
         async with self._log.lock:
             return await self._log.refresh()
 
-    @retry_when_not_loaded
+    @locked
     async def restore(self) -> None:
-        """Go on with as much of the conversation as the policy wants after a restart; nothing is deleted.
+        """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
-        A compaction or a delegation that nobody is at any more is ended, as far as the log can be written to.
+        Ends compactions and delegations whose process has exited, unless the log is read-only, and starts to write
+        what has left the view to memory, if the session has one.
         """
-        async with self._log.lock:
-            await self._log.refresh()
-            with suppress(StoreUnavailableError):
-                await self._compactor.end_stale_run()
-                await self.end_abandoned_delegations()
-            if events := restore_events(self.history.context(), self.policy):
-                await self._log.append(*events)
-
-    def start_memory_update(self) -> None:
-        """Let memory take in what has left the view, beside everything else; where there is one."""
+        with suppress(StoreUnavailableError):
+            await self._compactor.end_stale_run()
+            await end_abandoned_delegations(self._log)
+        if events := restore_events(self.history.context(), self.policy):
+            await self._log.append(*events)
         self._compactor.observers.start_memory_update()
 
-    # What was said.
-
-    async def record(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        format: str = "openai-chat",  # noqa: A002 - the word users say
-        usage: Mapping[str, int] | None = None,
-        duration_ms: int | None = None,
-        scope: str = log.MAIN,
-        agent: str | None = None,
-    ) -> range:
-        """Record what was said, and return the positions; durable when this returns.
-
-        `usage` is what the provider billed for the last of them; it corrects the counting of tokens.
-        """
-        wire, scope = self._check_format(format), check_scope(scope)
-        natives, decoded = decode_messages(messages, wire)
-        billed = check_usage(usage)
-        events = [
-            log.MessageAppended(
-                format=wire.name,
-                native=native,
-                scope=scope,
-                agent=agent,
-                usage=billed if number == len(natives) - 1 else None,
-                duration_ms=duration_ms if number == len(natives) - 1 else None,
-            )
-            for number, native in enumerate(natives)
-        ]
-        async with self._log.lock:
-            events = with_read_notes(self.history, events, decoded)
-            if billed is not None:
-                await self._calibrator.record_usage(billed)
-            if any(message.role == "assistant" for message in decoded):
-                self._overflow_retry.reset(scope)
-            return await self._log.append_messages(events, decoded)
+    # Recording.
 
     async def add_memory_note(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
-        """Record a note from memory, and return its position: the model sees it, as reference that nobody has said."""
-        wire = self._check_format(format)
-        message = user(check_text("text", text), trust="memory")
-        event = log.MessageAppended(format=wire.name, native=wire.encode(message), trust="memory")
+        """Record a note from memory, and return its position; the model sees it as reference, not as a user's words."""
+        message_format = self._check_format(format)
+        native = message_format.encode(user(check_text("text", text), trust="memory"))
+        event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
         async with self._log.lock:
-            return (await self._log.append_messages([event], [wire.decode(event.native, 0)])).start
+            return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
-    @retry_when_not_loaded
+    @locked
     async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
-        """Take in a whole list that somebody sends again: record what is new in it, and return its positions.
+        """Record what is new in a whole list of messages, and return the positions.
 
-        The same list changes nothing; where it differs from what was recorded, that part does not stand any more.
+        The same list changes nothing; where it differs from what was recorded, the recorded part is rewound.
         """
-        wire = self._check_format(format)
-        natives, decoded = decode_messages(messages, wire)
-        async with self._log.lock:
-            await self._log.refresh()
-            given = [message_fingerprint(native, wire.name) for native in natives]
-            known, view = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, wire.name)
-            found = sync_diff(given, known, view, len(self.history))
-            if found.rewind_to is not None:
-                await self._log.append(self._with_effect(log.Rewound(to=found.rewind_to)))
-            events = [log.MessageAppended(format=wire.name, native=native) for native in natives[found.first_new :]]
-            events = with_read_notes(self.history, events, decoded[found.first_new :])
-            return await self._log.append_messages(events, decoded[found.first_new :], must_be_current=True)
-
-    # What is sent.
-
-    @retry_when_not_loaded
-    async def prepare(
-        self,
-        budget: int | Budget | None = None,
-        *,
-        model: str | None = None,
-        system: object = None,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        scope: str = log.MAIN,
-        has_recall: bool | None = None,
-    ) -> PreparedRequest:
-        """Return the next request: valid for its provider, within its budget, and recorded.
-
-        `has_recall` says whether the model has the tool of `recall_tool`: then markers tell it how to ask for the rest.
-        None for as it was last said.
-        """
-        asked, named = check_model(model) or self.model, await self._log.check_scope(check_scope(scope))
-        system, tools = check_extras(system, tools)
-        wanted = RequestOptions(
-            budget=budget, model=asked, system=system, tools=tools, scope=named, has_recall=has_recall
-        )
-        return await self._overflow_retry.prepare(wanted)
-
-    @retry_when_not_loaded
-    async def retry(self, error: object, *, status: int | None = None, scope: str = log.MAIN) -> PreparedRequest:
-        """Return the last request made smaller, after the provider refused it as too long.
-
-        `error` is what was raised, or the body of the answer with its `status`. A refusal for another reason, such as
-        a rate limit, is raised as the error it is; so is one that no smaller request can help.
-        """
-        named, told = (
-            await self._log.check_scope(check_scope(scope)),
-            None if status is None else check_count("status", status),
-        )
-        return await self._overflow_retry.retry(error, told, named)
-
-    # Who else is at work.
-
-    def delegate(
-        self,
-        agent: str,
-        *,
-        task: str = "",
-        sees: Visibility = SEES_EVERYTHING,
-        main_sees: MainVisibility | None = None,
-        timeout_seconds: float | None = None,
-        adds_task_message: bool = True,
-    ) -> DelegateContext:
-        """Send out another agent: `async with session.delegate("reviewer", task="…") as child`.
-
-        It works in a scope of its own. `sees` says what it is shown of this conversation, `main_sees` what this
-        conversation is shown of its work, as the policy says where nothing is given. With `tells=False` the task is
-        recorded and not said: `child.opening` is what to say to it first.
-        """
-        return DelegateContext(
-            self, delegation_spec(agent, task, sees, main_sees, timeout_seconds, adds_task_message=adds_task_message)
-        )
-
-    # What becomes of it.
-
-    @retry_when_not_loaded
-    async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
-        """Return what the conversation is made of now, what could be freed, when the next fold is due, at what cost."""
-        async with self._log.lock:
-            await self._log.refresh()
-            calibration = await self._calibrator.calibration(self.model)
-            situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
-            situation = replace(situation, calibration=calibration)
-            by = self._compactor.next_summarizer(self.model, self.history.format)
-            return context_report(plan_input_of(self.history, self.policy, situation), self.policy, by)
-
-    async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
-        """Go by another policy, and with other writers and companions, from now on; what was folded stays as it is."""
-        async with self._log.lock:
-            self.policy = policy_named(policy)
-            self._compactor.set_policy(self.policy, compaction)
-            for part in (self._builder, self._manual):
-                part.set_policy(self.policy)
+        message_format = self._check_format(format)
+        natives, decoded = decode_messages(messages, message_format)
+        name = message_format.name
+        fingerprints = [message_fingerprint(native, name) for native in natives]
+        known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
+        diff = sync_diff(fingerprints, known, sent, len(self.history))
+        if diff.rewind_to is not None:
+            await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
+        events = [log.MessageAppended(format=name, native=native) for native in natives[diff.first_new :]]
+        events = with_read_notes(self.history, events, decoded[diff.first_new :])
+        return await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
 
     async def record_state(self, event: StateEvent) -> None:
-        """Record what is true now besides what was said: a plan, todos, a skill, the agent at work."""
+        """Record state besides messages: a plan, todos, a skill, the agent at work."""
         if not isinstance(event, get_args(StateEvent)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
         await self._append_change(event)
+
+    @locked
+    async def transfer(self, agent: str, *, message: str = "") -> None:
+        """Hand the conversation over to another agent, with a message for it; an empty name hands it back.
+
+        The message becomes part of the history, as reference and not as a user's words.
+        """
+        name, summary = check_text("agent", agent), check_text("message", message)
+        known = self.history.session_state.agent
+        await self._log.append(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
+        if summary:
+            message_format = format_named(self.history.message_format)
+            text = HANDOVER_TEXT.format(agent=name or "the main agent", message=summary)
+            native = message_format.encode(user(text))
+            event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
+            await self._log.append_messages([event], [message_format.decode(native, len(self.history))])
+
+    # Changing the context. Nothing is deleted by any of it.
+
+    async def clear(self) -> None:
+        """Start the conversation over."""
+        await self._append_change(log.ContextCleared())
+
+    async def rewind(self, *, to: int) -> None:
+        """Continue from before the message at a position."""
+        await self._append_change(log.Rewound(to=to))
+
+    @locked
+    async def undo(self) -> bool:
+        """Undo the last change of context, and return whether there was one."""
+        return self.history.can_undo and await self._append_undo(log.ChangeUndone())
+
+    @locked
+    async def redo(self) -> bool:
+        """Redo the change that was undone last, and return whether there was one."""
+        return self.history.can_redo and await self._append_undo(log.ChangeRedone())
+
+    async def _append_undo(self, event: log.ChangeUndone | log.ChangeRedone) -> bool:
+        await self._log.append(event)
+        await self._compactor.observers.update_checkpoints()
+        return True
+
+    async def pin(self, position: int) -> None:
+        """Keep a message whole in every request."""
+        await self._append_change(log.Pinned(position=position))
+
+    async def unpin(self, position: int) -> None:
+        """Let a pinned message be compacted again."""
+        await self._append_change(log.Unpinned(position=position))
+
+    @retried
+    async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
+        """Undo the last compaction and compact the original again, with another focus."""
+        if not self.history.version.state_of(log.MAIN).compactions:
+            raise NothingToCompactError(len(self.history))
+        if not self.history.is_last_change_a_compaction:
+            raise MalformedInputError("recompact", "the last change of context is no compaction; undo that first")
+        await self.undo()
+        try:
+            return await self.compact(focus=focus, budget=budget)
+        except BaseException:
+            await self.redo()
+            raise
+
+    @locked
+    async def restore_messages(self, positions: Sequence[int]) -> None:
+        """Show chosen messages of the last compaction again, whole, after its summary."""
+        event = with_messages_restored(self.history.context(), positions)
+        await self._log.append(with_measured_effect(event, self._builder.plan_input(RequestOptions(model=self.model))))
+
+    @retried
+    async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
+        """Compact if the process still holds more memory than a limit after garbage collection."""
+        limit = check_count("limit_bytes", limit_bytes)
+        return await compact_above_memory_limit(self._engine.manual, RequestOptions(model=self.model), limit)
+
+    async def cancel_compaction(self) -> bool:
+        """Cancel the summary that is being written here, and return whether there was one."""
+        return await self._compactor.cancel()
+
+    # Settings.
+
+    async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
+        """Use another policy from now on, and other compaction options if they are given."""
+        async with self._log.lock:
+            self._compactor.set_policy(policy_named(policy), compaction)
+
+    @retried
+    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
+        """Use another model from now on; a context that is too long for it is compacted first, and that is returned."""
+        options = RequestOptions(model=model, budget=budget)
+        done = await switch_model_and_fit(self._log, self._engine.manual, self._builder, options)
+        self.model = model
+        return done
 
     async def rename(self, name: str) -> None:
         """Give the session a name for people."""
         self._log.lock.check_open()
         await self.store.rename(self.id, check_text("name", name))
 
-    @retry_when_not_loaded
+    # Reading.
+
+    async def events(self) -> list[log.Event]:
+        """Return all events of the log."""
+        self._log.lock.check_open()
+        return await self._log.stored.events()
+
+    async def receipts(self) -> list[ChangeReceipt]:
+        """Return the receipt of every change of context, the oldest first, failed compactions included."""
+        self._log.lock.check_open()
+        timed = await self._log.stored.timed_events()
+        return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
+
+    async def delegations(self) -> list[DelegationRecord]:
+        """Return every delegation, the oldest first: its agent, its task, what it saw, and how it ended."""
+        self._log.lock.check_open()
+        return delegation_records(await self._log.stored.timed_events())
+
+    @locked
+    async def messages_at(self, start: int, stop: int | None = None) -> list[Mapping[str, object]]:
+        """Return messages as they were recorded, byte for byte, in view or not; none from before a clear."""
+        first = check_position("recall.start", start)
+        last = first + 1 if stop is None else check_position("recall.stop", stop)
+        cleared = self.history.version.state_of(log.MAIN).cleared_at
+        if not cleared <= first < last <= len(self.history):
+            raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
+        self.history.entries.require(range(first, last))
+        self._log.require_content(range(first, last))
+        return [self.history.entries.native(position) for position in range(first, last)]
+
+    @locked
+    async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
+        """Return what fills the context, what could be freed, and when the next compaction is due, at what cost."""
+        calibration = await self._engine.calibrator.calibration(self.model)
+        situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
+        situation = replace(situation, calibration=calibration)
+        author = self._compactor.next_summarizer(self.model, self.history.format)
+        return context_report(plan_input_of(self.history, self.policy, situation), self.policy, author)
+
+    # Other sessions.
+
+    @locked
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
-        """Return a new session that has this one's past, up to a message if `at` says so, and a future of its own."""
+        """Return a new session with a copy of this log, up to the message at a position if one is named."""
         stop = None if at is None else check_position("fork.at", at)
-        async with self._log.lock:
-            await self._log.refresh()
-            other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
-            if await self.store.length(other.id):
-                raise SettingsError("session", f"{other.id!r} is already there; choose another name")
-            await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
-            return other
+        other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
+        if await self.store.length(other.id):
+            raise SettingsError("session", f"{other.id!r} is already there; choose another name")
+        await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
+        return other
 
     def open_sibling(self, session_id: str) -> "SessionOpener":
-        """Open another session in the same store, kept in the same way."""
+        """Open another session in the same store, with the same settings."""
         return SessionOpener(self._make_sibling(session_id))
 
-    # How it is done.
-
     def _make_sibling(self, session_id: str) -> "Session":
-        how = self._compactor.options
-        policy, store, model, clock = self.policy, self.store, self.model, self.clock
-        return Session(session_id, store=store, policy=policy, model=model, compaction=how, clock=clock)
-
-    def _check_format(self, name: str) -> MessageFormat:
-        wire = format_named(name)
-        spoken = self.history.format or wire.name
-        if wire.name != spoken:
-            problem = f"this session speaks {spoken}; use convert() to bring {wire.name} messages into it first"
-            raise SettingsError("format", problem)
-        return wire
+        return Session(
+            session_id,
+            store=self.store,
+            policy=self.policy,
+            model=self.model,
+            compaction=self._compactor.options,
+            clock=self.clock,
+        )
 
 
 class SessionOpener:
@@ -349,13 +354,11 @@ class SessionOpener:
         self._session = session
 
     async def _open(self) -> Session:
-        opened = self._session
-        await opened.restore()
-        opened.start_memory_update()
-        await delete_expired_sessions(
-            opened.store, days=opened.policy.retention_days, now_ms=opened.clock(), keep=opened.id
-        )
-        return opened
+        session = self._session
+        await session.restore()
+        days, now = session.policy.retention_days, session.clock()
+        await delete_expired_sessions(session.store, days=days, now_ms=now, keep=session.id)
+        return session
 
     def __await__(self):  # noqa: ANN204 - a generator that only the event loop sees
         return self._open().__await__()
@@ -371,11 +374,11 @@ class SessionOpener:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSession:
-    """A handle on a session of another process."""
+    """A handle on a session of another process; it has a name and no engine."""
 
     id: str
 
     async def compact(self, *, focus: str = "") -> None:
-        """Refuse: there is no engine here. Compact the session where it is held."""
+        """Raise `RemoteCompactionError`: compact the session in the process that holds it."""
         del focus
         raise RemoteCompactionError(self.id)

@@ -1,7 +1,7 @@
-"""What is known of messages that somebody sends again: each goes by a name made of what it says.
+"""Fingerprints of messages, by which a list that a client sends again is compared with what was recorded.
 
-Where a format keeps more beside a message than what is sent of it (times, bills, ids of runs), that is left out of
-the name: who rebuilds a history from what people were shown cannot know it.
+A format may keep more with a message than what is sent (times, usage, run ids). Fingerprints leave that out, because a
+client that rebuilds its list from what it displayed cannot know it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,41 +17,39 @@ from holdfast.errors import NotInMemoryError
 from holdfast.session.log.event_log import SessionLog
 from holdfast.wire.formats import CANONICAL, canonical_message
 
+READ_CALL_LOOKBACK = 64
+"""How many messages before a result are searched for its call."""
+
 
 def message_fingerprint(native: Mapping[str, object], format_name: str) -> str:
-    """Return the name of a message of a format."""
+    """Return the fingerprint of a message."""
     return message_hash(canonical_message(format_name, native))
 
 
 def recorded_fingerprints(history: History, session_log: SessionLog) -> list[RecordedMessage]:
-    """Return the messages of the main agent that stand, folded ones too, by their names; no delegate's, no note's."""
-    context, spoken = history.context(), history.format or ""
-    known = session_log.fingerprints.setdefault(spoken, {})
-    wanted = [
+    """Return the main agent's messages with their fingerprints, compacted ones too, without notes from memory."""
+    context, format_name = history.context(), history.format or ""
+    known = session_log.fingerprints.setdefault(format_name, {})
+    own = [
         position
         for position in range(context.state.cleared_at, context.length)
         if history.message_scopes[position] == MAIN and not context.version.is_hidden(position)
     ]
-    history.entries.require(position for position in wanted if position not in known)
-    for position in wanted:
-        if position not in known:
-            known[position] = _fingerprint_at(history, session_log, position, spoken)
-    return [RecordedMessage(position, name) for position in wanted if (name := known[position])]
-
-
-def _fingerprint_at(history: History, session_log: SessionLog, position: int, format_name: str) -> str:
-    """Return the name of what was said at a position; nothing where it is a note and comes back from nobody."""
-    if history.entries[position].message.is_from_memory:
-        return ""
-    sent = None if format_name in CANONICAL else session_log.message_hashes.get(position)
-    return sent or message_fingerprint(history.entries.native(position), format_name)
+    new = [position for position in own if position not in known]
+    history.entries.require(new)
+    for position in new:
+        # No client sends a note from memory again.
+        is_note = history.entries[position].message.is_from_memory
+        sent = None if format_name in CANONICAL else session_log.message_hashes.get(position)
+        known[position] = "" if is_note else sent or message_fingerprint(history.entries.native(position), format_name)
+    return [RecordedMessage(position, fingerprint) for position in own if (fingerprint := known[position])]
 
 
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
-    """Return what was last sent, by the names it would come back under, with the positions it came from."""
-    is_named = format_name in CANONICAL
+    """Return the fingerprints of the last request's messages, with the positions that they came from."""
+    is_canonical = format_name in CANONICAL
     return [
-        (message_fingerprint(native, format_name) if is_named else digest, position)
+        (message_fingerprint(native, format_name) if is_canonical else digest, position)
         for native, digest, position in session_log.last_sent
     ]
 
@@ -59,9 +57,9 @@ def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tu
 def with_read_notes(
     history: History, events: Sequence[log.MessageAppended], messages: Sequence[Message]
 ) -> list[log.MessageAppended]:
-    """Return new messages of one scope, with what is to be said beside results that only repeat what was folded."""
-    behind = history.compacted_reads(events[0].scope) if events else CompactedReads()
-    if not behind.reads or not any(message.outline.result_ids for message in messages):
+    """Return new messages of one scope, with notes on results that only repeat what was compacted."""
+    compacted = history.compacted_reads(events[0].scope) if events else CompactedReads()
+    if not compacted.reads or not any(message.outline.result_ids for message in messages):
         return list(events)
     try:
         near = [
@@ -69,9 +67,5 @@ def with_read_notes(
         ]
     except NotInMemoryError:
         return list(events)
-    notes = behind.notes_for(messages, (call for entry in near for call in entry.message.calls))
-    return [replace(event, notes=told) for event, told in zip(events, notes, strict=True)]
-
-
-READ_CALL_LOOKBACK = 64
-"""How far before a result its call is looked for."""
+    notes = compacted.notes_for(messages, (call for entry in near for call in entry.message.calls))
+    return [replace(event, notes=added) for event, added in zip(events, notes, strict=True)]

@@ -1,4 +1,4 @@
-"""Tools that a session has for the model itself, as values that any framework can offer."""
+"""The tools that a session offers to the model itself, as values for any framework."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelTool:
-    """One tool."""
+    """A tool: its definition and its function."""
 
     name: str
     description: str
     parameters: Mapping[str, object]
     """JSON schema of the arguments."""
     call: Callable[[Mapping[str, object]], Awaitable[str]]
-    """Does it and answers in words; never raises for anything that a model can ask."""
+    """Returns the answer as text; never raises, whatever arguments a model passes."""
 
 
 COMPACT_CONTEXT = "compact_context"

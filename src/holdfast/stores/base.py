@@ -1,51 +1,42 @@
-"""What a store promises, in words; `holdfast.testing.store_contract` holds every store to it.
+"""The contract of a store; `holdfast.testing.store_contract` holds every store to it.
 
-A store keeps logs, one a session, and nothing that was acknowledged is ever lost.
+A store keeps one log for each session and never loses an acknowledged record.
 
-*Names.* A session's id is a text that every store can write down: not empty, without NUL and without half of a
-character. Another one is refused by name, whatever is asked about it.
+*Names.* A session id is a non-empty text without NUL and without lone surrogates, so that every store can write it.
+Every method refuses another one with a `SettingsError`.
 
-*Appending.* A log only grows. `append` takes the length the caller believes the log to have; if another writer
-was faster it raises `SequenceConflictError`, and nothing was written. All records of one call are written, or
-none. When it returns, they survive a killed process and a pulled plug (a memory store promises that only for
-as long as it lives). Appending to a session that is not there creates it.
+*Appending.* A log only grows. `append` takes the length that the caller believes the log to have. If another writer
+was faster, it raises `SequenceConflictError` and writes nothing. It writes all records of a call or none. When it
+returns, they survive a killed process and a power cut (a memory store promises that only for its own lifetime).
+Appending to an unknown session creates it.
 
-*Reading.* `read` gives the records from a position on, in order, exactly as they were given, and their times.
-A session that is not there has no records. `pick` gives single records by their positions, in one go.
+*Reading.* `read` returns the records from a position on, in order and unchanged, with their times. An unknown session
+has no records. `read_at` returns single records by their positions, in one call.
 
-*Blobs.* Large pieces are kept apart under the hash of their content, once, whoever refers to them. A blob is
-durable when `put_blob` returns. It may go with the last session that refers to it, so an append that refers to one
-that is not there raises `MissingBlobError`, and nothing was written: a record never does.
+*Blobs.* Large content is stored once under its hash, however many sessions refer to it. It is durable when `put_blob`
+returns, and may be deleted with the last session that refers to it. So an append that refers to a missing blob
+raises `MissingBlobError` and writes nothing: no record refers to a missing blob.
 
-*Searching.* What was said can be found by its words, in other forms of them too, and by the parts of a name; a hit
-names session and position. Rare words count for more than common ones, long messages for less than short ones, and
-of what is as good the newest comes first. What a session does not want found, it does not index.
+*Searching.* Messages are found by their words, by other forms of those words, and by the parts of a name. A hit names
+session and position. Rare words count more than common ones, short messages more than long ones, and the newest of
+equal hits comes first. Only what a session puts into the index is found.
 
-*Listing.* Sessions are listed newest change first, in pages; a page begins behind the last one's end, so a
-session that changes meanwhile is not skipped for good.
+*Listing.* Sessions are listed by last change, newest first, in pages. A page starts after the end of the one before,
+so that a session that changes meanwhile is not skipped for good.
 
-*Facts.* A small table of values that belong to no session, such as what a model's limits turned out to be.
+*Values.* A small table of values outside the logs, such as the limits of a model. The key of a value about one session
+ends with its id. `delete` removes it, because a later session of the same name is another conversation.
 
-*Deleting.* Only whole sessions go, and only by `delete`, with the facts about them (`holdfast.stores.base`). Blobs
-that others refer to stay.
+*Deleting.* Only `delete` removes a session, and always a whole one. Blobs that other sessions refer to stay.
 
-*Rewriting.* The only exception to "a log only grows": `rewrite` puts records in the place of others, for a secret
-that must not stand anywhere. It appends a record that tells of it, and is done as a whole or not at all. What the
-index held of those messages, the snapshot, and content that nobody refers to any more go with it.
+*Rewriting.* The only exception to "a log only grows": `rewrite` replaces records, to remove a secret. It appends a
+record that says so, as a whole or not at all. It also removes the index entries of those messages, the snapshot, and
+blobs without references.
 
-*Snapshots.* A shortcut is taken only while the log has exactly the length it speaks of: whoever was overtaken, by
-a scrub above all, must not bring back what is gone.
+*Snapshots.* A snapshot is stored only while the log has exactly the length that the snapshot describes. Otherwise
+a writer that was overtaken, by a rewrite above all, would bring back what was removed.
 
-*Failing.* Whatever a driver raises arrives as a `StoreError` that says what to do; the log is as it was.
-
-Facts about a session: what is known of it besides its log, such as how far somebody has read it.
-
-They stand among all other facts, under keys that name the session at their end, and go when it is deleted: another
-conversation may have the same name, and would be taken for the one that was read.
-
-All sessions of a store, a page at a time.
-
-Which sessions are old enough to go, and their going; off unless a policy or a person says otherwise.
+*Failing.* Every error of a driver arrives as a `StoreError` that says what to do; the log is unchanged.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -61,14 +52,14 @@ MAX_SHOWN_CHARS = 60
 
 
 def check_session_id(session: object) -> str:
-    """Return the id of a session; one that not every store could write down is refused."""
+    """Return a session id; raises a `SettingsError` for one that some store could not write."""
     if not isinstance(session, str) or not session:
         raise SettingsError("session", f"needs a name, not {session!r:.{MAX_SHOWN_CHARS}}")
     return check_storable_text("session", session)
 
 
 def check_storable_text(setting: str, text: str) -> str:
-    """Return a text that every store can write down."""
+    """Return a text; raises a `SettingsError` for one that some store could not write."""
     if "\0" in text or not is_utf8(text):
         problem = "holds a NUL or half of a character, which not every store can write down; choose another"
         raise SettingsError(setting, f"{text!r:.{MAX_SHOWN_CHARS}} {problem}")
@@ -77,10 +68,10 @@ def check_storable_text(setting: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it stands in a log."""
+    """A record of a log."""
 
     position: int
-    """Its place in the log, counted from 0."""
+    """Its index in the log, from 0."""
     time_ms: int
     """When it was appended, in milliseconds since 1970."""
     record: JsonRecord
@@ -88,45 +79,45 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a list of sessions shows."""
+    """A session in a list."""
 
     id: str
     name: str
     length: int
-    """How many records its log has."""
+    """The number of records in its log."""
     created_ms: int
     updated_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What is to be found: the words of one message."""
+    """The text of one message, for the search index."""
 
     position: int
-    """The position of the message among those of its session."""
+    """The position of the message among the messages of its session."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """Where words were found."""
+    """A message that a search found."""
 
     session: str
     position: int
     score: float
-    """Larger is better; comparable within one answer."""
+    """Larger is better; comparable within one search only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A shortcut to how a log stands at a length: a cache, to be thrown away at any time."""
+    """The cached state of a session after a number of records; it may be deleted at any time."""
 
     length: int
     data: bytes
 
 
 class Store(Protocol):
-    """Keeps logs; what each method promises stands above."""
+    """Keeps logs; the module docstring says what each method promises."""
 
     async def append(
         self,
@@ -138,9 +129,9 @@ class Store(Protocol):
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        """Append records to a log that has `after` records, and return how many it has now.
+        """Append records to a log that has `after` records, and return its new length.
 
-        `index` is what is to be found of them, `blobs` are the hashes of the content they refer to.
+        `index` holds the texts that a search finds, `blobs` the hashes of the blobs that the records refer to.
         """
         ...
 
@@ -156,10 +147,10 @@ class Store(Protocol):
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
-        """Replace records by their positions, append the one that tells of it, and return the length of the log.
+        """Replace records by position, append the tombstone, and return the new length of the log.
 
-        `index` takes the place of what could be found of those messages, `blobs` are the hashes that the new
-        records refer to, and `dropped` those that the log does not refer to any more.
+        `index` replaces the index entries of those messages, `blobs` are the hashes that the new records refer to,
+        and `dropped` the hashes that the log no longer refers to.
         """
         ...
 
@@ -168,51 +159,51 @@ class Store(Protocol):
         ...
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
-        """Return the records at some positions, in the order of the log; those that are not there are left out."""
+        """Return the records at some positions, in log order; unknown positions are skipped."""
         ...
 
     async def length(self, session: str) -> int:
-        """Return how many records a log has; 0 for a session that is not there."""
+        """Return the number of records in a log; 0 for an unknown session."""
         ...
 
     async def put_blob(self, content: bytes) -> str:
-        """Keep some content and return its hash, the SHA-256 in hexadecimal."""
+        """Store content and return its hash, the SHA-256 in hexadecimal."""
         ...
 
     async def get_blob(self, digest: str) -> bytes:
-        """Return some content by its hash; raises `MissingBlobError`."""
+        """Return content by its hash; raises `MissingBlobError`."""
         ...
 
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
-        """Return where words stand, the best first; of one session, only from position `start` on and before `stop`."""
+        """Return the best hits first; within one session, only positions from `start` on and before `stop`."""
         ...
 
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
-        """Return sessions whose id begins with `prefix`, newest change first, behind (`updated_ms`, `id`)."""
+        """Return sessions whose id starts with `prefix`, newest change first, after (`updated_ms`, `id`)."""
         ...
 
     async def rename(self, session: str, name: str) -> None:
-        """Give a session a name for people."""
+        """Set the display name of a session."""
         ...
 
     async def delete(self, session: str) -> bool:
-        """Delete a session, and say whether there was one."""
+        """Delete a session, and return whether it existed."""
         ...
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
-        """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
+        """Replace the snapshot of a session, and return whether its log still had that length."""
         ...
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
-        """Return the shortcut of a session, if there is one."""
+        """Return the snapshot of a session, if there is one."""
         ...
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        """Keep a value under a key; an older one goes."""
+        """Store a value under a key, replacing an older one."""
         ...
 
     async def get_value(self, key: str) -> JsonRecord | None:
@@ -220,23 +211,23 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what the store holds open."""
+        """Close files and connections."""
         ...
 
 
 SessionValueKind: TypeAlias = Literal["memory", "board", "consolidated"]
 _PLAIN_KINDS = ("memory", "board")
 _QUALIFIED_KINDS = ("consolidated",)
-"""Of which there is one for each of something else, whose name holds no colon."""
+"""Kinds whose key also names something else, without a colon in it."""
 
 
 def session_value_key(session: str, kind: SessionValueKind, qualifier: str = "") -> str:
-    """Return the key of a fact about a session; `within` names what else it is about, and holds no colon."""
+    """Return the key of a value about a session; `qualifier` names what else it is about, without a colon."""
     return f"{kind}:{qualifier}:{session}" if qualifier else f"{kind}:{session}"
 
 
 def is_session_value_key(key: str, session: str) -> bool:
-    """Return whether a fact is about a session."""
+    """Return whether a key belongs to a value about this session."""
     kind, _, rest = key.partition(":")
     return (kind in _PLAIN_KINDS and rest == session) or (
         kind in _QUALIFIED_KINDS and rest.partition(":")[2] == session
@@ -244,11 +235,11 @@ def is_session_value_key(key: str, session: str) -> bool:
 
 
 MAX_LISTED_IDS = 6
-"""So many ids are named where a beginning does not say which."""
+"""How many ids an error lists when a prefix is ambiguous."""
 
 
 async def iter_sessions(store: Store, prefix: str = "") -> AsyncIterator[SessionInfo]:
-    """Yield every session whose id begins with `prefix`, newest change first."""
+    """Yield every session whose id starts with `prefix`, newest change first."""
     before: tuple[int, str] | None = None
     while page := await store.sessions(prefix=prefix, before=before):
         for info in page:
@@ -257,7 +248,7 @@ async def iter_sessions(store: Store, prefix: str = "") -> AsyncIterator[Session
 
 
 async def resolve_session_id(store: Store, prefix: str) -> str:
-    """Return the id that a beginning of it means; a whole id means itself."""
+    """Return the id that a prefix stands for; a whole id stands for itself."""
     if prefix and await store.length(prefix):
         return prefix
     infos = await store.sessions(prefix=prefix, limit=MAX_LISTED_IDS) if prefix else []
@@ -270,13 +261,13 @@ MS_PER_DAY = 86_400_000
 
 
 async def expired_sessions(store: Store, *, days: int, now_ms: int) -> list[SessionInfo]:
-    """Return the sessions that nothing was added to for a number of days."""
+    """Return the sessions that have not changed for a number of days."""
     limit = now_ms - days * MS_PER_DAY
     return [info async for info in iter_sessions(store) if info.updated_ms < limit]
 
 
 async def delete_expired_sessions(store: Store, *, days: int | None, now_ms: int, keep: str) -> list[str]:
-    """Delete the sessions that have expired, but never the one to keep; None keeps all."""
+    """Delete expired sessions except `keep`, and return their ids; without `days` none expires."""
     if days is None:
         return []
     old = [info.id for info in await expired_sessions(store, days=days, now_ms=now_ms) if info.id != keep]

@@ -1,4 +1,4 @@
-"""Files that only their owner can read, and how one is told from another in its place."""
+"""Files that only their owner can read."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 
 
 def create_private_file(path: Path) -> None:
-    """Create file and folder so that nobody else can read them."""
+    """Create a file and its folder so that only their owner can read them."""
     if path.is_dir():
         raise DamagedStoreError(str(path), "it is a folder")
     path.parent.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def create_private_file(path: Path) -> None:
 
 
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines to a file that only its owner can read; an older one goes only when all is written."""
+    """Write lines to a private file; an older file is replaced only when everything is written."""
     part = path.with_name(f"{path.name}.part")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE_MODE)
@@ -38,9 +38,9 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from any other that may take its place; None where there is none."""
+    """Return the device and inode of a file, or None if there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

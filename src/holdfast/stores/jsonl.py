@@ -1,8 +1,8 @@
-"""Conversations in files of JSON lines: our own export, and what others write.
+"""Conversations in JSON lines files: our export, and the files of other programs.
 
-Our export is a header and then one record a line, with its time. Reading is patient, because such files are
-found after crashes: padding of NULs, a torn end, two records on a line, a record broken over several lines. What
-still cannot be read is reported, by line, size and reason, and nothing is guessed.
+Our export is a header, then one record with its time per line. Reading tolerates what crashes leave in such files:
+NUL padding, a torn end, two records on a line, a record broken over several lines. What still cannot be read is
+reported with line, size and reason; nothing is guessed.
 """
 
 import json
@@ -20,16 +20,16 @@ from holdfast.wire.pydantic_ai import is_pydantic_ai_message, split_messages
 EXPORT_HEADER = "holdfast.export"
 EXPORT_SCHEMA = 1
 MAX_JOINED_LINES = 1_000
-"""Over so many lines a record is looked for before its first line is given up."""
+"""A record may span so many lines before its first line is given up."""
 MAX_JOINED_CHARS = 8_000_000
 MAX_READ_IN_VAIN = 16
-"""How many times the size of a file is read, at most, in search of the ends of values that have none."""
+"""How many times the size of a file may be read in search of the ends of unfinished values."""
 WINDOW_CHARS, LONGEST_TOKEN = 512, 16
-"""How much of a line is read at first: it may hold many values, and each is read by itself."""
+"""How much of a line is read first: a line may hold many values, and each is read by itself."""
 
 JsonlSource: TypeAlias = Literal["holdfast", "openai-chat", "pydantic-ai"]
 _DECODER = json.JSONDecoder(strict=False)
-"""Lets raw control characters stand inside strings."""
+"""Accepts raw control characters inside strings."""
 _HEAD = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:')
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _NULS = re.compile(b"\x00+")
@@ -37,23 +37,23 @@ _NULS = re.compile(b"\x00+")
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLine:
-    """Something that could not be read."""
+    """A part of a file that could not be read."""
 
     line: int
-    """Counted from 1."""
+    """From 1."""
     bytes: int
     reason: str
 
 
 @dataclass(slots=True)
 class LoadedConversation:
-    """What one session is to be made of: our own records, or messages."""
+    """The content of one session: our own records, or messages."""
 
     name: str = ""
     format: str = "openai-chat"
-    """Of the messages."""
+    """The format of the messages."""
     records: list[tuple[int, int | None, JsonRecord]] = field(default_factory=list[tuple[int, int | None, JsonRecord]])
-    """Line, time in milliseconds if it is known, and record."""
+    """Line, time in milliseconds if known, and record."""
     messages: list[tuple[int, Mapping[str, object]]] = field(default_factory=list[tuple[int, Mapping[str, object]]])
     """Line and message."""
 
@@ -64,15 +64,15 @@ class LoadedFile:
 
     source: JsonlSource = "openai-chat"
     session: str = ""
-    """The id it was exported under, if it says so."""
+    """The id under which it was exported, if the file says so."""
     conversations: list[LoadedConversation] = field(default_factory=list[LoadedConversation])
     losses: list[UnreadableLine] = field(default_factory=list[UnreadableLine])
     notes: list[str] = field(default_factory=list[str])
-    """What was mended in order to read it."""
+    """What was repaired in order to read it."""
 
 
 class _Piece(NamedTuple):
-    """Some text of the file."""
+    """A line of the file, or a part of one."""
 
     line: int
     text: str
@@ -104,7 +104,7 @@ def load_file(path: Path) -> LoadedFile:
 
 
 def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
-    """Return the conversations that some bytes hold; raises where there is nothing to be read in them."""
+    """Return the conversations that some bytes hold; raises if nothing can be read."""
     found = LoadedFile()
     items = _items(content, found)
     if not items:
@@ -126,7 +126,6 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
 
 
 def _add_value(found: LoadedFile, item: _Item, value: Mapping[str, object]) -> None:
-    """Put a value that is of the right kind where it belongs."""
     if found.source == "holdfast" and value["type"] == EXPORT_HEADER:
         data = cast("Mapping[str, object]", value["data"])
         found.session = found.session or str(data.get("session", ""))
@@ -158,7 +157,7 @@ def _first_conversation(found: LoadedFile) -> LoadedConversation:
 
 
 def _source(value: object) -> JsonlSource | None:
-    """Return who writes values like this one."""
+    """Return the kind of file that holds values like this one."""
     if is_pydantic_ai_message(value):
         return "pydantic-ai"
     if not isinstance(value, dict):
@@ -183,7 +182,7 @@ def _items(content: bytes, found: LoadedFile) -> list[_Item]:
 
 
 def _flatten(items: Iterable[_Item]) -> list[_Item]:
-    """Return the values with lists opened: a whole history may be one list."""
+    """Return the values, with the members of lists as values: a whole history may be one list."""
     out: list[_Item] = []
     for item in items:
         if isinstance(item.value, list):
@@ -207,44 +206,38 @@ def _text(content: bytes, found: LoadedFile) -> str:
 
 
 def _pieces(content: bytes, found: LoadedFile) -> list[_Piece]:
-    """Return the lines, cut where padding stands; only a line feed ends a line, never U+2028."""
+    """Return the lines, split at NUL padding; only a line feed ends a line, never U+2028."""
     if b"\x00" in content:
         found.notes.append(f"{content.count(0):,} bytes of NUL padding were skipped")
     pieces = [
         _Piece(number, part.decode("utf-8", "surrogatepass"))
         for number, line in enumerate(content.split(b"\n"), start=1)
-        for part in _parts(line)
+        for part in ([part for part in _NULS.split(line) if part.strip()] if b"\x00" in line else [line])
     ]
     while pieces and not pieces[-1].text.strip():
         pieces.pop()
     return pieces
 
 
-def _parts(line: bytes) -> list[bytes]:
-    if b"\x00" not in line:
-        return [line]
-    return [part for part in _NULS.split(line) if part.strip()]
-
-
 class _Attempt(NamedTuple):
-    """The next value, or why there is none."""
+    """The next value, or why it cannot be read."""
 
     text: str
-    """What was read for it, from where it begins."""
+    """The text that was read, from the start of the value."""
     end: int = 0
     value: object = None
     problem: str = ""
     read: int = 0
-    """How many characters were read in vain."""
+    """How many characters were read without finding a value."""
     is_open: bool = False
-    """Whether more text could make a value of it."""
+    """Whether more text could complete the value."""
 
 
 def _scan(pieces: Sequence[_Piece], found: LoadedFile) -> Iterator[_Item]:
-    """Yield every JSON value of the pieces, and note what is none.
+    """Yield every JSON value of the pieces, and record what cannot be read.
 
-    What is read in vain is limited by the size of the file: a file of nothing but beginnings would be read again
-    from each of its lines otherwise.
+    The characters read without result are limited by the size of the file; otherwise a file of unfinished values
+    would be read to its end from each of its lines.
     """
     left = MAX_READ_IN_VAIN * sum(len(piece.text) + 1 for piece in pieces)
     number, at = 0, 0
@@ -257,8 +250,8 @@ def _scan(pieces: Sequence[_Piece], found: LoadedFile) -> Iterator[_Item]:
                 left -= attempt.read
                 again = _restart(text, at) if left > 0 else None
                 is_torn = again is None and number == len(pieces) - 1
-                told = f"the file ends in the middle of it ({attempt.problem})"
-                reason = told if is_torn else f"not JSON: {attempt.problem}"
+                torn = f"the file ends in the middle of it ({attempt.problem})"
+                reason = torn if is_torn else f"not JSON: {attempt.problem}"
                 found.losses.append(UnreadableLine(line, _size(text[at:again]), reason))
                 at = len(text) if again is None else again
             else:
@@ -273,12 +266,12 @@ def _scan(pieces: Sequence[_Piece], found: LoadedFile) -> Iterator[_Item]:
 
 
 def _value(pieces: Sequence[_Piece], number: int, at: int, left: int) -> _Attempt:
-    """Return the value that begins at a character of a piece; it may take further lines."""
+    """Return the value that starts at a character of a piece and may continue on further lines."""
     first = _first_line(pieces[number].text, at)
     if not first.is_open:
         return first
     lines, chars = [first.text], len(first.text)
-    # Each attempt reads from the beginning, so each takes twice as many lines as the one before.
+    # Each attempt reads from the start, so each takes twice as many lines as the one before.
     while len(lines) <= MAX_JOINED_LINES and chars <= min(left, MAX_JOINED_CHARS):
         more = pieces[number + len(lines) : number + min(2 * len(lines), MAX_JOINED_LINES + 1)]
         if not more:
@@ -290,18 +283,18 @@ def _value(pieces: Sequence[_Piece], number: int, at: int, left: int) -> _Attemp
                 break
         attempt = _decoded("\n".join(lines))
         if not attempt.is_open:
-            # What is wrong with a record is told by its first line, unless there is no reading it at all.
+            # The first line shows best what is wrong with a record, unless the error is not one of syntax.
             is_syntax = attempt.read < len(attempt.text)
             return attempt._replace(problem=first.problem) if attempt.problem and is_syntax else attempt
     return first._replace(read=chars)
 
 
 def _first_line(line: str, at: int) -> _Attempt:
-    """Return the value that begins at a character of a line, as far as that line goes."""
+    """Return the value that starts at a character of a line, read to the end of that line at most."""
     size = WINDOW_CHARS
     while at + size < len(line):
         attempt = _decoded(line[at : at + size])
-        # What ends where the window does may go on behind it: a number, a word, an escape.
+        # A number, a word or an escape at the end of the window may continue after it.
         if (attempt.read if attempt.problem else attempt.end) < size - LONGEST_TOKEN:
             return attempt
         size *= 2
@@ -309,7 +302,7 @@ def _first_line(line: str, at: int) -> _Attempt:
 
 
 def _decoded(text: str) -> _Attempt:
-    """Return the value at the beginning of a text."""
+    """Return the value at the start of a text."""
     try:
         value, end = _DECODER.raw_decode(text)
     except json.JSONDecodeError as error:
@@ -322,7 +315,7 @@ def _decoded(text: str) -> _Attempt:
 
 
 def _restart(text: str, at: int) -> int | None:
-    """Return where the next record begins in a line whose first is torn: records of one file begin alike."""
+    """Return where the next record starts in a line whose first is torn: records of one file start alike."""
     head = _HEAD.match(text, at)
     again = text.find(head.group(), at + 1) if head else -1
     return again if again > 0 else None

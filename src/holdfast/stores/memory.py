@@ -1,4 +1,4 @@
-"""A store that lives as long as the program: for tests, and for those who want no file."""
+"""A store in memory, for tests and for programs that want no file. `Store` documents each method."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,15 @@ from holdfast.stores.base import (
     check_storable_text,
     is_session_value_key,
 )
-from holdfast.stores.encoding import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.encoding import (
+    compress,
+    decode_record,
+    decompress,
+    encode_record,
+    pack_record,
+    sha256_hex,
+    unpack_records,
+)
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
 
 MEMORY_LABEL = "memory"
@@ -49,9 +57,8 @@ class MemoryStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        """Append records to a log that has `after` records, and return how many it has now."""
         check_session_id(session)
-        lines = [(time_ms, compress(encode_record(record))) for record in records]
+        lines = [(time_ms, pack_record(record)) for record in records]
         log = self._logs.get(session)
         length = len(log.records) if log else 0
         if length != after:
@@ -78,9 +85,8 @@ class MemoryStore:
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
-        """Replace records by their positions, append the one that tells of it, and return the length of the log."""
         check_session_id(session)
-        lines = {position: compress(encode_record(record)) for position, record in records.items()}
+        lines = {position: pack_record(record) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
@@ -91,41 +97,30 @@ class MemoryStore:
         return length
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
-        """Return the records of a log from a position on."""
         check_session_id(session)
         log = self._logs.get(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []
-        return [
-            StoredRecord(position, time_ms, decode_record(decompress(line, MEMORY_LABEL), MEMORY_LABEL))
-            for position, (time_ms, line) in enumerate(lines, start)
-        ]
+        return unpack_records(((position, *line) for position, line in enumerate(lines, start)), MEMORY_LABEL)
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
-        """Return the records at some positions, in the order of the log."""
         check_session_id(session)
         log = self._logs.get(session)
-        there = sorted({position for position in positions if log and 0 <= position < len(log.records)})
-        lines = [(position, *log.records[position]) for position in there] if log else []
-        return [
-            StoredRecord(position, time_ms, decode_record(decompress(line, MEMORY_LABEL), MEMORY_LABEL))
-            for position, time_ms, line in lines
-        ]
+        lines = log.records if log else []
+        known = sorted({position for position in positions if 0 <= position < len(lines)})
+        return unpack_records(((position, *lines[position]) for position in known), MEMORY_LABEL)
 
     async def length(self, session: str) -> int:
-        """Return how many records a log has; 0 for a session that is not there."""
         check_session_id(session)
         log = self._logs.get(session)
         return len(log.records) if log else 0
 
     async def put_blob(self, content: bytes) -> str:
-        """Keep some content and return its hash."""
         digest = sha256_hex(content)
         if digest not in self._blobs:
             self._blobs[digest] = compress(content)
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
-        """Return some content by its hash."""
         if digest not in self._blobs:
             raise MissingBlobError(digest)
         return decompress(self._blobs[digest], MEMORY_LABEL)
@@ -133,7 +128,6 @@ class MemoryStore:
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
-        """Return where words stand, the best first."""
         terms = search_terms(words)
         places = [
             (name, position, counts)
@@ -154,20 +148,19 @@ class MemoryStore:
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
-        """Return sessions whose id begins with `prefix`, newest change first."""
         infos = [log.info for name, log in self._logs.items() if name.startswith(prefix)]
         later = [info for info in infos if before is None or (info.updated_ms, info.id) < before]
         return sorted(later, key=lambda info: (info.updated_ms, info.id), reverse=True)[:limit]
 
     async def rename(self, session: str, name: str) -> None:
-        """Give a session a name for people."""
         check_session_id(session)
         check_storable_text("name", name)
-        log = self._existing_log(session)
+        if session not in self._logs:
+            raise UnknownSessionError(session)
+        log = self._logs[session]
         log.info = replace(log.info, name=name)
 
     async def delete(self, session: str) -> bool:
-        """Delete a session, and say whether there was one."""
         check_session_id(session)
         log = self._logs.pop(session, None)
         if log is None:
@@ -177,7 +170,6 @@ class MemoryStore:
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
-        """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
         check_session_id(session)
         log = self._logs.get(session)
         if log is None or len(log.records) != snapshot.length:
@@ -186,35 +178,27 @@ class MemoryStore:
         return True
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
-        """Return the shortcut of a session, if there is one."""
         check_session_id(session)
         log = self._logs.get(session)
         return log.snapshot if log else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        """Keep a value under a key; an older one goes."""
         self._values[key] = encode_record(value)
 
     async def get_value(self, key: str) -> JsonRecord | None:
-        """Return the value of a key."""
         return decode_record(self._values[key], MEMORY_LABEL) if key in self._values else None
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: the store holds nothing open."""
 
     def _delete_unused_blobs(self, digests: Iterable[str]) -> None:
         used = {digest for log in self._logs.values() for digest in log.blobs}
         for digest in set(digests) - used:
             self._blobs.pop(digest, None)
 
-    def _existing_log(self, session: str) -> _Log:
-        if session not in self._logs:
-            raise UnknownSessionError(session)
-        return self._logs[session]
-
 
 def _term_count(term: SearchTerm, counts: Counter[str]) -> int:
-    """Return how often a message holds a term; words that stand together are taken to if all of them are there."""
+    """Return how often a message holds a term; a term of several words counts if the message holds all of them."""
     if not term.is_stem:
         return min(counts[word] for word in term.words)
     stem = term.words[0]

@@ -1,4 +1,4 @@
-"""A store by its URL."""
+"""Opens a store by its URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,7 +24,7 @@ def open_store(url: str | Store) -> Store:
             raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
         return SqliteStore(Path(path).expanduser())
     if scheme in {"postgresql", "postgres"}:
-        from holdfast.stores.postgres import PostgresStore  # noqa: PLC0415 - an extra that few need
+        from holdfast.stores.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
 
         return PostgresStore(url)
     known = "memory://, sqlite:///file, postgresql://…"

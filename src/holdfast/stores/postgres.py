@@ -1,8 +1,7 @@
-"""A store shared by many machines: PostgreSQL, through psycopg.
+"""A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
-One connection at a time; when it is lost, the call that noticed says so and the next one connects anew. An append
-whose connection is lost may have arrived all the same, so it looks whether it has. Needs the extra
-`holdfast[postgres]`.
+The store holds one connection. When it is lost, the call that noticed raises and the next call connects again. An
+append whose connection is lost may have been committed, so it checks that first. Needs the extra `holdfast[postgres]`.
 """
 
 import asyncio
@@ -21,7 +20,15 @@ from holdfast.stores.base import (
     check_storable_text,
     is_session_value_key,
 )
-from holdfast.stores.encoding import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.encoding import (
+    compress,
+    decode_record,
+    decompress,
+    encode_record,
+    pack_record,
+    sha256_hex,
+    unpack_records,
+)
 from holdfast.stores.postgres_schema import (
     MAX_POSITION,
     POSTGRES_LABEL,
@@ -40,7 +47,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 
 POSTGRES_CONNECT_SECONDS = 10
 MAX_VECTOR_BYTES = 1_000_000
-"""PostgreSQL indexes a little more of one text than this, and refuses the text if there is too much of it."""
+"""A little less than PostgreSQL's limit for the index of one text; it refuses larger ones."""
 
 
 class PostgresStore:
@@ -61,9 +68,8 @@ class PostgresStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        """Append records to a log that has `after` records, and return how many it has now."""
         check_session_id(session)
-        lines = [compress(encode_record(record)) for record in records]
+        lines = [pack_record(record) for record in records]
         length = after + len(lines)
         try:
             async with self._cursor() as cursor:
@@ -87,15 +93,12 @@ class PostgresStore:
         blobs: Sequence[str] = (),
         dropped: Sequence[str] = (),
     ) -> int:
-        """Replace records by their positions, append the one that tells of it, and return the length of the log."""
         check_session_id(session)
         async with self._cursor() as cursor:
             number = await _extend_session(cursor, session, after=after, length=after + 1, time_ms=time_ms)
-            await _insert_records(
-                cursor, number, [(number, after, time_ms, compress(encode_record(tombstone)))], index, blobs
-            )
+            await _insert_records(cursor, number, [(number, after, time_ms, pack_record(tombstone))], index, blobs)
             update = "UPDATE holdfast.events SET data = %s WHERE session = %s AND position = %s"
-            rows = [(compress(encode_record(record)), number, position) for position, record in records.items()]
+            rows = [(pack_record(record), number, position) for position, record in records.items()]
             await cursor.executemany(update, rows)
             await cursor.execute("DELETE FROM holdfast.snapshots WHERE session = %s", (number,))
             uses = "DELETE FROM holdfast.blob_uses WHERE session = %s AND digest = ANY (%s)"
@@ -104,39 +107,27 @@ class PostgresStore:
         return after + 1
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
-        """Return the records of a log from a position on."""
         check_session_id(session)
         query = (
             "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
         )
-        rows = await self._rows(query, (session, start, limit))
-        return [
-            StoredRecord(position, time, decode_record(decompress(data, POSTGRES_LABEL), POSTGRES_LABEL))
-            for position, time, data in rows
-        ]
+        return unpack_records(await self._rows(query, (session, start, limit)), POSTGRES_LABEL)
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
-        """Return the records at some positions, in the order of the log."""
         check_session_id(session)
         query = (
             "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position = ANY (%s) ORDER BY position"
         )
-        rows = await self._rows(query, (session, list(positions)))
-        return [
-            StoredRecord(position, time, decode_record(decompress(data, POSTGRES_LABEL), POSTGRES_LABEL))
-            for position, time, data in rows
-        ]
+        return unpack_records(await self._rows(query, (session, list(positions))), POSTGRES_LABEL)
 
     async def length(self, session: str) -> int:
-        """Return how many records a log has; 0 for a session that is not there."""
         check_session_id(session)
         rows = await self._rows("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
         return rows[0][0] if rows else 0
 
     async def put_blob(self, content: bytes) -> str:
-        """Keep some content and return its hash."""
         digest = sha256_hex(content)
         if not await self._rows("SELECT 1 FROM holdfast.blobs WHERE digest = %s", (digest,)):
             insert = "INSERT INTO holdfast.blobs (digest, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
@@ -144,7 +135,6 @@ class PostgresStore:
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
-        """Return some content by its hash."""
         rows = await self._rows("SELECT data FROM holdfast.blobs WHERE digest = %s", (digest,))
         if not rows:
             raise MissingBlobError(digest)
@@ -153,7 +143,6 @@ class PostgresStore:
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
-        """Return where words stand, the best first."""
         terms = [to_tsquery(term) for term in search_terms(words)]
         first, last = (0, MAX_POSITION) if session is None else (start, MAX_POSITION if stop is None else stop)
         values = terms, session, session, first, last, session, session, limit
@@ -162,7 +151,6 @@ class PostgresStore:
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
-        """Return sessions whose id begins with `prefix`, newest change first."""
         query = (
             "SELECT id, name, length, created_ms, updated_ms FROM holdfast.sessions WHERE starts_with(id, %s) "
             'AND (%s::bigint IS NULL OR (updated_ms, id COLLATE "C") < (%s::bigint, %s::text COLLATE "C")) '
@@ -172,14 +160,12 @@ class PostgresStore:
         return [SessionInfo(*row) for row in await self._rows(query, (prefix, time_ms, time_ms, name, limit))]
 
     async def rename(self, session: str, name: str) -> None:
-        """Give a session a name for people."""
         check_session_id(session)
         check_storable_text("name", name)
         if not await self._execute("UPDATE holdfast.sessions SET name = %s WHERE id = %s", (name, session)):
             raise UnknownSessionError(session)
 
     async def delete(self, session: str) -> bool:
-        """Delete a session, and say whether there was one."""
         check_session_id(session)
         async with self._cursor() as cursor:
             await cursor.execute("SELECT number FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
@@ -197,7 +183,6 @@ class PostgresStore:
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
-        """Keep a shortcut in the place of an older one, and say whether the log still had that length."""
         check_session_id(session)
         insert = (
             "INSERT INTO holdfast.snapshots (session, length, data) "
@@ -207,7 +192,6 @@ class PostgresStore:
         return bool(await self._execute(insert, (compress(snapshot.data), session, snapshot.length)))
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
-        """Return the shortcut of a session, if there is one."""
         check_session_id(session)
         query = (
             "SELECT kept.length, data FROM holdfast.snapshots AS kept "
@@ -217,7 +201,6 @@ class PostgresStore:
         return Snapshot(rows[0][0], decompress(rows[0][1], POSTGRES_LABEL)) if rows else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        """Keep a value under a key; an older one goes."""
         insert = (
             "INSERT INTO holdfast.facts (key, value) VALUES (%s, %s) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
@@ -225,17 +208,16 @@ class PostgresStore:
         await self._execute(insert, (key, encode_record(value)))
 
     async def get_value(self, key: str) -> JsonRecord | None:
-        """Return the value of a key."""
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
         return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
 
     async def close(self) -> None:
-        """Close the connection; the store connects again if it is asked for more."""
+        """Close the connection; the next call connects again."""
         async with self._lock:
             await self._disconnect()
 
     async def _was_appended(self, session: str, after: int, sent: list[tuple[int, bytes]]) -> bool:
-        """Return whether records stand in a log where they were to stand; not where nobody can say."""
+        """Return whether the log holds these records at their positions; False if the server cannot be asked."""
         query = (
             "SELECT time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
             "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
@@ -258,7 +240,7 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _cursor(self) -> "AsyncGenerator[psycopg.AsyncCursor[TupleRow]]":
-        """Give a cursor inside a transaction, one caller at a time; say what a lost connection means."""
+        """Yield a cursor inside a transaction, to one caller at a time; translate the driver's errors."""
         async with self._lock:
             try:
                 connection = await self._connect()
@@ -297,7 +279,7 @@ async def _insert_records(
     index: Sequence[IndexEntry],
     blobs: Sequence[str],
 ) -> None:
-    """Write records, what is to be found of them, and what they refer to."""
+    """Write records, their index entries and their references to blobs."""
     events = "INSERT INTO holdfast.events (session, position, time_ms, data) VALUES (%s, %s, %s, %s)"
     await cursor.executemany(events, rows)
     if index:
@@ -308,8 +290,8 @@ async def _insert_records(
         bodies = [(number, item.position, " ".join(_indexable(item.text))) for item in index]
         await cursor.executemany(words, bodies)
     if blobs:
-        there = "SELECT digest FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR KEY SHARE"
-        await cursor.execute(there, (list(blobs),))
+        stored = "SELECT digest FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR KEY SHARE"
+        await cursor.execute(stored, (list(blobs),))
         for missing in set(blobs) - {digest for (digest,) in await cursor.fetchall()}:
             raise MissingBlobError(missing)
         uses = "INSERT INTO holdfast.blob_uses (session, digest) VALUES (%s, %s) ON CONFLICT DO NOTHING"
@@ -317,8 +299,8 @@ async def _insert_records(
 
 
 async def _delete_unused_blobs(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Sequence[str]) -> None:
-    """Delete content that nobody refers to any more."""
-    # Whoever is about to refer to some of it is waited for; only the statement after that sees their reference.
+    """Delete those blobs that no session refers to."""
+    # The lock waits for writers that are about to refer to a blob; only the next statement sees their references.
     lock = "SELECT 1 FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR UPDATE"
     await cursor.execute(lock, (list(digests),))
     unused = (
@@ -328,10 +310,10 @@ async def _delete_unused_blobs(cursor: "psycopg.AsyncCursor[TupleRow]", digests:
 
 
 def _indexable(text: str) -> Iterator[str]:
-    """Yield the words of a text, as many as PostgreSQL can index."""
+    """Yield the first words of a text, as many as PostgreSQL can index."""
     size, known = 0, set[str]()
     for word in index_words(text):
-        # A word is kept once, with two bytes for each place where it stands.
+        # PostgreSQL stores a word once, with two bytes for each occurrence.
         size += 2 if word in known else len(word.encode()) + 5
         if size > MAX_VECTOR_BYTES:
             return
@@ -342,7 +324,7 @@ def _indexable(text: str) -> Iterator[str]:
 async def _extend_session(
     cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, time_ms: int
 ) -> int:
-    """Lengthen a session, made where it is not there yet, and return its number; others wait for the row."""
+    """Set the length of a session, creating it if it does not exist, and return its number; locks its row."""
     if after == 0:
         insert = (
             "INSERT INTO holdfast.sessions (id, length, created_ms, updated_ms) VALUES (%s, 0, %s, %s) "

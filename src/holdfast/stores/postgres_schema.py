@@ -1,6 +1,6 @@
-"""The tables in PostgreSQL, how they are brought up to date, and what the server's complaints mean.
+"""The tables in PostgreSQL, their migrations, the search query, and what the server's errors mean.
 
-How PostgreSQL is asked for words: its own rank of each, weighed by how few messages hold it.
+The search adds up PostgreSQL's own rank of each term, weighted by how rare the term is.
 """
 
 from holdfast.errors import StoreUnavailableError
@@ -14,9 +14,9 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 
 POSTGRES_LABEL = "postgresql"
 MIGRATION_LOCK = 0x686F6C64
-"""One number for all: migrations of several machines wait for each other."""
+"""The key of the advisory lock that makes the migrations of several machines wait for each other."""
 UNREACHABLE_STATES = ("08", "57P", "53300")
-"""How the codes begin that say that a server is not there, is going, or lets nobody in."""
+"""The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
 POSTGRES_MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE holdfast.sessions (
@@ -60,7 +60,7 @@ POSTGRES_MIGRATIONS: tuple[str, ...] = (
 
 
 async def migrate_postgres(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
-    """Bring the tables up to date; of several that open a new database at once, one does it."""
+    """Bring the tables up to date; of several processes that open a new database at once, one does it."""
     async with connection.transaction(), connection.cursor() as cursor:
         await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
         await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
@@ -78,7 +78,7 @@ async def migrate_postgres(connection: "psycopg.AsyncConnection[TupleRow]") -> N
 
 
 def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
-    """Return what the driver's complaint means for the caller; never with the password in it."""
+    """Return a driver's error as a `StoreUnavailableError`, never with the password in it."""
     state = error.sqlstate or ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if state.startswith("28") or "password authentication failed" in first:
@@ -113,9 +113,9 @@ POSTGRES_SEARCH = """
     SELECT id, position, sum(fit * weight)::float8 AS score FROM held JOIN weights USING (term)
     GROUP BY id, position ORDER BY score DESC, position DESC LIMIT %s
 """
-"""Takes the terms, a session twice, two positions, the session twice more, and a limit."""
+"""Parameters: the terms, a session twice, two positions, the session twice again, a limit."""
 
 
 def to_tsquery(term: SearchTerm) -> str:
-    """Return a term as PostgreSQL reads it."""
+    """Return a term in the syntax of `to_tsquery`."""
     return " <-> ".join(f"'{word}'" for word in term.words) + (":*" if term.is_stem else "")

@@ -1,13 +1,11 @@
-"""What a search looks for: the words of a question, in their other forms too, and names as a whole.
+"""How text is split into words for the search index, and a query into terms; the same for every store.
 
-An index holds words as they were said. A question says them in other forms ("camping", "camped"), so a longer word is
-looked for by the beginning that its forms share. A name of several words (`src/report/totals.py`, a run of Chinese)
-is looked for word by word, and as a whole besides: that is rarer, and counts for more.
+An identifier is indexed whole and by its parts: `src/report/totals.py` is found as `report`, `parseTotals` as
+`totals`. Chinese, Japanese and Korean have no spaces between words, so they are indexed as pairs of characters.
 
-How text is cut into words for searching, the same for every store.
-
-Identifiers are found whole and by their parts: `src/report/totals.py` also as `report`, `parseTotals` also as
-`totals`. Chinese, Japanese and Korean have no spaces between words: they are indexed as pairs of characters.
+An index holds words as they were written. A query may use other forms ("camping", "camped"), so a longer word is
+searched by the stem that its forms share. A name of several words is searched word by word and also as a phrase,
+which is rarer and therefore counts more.
 """
 
 import math
@@ -20,19 +18,19 @@ _WORD = r"[^\W_]+"
 _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _PART = rf"{_CJK}+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
 _BETWEEN = {code: " " for code in range(128) if not chr(code).isalnum()}
-"""What stands between words, where there is nothing but ASCII."""
+"""The ASCII characters that separate words."""
 
 
 def index_words(text: str) -> list[str]:
-    """Return the words under which a text is found, in its order."""
+    """Return the words under which a text is indexed, in order."""
     return index_body(text).split()
 
 
 def index_body(text: str) -> str:
-    """Return the words under which a text is found, with spaces between them."""
+    """Return the words under which a text is indexed, separated by spaces."""
     if not text.isascii():
         return " ".join(map(_word_forms, re.findall(_WORD, text)))
-    # Nearly every word of nearly every text is found as it stands.
+    # Nearly every word is indexed as it is, so that case is the fast one.
     found = text.translate(_BETWEEN).split()
     return " ".join([word if word.islower() and len(word) <= MAX_WORD_CHARS else _word_forms(word) for word in found])
 
@@ -49,37 +47,33 @@ def _parts(word: str) -> Iterator[str]:
         yield word.lower()[:MAX_WORD_CHARS]
     for part in parts:
         if re.match(_CJK, part):
-            yield from _pairs(part)
+            yield from (part[index : index + 2] for index in range(max(1, len(part) - 1)))
         else:
             yield part.lower()[:MAX_WORD_CHARS]
-
-
-def _pairs(run: str) -> Iterator[str]:
-    yield from (run[index : index + 2] for index in range(max(1, len(run) - 1)))
 
 
 MAX_TERMS = 32
 MAX_NAME_WORDS = 12
 MIN_TERM_STEM_CHARS = 4
 RARITY_POWER = 1.5
-"""Of a question's words the rarest says most; BM25's own measure of that is too even for messages as short as talk."""
+"""The rarest word of a query says most; for short messages BM25's own weight does not prefer it enough."""
 WORD_ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
 UNDOUBLED_LETTERS = frozenset("lsz")
-"""Letters that stand twice at the end of a word by themselves: `call`, `miss`, `buzz`."""
+"""Letters that words end with twice: `call`, `miss`, `buzz`."""
 
 
 class SearchTerm(NamedTuple):
-    """Words that stand one after the other."""
+    """One word, or a phrase of several."""
 
     words: tuple[str, ...]
     is_stem: bool = False
-    """Whether the last of them may go on."""
+    """Whether the last word may continue."""
 
 
-def search_terms(question: str) -> list[SearchTerm]:
-    """Return what is looked for, each once, in the order of the question."""
+def search_terms(query: str) -> list[SearchTerm]:
+    """Return the terms of a query, each once, in its order."""
     terms: dict[SearchTerm, None] = {}
-    for token in question.split():
+    for token in query.split():
         words = index_words(token)
         if 1 < len(words) <= MAX_NAME_WORDS:
             terms[SearchTerm(tuple(words))] = None
@@ -90,7 +84,7 @@ def search_terms(question: str) -> list[SearchTerm]:
 
 
 def word_stem(word: str) -> str:
-    """Return the beginning that the forms of a word share; the word itself where it is short or no word of letters."""
+    """Return the stem that the forms of a word share; the word itself if it is short or not made of letters."""
     if not _has_forms(word) or word.endswith("ss"):
         return word
     for ending in WORD_ENDINGS:
@@ -102,7 +96,7 @@ def word_stem(word: str) -> str:
 
 
 def rarity_weight(holding: float, total: float) -> float:
-    """Return what a word counts for that some of all messages hold: the more the fewer they are."""
+    """Return the weight of a word that `holding` of `total` messages hold: the fewer, the larger."""
     return math.log(1 + max(1.0, total - holding + 0.5) / (holding + 0.5)) ** RARITY_POWER
 
 

@@ -20,7 +20,7 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
+from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.wire.json_reader import (
     InputPath,
@@ -28,7 +28,8 @@ from holdfast.wire.json_reader import (
     is_list,
     is_mapping,
     json_bytes,
-    preview_value,
+    measure_messages,
+    replace_items,
 )
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 
@@ -60,28 +61,21 @@ class AnthropicMessages:
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of messages."""
-        survey = MessageMeasures([], [], [])
-        for index, native in enumerate(natives, start):
-            try:
-                role, weight, is_prompt = ANTHROPIC_ROLES[native["role"]], *_measure_content(native["content"])
-            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-                message = self.decode(native, index)
-                role, weight, is_prompt = message.role, message_bytes(message), message.is_prompt
-            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
-            if role == "user" and is_prompt:
-                survey.prompts.append(index)
-        return survey
+        return measure_messages(
+            natives,
+            start,
+            role_key="role",
+            roles=ANTHROPIC_ROLES,
+            content_key="content",
+            measure_content=_measure_content,
+            decode=self.decode,
+        )
 
     def decode(self, native: object, index: int) -> Message:
         """Return a message with its parts."""
         place = InputPath(index)
-        if not is_mapping(native):
-            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
-        spelled = native.get("role")
-        role = ANTHROPIC_ROLES.get(spelled) if isinstance(spelled, str) else None
-        if role is None:
-            hint = "; system text goes into system=" if spelled == "system" else ""
-            place.fail(".role", f"{preview_value(spelled)} is not a role; use 'user' or 'assistant'{hint}")
+        native = place.require_message(native)
+        role = place.require_role(native, ANTHROPIC_ROLES)
         native = _repair_message(place.sendable_message(native), role, place)
         parts = _parts(native.get("content"), TRUST_OF_ROLE[role], place)
         extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
@@ -144,9 +138,8 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     uses = {
         str(block.get("id")) for block in content if is_mapping(block) and str(block.get("type")).endswith("_tool_use")
     }
-    mended = [block for raw in content if (block := _repair_block(raw, role, uses, place)) is not None]
-    is_same = len(mended) == len(content) and all(new is old for new, old in zip(mended, content, strict=True))
-    return native if is_same else {**native, "content": mended}
+    blocks = [block for raw in content if (block := _repair_block(raw, role, uses, place)) is not None]
+    return replace_items(native, "content", blocks)
 
 
 def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> Any:

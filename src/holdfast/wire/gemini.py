@@ -29,7 +29,7 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
+from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.wire.gemini_encode import encode_parts, response_media, response_text
 from holdfast.wire.json_reader import (
@@ -39,7 +39,8 @@ from holdfast.wire.json_reader import (
     is_mapping,
     json_bytes,
     json_type_name,
-    preview_value,
+    measure_messages,
+    replace_items,
 )
 from holdfast.wire.media import data_tokens, image_tokens
 
@@ -59,7 +60,7 @@ _INNER_SPELLINGS = {"mime_type": "mimeType", "file_uri": "fileUri", "display_nam
 _ROLES = {None: "user", "function": "user", "user": "user", "model": "model"}
 
 
-def repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
+def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
     """Return a turn without what its provider refuses in it, noting what that took."""
     spelled = native.get("role")
     role = _ROLES.get(spelled) if spelled is None or isinstance(spelled, str) else None
@@ -69,11 +70,10 @@ def repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool)
     parts = native.get("parts")
     if not is_list(parts):
         return native
-    mended = [part for raw in parts if (part := _repair_part(raw, role, place)) is not None]
+    repaired = [part for raw in parts if (part := _repair_part(raw, role, place)) is not None]
     if is_signed:
-        _sign_as_foreign(mended, place)
-    is_same = len(mended) == len(parts) and all(new is old for new, old in zip(mended, parts, strict=True))
-    return native if is_same else {**native, "parts": mended}
+        _sign_as_foreign(repaired, place)
+    return replace_items(native, "parts", repaired)
 
 
 def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
@@ -168,29 +168,22 @@ class Gemini:
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of turns."""
-        survey = MessageMeasures([], [], [])
-        for index, native in enumerate(natives, start):
-            try:
-                role, weight, is_prompt = GEMINI_ROLES[native["role"]], *_measure_parts(native["parts"])
-            except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-                message = self.decode(native, index)
-                role, weight, is_prompt = message.role, message_bytes(message), message.is_prompt
-            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
-            if role == "user" and is_prompt:
-                survey.prompts.append(index)
-        return survey
+        return measure_messages(
+            natives,
+            start,
+            role_key="role",
+            roles=GEMINI_ROLES,
+            content_key="parts",
+            measure_content=_measure_parts,
+            decode=self.decode,
+        )
 
     def decode(self, native: object, index: int) -> Message:
         """Return a turn with its parts."""
         place = InputPath(index)
-        if not is_mapping(native):
-            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
-        native = repair_turn(place.sendable_message(native), place, is_signed=self._is_signed)
-        spelled = native.get("role")
-        role = GEMINI_ROLES.get(spelled) if isinstance(spelled, str) else None
-        if role is None:
-            hint = "; system text goes into system=" if spelled == "system" else ""
-            place.fail(".role", f"{preview_value(spelled)} is not a role; use 'user' or 'model'{hint}")
+        native = place.sendable_message(place.require_message(native))
+        native = _repair_turn(native, place, is_signed=self._is_signed)
+        role = place.require_role(native, GEMINI_ROLES)
         parts = tuple(_parts(native.get("parts"), TRUST_OF_ROLE[role], place))
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native))
 

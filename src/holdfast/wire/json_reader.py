@@ -1,17 +1,20 @@
-"""Reading JSON that may be anything.
+"""Reads JSON that may be anything, and holds what the decoders of several formats share.
 
-Every decoder names the place of what it cannot read and says what would do; what can be mended
-without losing anything is mended, and noted on the message.
+A decoder names the place of what it cannot read and says what it expects there. It repairs what can be repaired
+without loss, and records that as a note on the message.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeGuard, cast
 
 from holdfast.core.conversation.json_values import Json, NotJsonError, dump_json, is_sendable_json, sendable_json
+from holdfast.core.conversation.messages import Message, Role
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes
+from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.errors import MalformedInputError
 
-_KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
+_TYPE_NAMES: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "a boolean"),
     ((int, float), "a number"),
     ((str,), "a string"),
@@ -21,37 +24,50 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 
 class InputPath:
-    """Where in the input we are, and what had to be mended there."""
+    """The message that is being decoded, and what had to be repaired in it."""
 
-    __slots__ = ("_where", "repair_notes")
+    __slots__ = ("_root", "repair_notes")
 
-    def __init__(self, where: int | str) -> None:
-        self._where = where
+    def __init__(self, root: int | str) -> None:
+        """`root` is the index of a message, or the name of another input."""
+        self._root = root
         self.repair_notes: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """The place in words: the index of a message, or the name of something else."""
-        return self._where if isinstance(self._where, str) else f"messages[{self._where}]"
 
     def fail(self, path: str, problem: str) -> NoReturn:
         """Raise an error that names the place."""
-        raise MalformedInputError(self.name + path, problem)
+        root = self._root if isinstance(self._root, str) else f"messages[{self._root}]"
+        raise MalformedInputError(root + path, problem)
+
+    def require_message(self, native: object, hint: str = "turn SDK objects into dicts first") -> Mapping[str, Any]:
+        """Return a message if it is an object."""
+        if is_mapping(native):
+            return native
+        self.fail("", f"must be an object, not {type(native).__name__}; {hint}")
+
+    def require_role(self, native: Mapping[str, Any], roles: Mapping[str, Role]) -> Role:
+        """Return the role of a message if it is one of the provider's `roles`."""
+        spelled = native.get("role")
+        role = roles.get(spelled) if isinstance(spelled, str) else None
+        if role is not None:
+            return role
+        choices = f"one of: {', '.join(roles)}" if "system" in roles else " or ".join(map(repr, roles))
+        hint = "; system text goes into system=" if spelled == "system" else ""
+        self.fail(".role", f"{preview_value(spelled)} is not a role; use {choices}{hint}")
 
     def require_mapping(self, value: object, path: str, what: str = "an object") -> Mapping[str, Any]:
-        """Return the value if it is an object."""
+        """Return a value if it is an object."""
         if is_mapping(value):
             return value
         self.fail(path, f"must be {what}, not {json_type_name(value)}")
 
     def require_text(self, value: object, path: str) -> str:
-        """Return the value if it is a string."""
+        """Return a value if it is a string."""
         if isinstance(value, str):
             return value
         self.fail(path, f"must be a string, not {json_type_name(value)}")
 
     def sendable_message(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a message that can be sent: itself, or a mended copy with a note."""
+        """Return a message that can be sent: itself, or a repaired copy with a note."""
         try:
             if is_sendable_json(native):
                 return native
@@ -61,7 +77,7 @@ class InputPath:
         return cast("dict[str, Any]", sendable_json(native))
 
     def sendable_value(self, value: object, path: str = "") -> Json:
-        """Return a value that can be sent, mended where it has to be."""
+        """Return a value that can be sent, repaired if needed."""
         try:
             is_sendable_json(value)
         except NotJsonError as error:
@@ -72,10 +88,22 @@ class InputPath:
         """Return a value as JSON text."""
         return json.dumps(self.sendable_value(value, path), ensure_ascii=False)
 
+    def repair_text_call(self, call: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
+        """Return the changes that a call needs: arguments under `key` that are text, and a name."""
+        changes: dict[str, Any] = {}
+        if not isinstance(call.get(key), str):
+            value = call.get(key)
+            changes[key] = "{}" if value is None else self.json_text(value, f"{path}.{key}")
+            self.repair_notes.append("wrote the arguments of a call as JSON text")
+        if call.get("name") == "":
+            changes["name"] = "tool"
+            self.repair_notes.append("gave a call without a name one")
+        return changes
+
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Return whether a value is a JSON object."""
-    # Nearly everything is a plain dict, and asking for that first is ten times faster.
+    # Nearly every object is a plain dict, and that check is ten times faster.
     return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
 
 
@@ -85,22 +113,22 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def json_type_name(value: object) -> str:
-    """Return what a value is, in JSON's words where it has one."""
+    """Return the type of a value, in the words of JSON if possible."""
     if value is None:
         return "null"
-    for kinds, name in _KINDS:
-        if isinstance(value, kinds):
+    for types, name in _TYPE_NAMES:
+        if isinstance(value, types):
             return name
     return f"a {type(value).__name__}"
 
 
 def preview_value(value: object) -> str:
-    """Return a value as an error can show it."""
+    """Return a value as an error message shows it."""
     return repr(value[:40]) if isinstance(value, str) else json_type_name(value)
 
 
 def check_list(messages: object) -> list[object]:
-    """Return the messages if they are a list of something."""
+    """Return messages as a list; raises if they are no list."""
     if isinstance(messages, list):
         return cast("list[object]", messages)
     if isinstance(messages, tuple):
@@ -110,7 +138,7 @@ def check_list(messages: object) -> list[object]:
 
 
 def extra_fields(value: Any, known: frozenset[str] | None) -> str:
-    """Return fields that no part stands for as JSON text: they are sent, so they count; None knows all."""
+    """Return the fields that no part represents as JSON text: they are sent, so they count. None knows all fields."""
     if known is None or not is_mapping(value) or value.keys() <= known:
         return ""
     return json.dumps({key: item for key, item in value.items() if key not in known}, ensure_ascii=False)
@@ -119,3 +147,40 @@ def extra_fields(value: Any, known: frozenset[str] | None) -> str:
 def json_bytes(value: object) -> int:
     """Return the size of a value as clients send it: compact, in UTF-8."""
     return len(dump_json(value).encode())
+
+
+def replace_items(native: Mapping[str, Any], key: str, items: Sequence[Any]) -> Mapping[str, Any]:
+    """Return an object with other items under a key; the object itself if they are the same items."""
+    old_items = native[key]
+    is_same = len(items) == len(old_items) and all(new is old for new, old in zip(items, old_items, strict=True))
+    return native if is_same else {**native, key: items}
+
+
+def measure_messages(
+    natives: Sequence[Any],
+    start: int,
+    *,
+    role_key: str,
+    roles: Mapping[str, Role],
+    content_key: str,
+    measure_content: Callable[[Any], tuple[int, bool]],
+    decode: Callable[[object, int], Message],
+) -> MessageMeasures:
+    """Return the sizes and roles of messages.
+
+    `measure_content` returns the size of plain content and whether it is more than tool results. It raises for any
+    other content; such a message is decoded, which refuses it if it has to.
+    """
+    measures = MessageMeasures([], [], [])
+    for index, native in enumerate(natives, start):
+        try:
+            role, (size, is_prompt) = roles[native[role_key]], measure_content(native[content_key])
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+            message = decode(native, index)
+            role, size, is_prompt = message.role, message_bytes(message), message.is_prompt
+        measures.sizes.append(size + MESSAGE_OVERHEAD_BYTES)
+        if role == "system":
+            measures.systems.append(index)
+        elif role == "user" and is_prompt:
+            measures.prompts.append(index)
+    return measures

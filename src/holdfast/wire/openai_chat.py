@@ -26,7 +26,7 @@ from holdfast.wire.json_reader import (
     is_list,
     is_mapping,
     json_bytes,
-    preview_value,
+    replace_items,
 )
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 
@@ -107,12 +107,8 @@ class OpenAIChat:
     def decode(self, native: object, index: int) -> Message:
         """Return a chat message with its parts."""
         place = InputPath(index)
-        if not is_mapping(native):
-            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
-        spelled = native.get("role")
-        role = OPENAI_CHAT_ROLES.get(spelled) if isinstance(spelled, str) else None
-        if role is None:
-            place.fail(".role", f"{preview_value(spelled)} is not a role; use one of: {', '.join(OPENAI_CHAT_ROLES)}")
+        native = place.require_message(native)
+        role = place.require_role(native, OPENAI_CHAT_ROLES)
         native = _repair_message(place.sendable_message(native), role, place)
         content = _content(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
         parts: tuple[Part, ...] = content
@@ -196,10 +192,8 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
         return {key: value for key, value in native.items() if key != "tool_calls"}
     if not is_list(calls):
         return native
-    mended = [_repair_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(calls)]
-    return (
-        native if all(new is old for new, old in zip(mended, calls, strict=True)) else {**native, "tool_calls": mended}
-    )
+    repaired = [_repair_call(call, place, f".tool_calls[{number}]") for number, call in enumerate(calls)]
+    return replace_items(native, "tool_calls", repaired)
 
 
 def _repair_call(call: Any, place: InputPath, path: str) -> Any:
@@ -212,14 +206,7 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
         return call
-    changes: dict[str, Any] = {}
-    if not isinstance(function.get("arguments"), str):
-        value = function.get("arguments")
-        changes["arguments"] = "{}" if value is None else place.json_text(value, f"{path}.function.arguments")
-        place.repair_notes.append("wrote the arguments of a call as JSON text")
-    if function.get("name") == "":
-        changes["name"] = "tool"
-        place.repair_notes.append("gave a call without a name one")
+    changes = place.repair_text_call(function, "arguments", f"{path}.function")
     return {**call, "function": {**function, **changes}} if changes else call
 
 

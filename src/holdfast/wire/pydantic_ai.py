@@ -11,9 +11,9 @@ from typing import Any
 
 from holdfast.core.conversation.batching import RESULTS_IN_ONE_REQUEST
 from holdfast.core.conversation.messages import Message, Role
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
+from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
-from holdfast.wire.json_reader import InputPath, is_list, is_mapping, json_bytes, preview_value
+from holdfast.wire.json_reader import InputPath, is_list, is_mapping, json_bytes, measure_messages, preview_value
 from holdfast.wire.pydantic_ai_decode import (
     MESSAGE_KINDS,
     is_not_decoded,
@@ -25,6 +25,7 @@ from holdfast.wire.pydantic_ai_decode import (
 from holdfast.wire.pydantic_ai_encode import encode_arguments, encode_request, encode_response
 
 PYDANTIC_AI_FORMAT_NAME = "pydantic-ai"
+_ROLES: Mapping[str, Role] = {"request": "user", "response": "assistant"}
 _CANONICAL_FIELDS = ("part_kind", "content", "tool_name", "tool_call_id", "args", "transcript", "file_id")
 
 
@@ -40,27 +41,21 @@ class PydanticAI:
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         """Return the sizes and roles of messages."""
-        survey = MessageMeasures([], [], [])
-        for index, native in enumerate(natives, start):
-            try:
-                weight, is_prompt = _measure_message(native)
-                role: Role = "user" if native["kind"] == "request" else "assistant"
-            except (KeyError, TypeError, AttributeError, ValueError):
-                message = self.decode(native, index)
-                role, weight, is_prompt = message.role, message_bytes(message), message.is_prompt
-            survey.sizes.append(weight + MESSAGE_OVERHEAD_BYTES)
-            if role == "system":
-                survey.systems.append(index)
-            elif role == "user" and is_prompt:
-                survey.prompts.append(index)
-        return survey
+        return measure_messages(
+            natives,
+            start,
+            role_key="kind",
+            roles=_ROLES,
+            content_key="parts",
+            measure_content=_measure_parts,
+            decode=self.decode,
+        )
 
     def decode(self, native: object, index: int) -> Message:
         """Return a message with its parts."""
         place = InputPath(index)
-        if not is_mapping(native):
-            hint = "write them down with ModelMessagesTypeAdapter.dump_python(mode='json') first"
-            place.fail("", f"must be an object, not {type(native).__name__}; {hint}")
+        hint = "write them down with ModelMessagesTypeAdapter.dump_python(mode='json') first"
+        native = place.require_message(native, hint)
         kind = native.get("kind")
         if not isinstance(kind, str) or kind not in MESSAGE_KINDS:
             place.fail(".kind", f"{preview_value(kind)} is no kind of message; it is 'request' or 'response'")
@@ -84,16 +79,16 @@ class PydanticAI:
         return json_bytes(self.encode(message))
 
 
-def _measure_message(native: Any) -> tuple[int, bool]:
-    """Return the size of a plain message and whether a person says it; raise where it is not plain."""
-    weight, is_prompt = 0, False
-    for part in native["parts"]:
+def _measure_parts(parts: Any) -> tuple[int, bool]:
+    """Return the size of plain parts and whether one is a prompt; raises if they are not plain."""
+    size, is_prompt = 0, False
+    for part in parts:
         kind = part["part_kind"]
         if kind not in {"user-prompt", "text", "tool-return"} or not isinstance(part["content"], str):
             raise ValueError(kind)
-        weight += utf8_length(part["content"])
+        size += utf8_length(part["content"])
         is_prompt = is_prompt or (kind == "user-prompt" and not part["content"].isspace())
-    return weight, is_prompt
+    return size, is_prompt
 
 
 def is_pydantic_ai_message(value: object) -> bool:

@@ -18,7 +18,7 @@ from holdfast.core.conversation.messages import (
     ToolCall,
     ToolResult,
 )
-from holdfast.wire.json_reader import InputPath, is_list, is_mapping
+from holdfast.wire.json_reader import InputPath, is_list, is_mapping, replace_items
 from holdfast.wire.media import PromptPiece, image_source
 from holdfast.wire.pydantic_ai_decode import is_not_decoded, result_content
 
@@ -78,9 +78,7 @@ def _request_parts(message: Message) -> Iterator[tuple[object, Mapping[str, Any]
 
 
 def _prompt(parent: Mapping[str, Any], items: list[Any]) -> Mapping[str, Any]:
-    was = parent["content"]
-    is_same = len(was) == len(items) and all(new is old for new, old in zip(items, was, strict=True))
-    return parent if is_same else {**parent, "content": items}
+    return replace_items(parent, "content", items)
 
 
 def _items(part: Part, piece: PromptPiece) -> Iterable[Any]:

@@ -17,7 +17,6 @@ from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
     is_list,
-    is_mapping,
     json_bytes,
     preview_value,
 )
@@ -94,8 +93,7 @@ class OpenAIResponses:
     def decode(self, native: object, index: int) -> Message:
         """Return an item with its parts."""
         place = InputPath(index)
-        if not is_mapping(native):
-            place.fail("", f"must be an object, not {type(native).__name__}; turn SDK objects into dicts first")
+        native = place.require_message(native)
         kind = _kind(native, place)
         native = _repair_item(place.sendable_message(native), kind, place)
         if not self._is_stored and (note := _unsendable_reason(native, kind)):
@@ -160,12 +158,7 @@ def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
 
 def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tuple[Role, tuple[Part, ...]]:
     if kind == "message":
-        spelled = native.get("role")
-        role = OPENAI_RESPONSES_ROLES.get(spelled) if isinstance(spelled, str) else None
-        if role is None:
-            place.fail(
-                ".role", f"{preview_value(spelled)} is not a role; use one of: {', '.join(OPENAI_RESPONSES_ROLES)}"
-            )
+        role = place.require_role(native, OPENAI_RESPONSES_ROLES)
         return role, decode_blocks(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
     if kind == "reasoning":
         return "assistant", (_reasoning(native, place),)
@@ -213,7 +206,7 @@ def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapp
     """Return an item without what its provider refuses in it, noting what that took."""
     changes: dict[str, Any] = {}
     if kind in {"function_call", "custom_tool_call"}:
-        changes |= _repair_call(native, TOOL_CALL_KINDS[kind].arguments[0], place)
+        changes |= place.repair_text_call(native, TOOL_CALL_KINDS[kind].arguments[0], "")
     if kind in TEXT_OUTPUT_TYPES and native.get("output") is None:
         place.repair_notes.append("gave an output without content an empty one")
         changes["output"] = ""
@@ -222,15 +215,3 @@ def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapp
         place.repair_notes.append(f"left out an item id that does not begin with {prefix!r}")
         native = {key: value for key, value in native.items() if key != "id"}
     return {**native, **changes} if changes else native
-
-
-def _repair_call(native: Mapping[str, Any], key: str, place: InputPath) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if not isinstance(native.get(key), str):
-        value = native.get(key)
-        changes[key] = "{}" if value is None else place.json_text(value, f".{key}")
-        place.repair_notes.append("wrote the arguments of a call as JSON text")
-    if native.get("name") == "":
-        changes["name"] = "tool"
-        place.repair_notes.append("gave a call without a name one")
-    return changes

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY, Eviction, Evictions
 
@@ -13,16 +14,29 @@ CLEARED = log.ContextCleared()
 REFUSED = log.RequestPrepared(view=(), payload_hash="", policy="", engine="", situation={EMERGENCY_VIEW_KEY: True})
 
 
-def fold(start: int, stop: int, *, by: str | None = None, text: str = "", **more: object) -> log.CompactionCompleted:
-    replacement = (text,) if text else ()
-    event = log.CompactionCompleted(
-        success=True, start=start, stop=stop, by_model=by, summary_content=text, replacement=replacement
+def fold(
+    start: int,
+    stop: int,
+    *,
+    by: str | None = None,
+    text: str = "",
+    kept: tuple[int, ...] = (),
+    is_merged: bool = False,
+    trigger: log.CompactionTrigger = "threshold",
+    scope: str = log.MAIN,
+) -> log.CompactionCompleted:
+    return log.CompactionCompleted(
+        success=True,
+        trigger=trigger,
+        span=Span(start=start, stop=stop, kept=kept, is_merged=is_merged),
+        summary=log.Summary(text, by_model=by),
+        replacement=(text,) if text else (),
+        scope=scope,
     )
-    return log.CompactionCompleted(**{**{name: getattr(event, name) for name in event.__slots__}, **more})  # type: ignore[arg-type]
 
 
 def written(start: int, stop: int, text: str) -> log.SummaryWritten:
-    return log.SummaryWritten(start=start, stop=stop, text=text)
+    return log.SummaryWritten(start=start, stop=stop, summary=log.Summary(text))
 
 
 def told(events: Sequence[log.Event], *, may_wait: bool = False) -> list[tuple[str, list[int], str]]:
@@ -63,7 +77,7 @@ def test_a_trim_waits_for_nobody_where_nobody_writes() -> None:
 
 
 def test_a_summary_that_failed_leaves_the_trim_without_one() -> None:
-    failed = log.CompactionCompleted(success=False, start=0, stop=4, error="no")
+    failed = log.CompactionCompleted(success=False, span=Span(start=0, stop=4), error="no")
 
     assert told([*[SAID] * 6, fold(0, 4), failed], may_wait=True) == [("trimmed", [0, 1, 2, 3], "")]
 

@@ -11,7 +11,7 @@ from holdfast.core.conversation.messages import Entry
 from holdfast.core.planning.summary.check import not_a_summary_reasons
 from holdfast.core.planning.summary.chunks import position_index
 from holdfast.core.planning.summary.framing import FRAME_NAMES, frame_mark
-from holdfast.core.planning.summary.prompt import PREFIX_INSTRUCTIONS, prefix_prompt
+from holdfast.core.planning.summary.prompt import PREFIX_INSTRUCTIONS, SummaryMaterial
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 COUNTER = counter_for("gpt-5")
@@ -22,17 +22,9 @@ INDEX = "[#4 user] Fix the parser."
 @pytest.mark.seed("A-29")
 @pytest.mark.seed("C-13a")
 def test_the_span_is_named_what_is_not_above_follows_and_the_request_comes_last() -> None:
-    system, text = prefix_prompt(
-        range(4, 31),
-        INDEX,
-        missing="[#9 result of read]\na long output",
-        previous="Intent: parse [#3]",
-        plan="1. parse",
-        todos="- [ ] tabs",
-        skills=["debugging"],
-        focus="the lexer",
-        max_words=300,
-    )
+    system, text = SummaryMaterial(
+        previous="Intent: parse [#3]", plan="1. parse", todos="- [ ] tabs", skills=("debugging",), focus="the lexer"
+    ).after_prefix(range(4, 31), INDEX, missing="[#9 result of read]\na long output", max_words=300)
 
     mark = frame_mark([
         "1. parse", "- [ ] tabs", "debugging", "Intent: parse [#3]", INDEX, "[#9 result of read]\na long output",
@@ -65,7 +57,7 @@ def test_the_span_is_named_what_is_not_above_follows_and_the_request_comes_last(
 
 @given(st.text(alphabet="</>-abcdef0123456789positons \n", max_size=80))
 def test_nothing_that_is_shown_can_end_its_frame(text: str) -> None:
-    asked = prefix_prompt(range(3), text, missing=text, previous=text, plan=text, focus=text).text
+    asked = SummaryMaterial(previous=text, plan=text, focus=text).after_prefix(range(3), text, missing=text).text
 
     mark = asked.removeprefix("MARK is ")[:8]
     found = [name for name in FRAME_NAMES if f"<{name}-{mark}>" in asked]

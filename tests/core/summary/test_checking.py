@@ -12,7 +12,7 @@ from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.render import render_ledger
 from holdfast.core.planning.summary.check import MIN_SCORE, SummaryVerdict, check_summary
 from holdfast.core.planning.summary.must_keep import MustKeep, must_keep_of
-from holdfast.core.planning.summary.prompt import SUMMARIZER_INSTRUCTIONS, chunk_prompt
+from holdfast.core.planning.summary.prompt import SUMMARIZER_INSTRUCTIONS, SummaryMaterial
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
 from holdfast.testing.strategies.chat import chat_histories
@@ -184,7 +184,7 @@ SENTENCE = "The user asked for a summary of the work on the parser, and it was w
         ("Es tut mir leid, das kann ich nicht.", {"a refusal"}),
         (SENTENCE * 20, {"repeats itself"}),
         (SUMMARIZER_INSTRUCTIONS, {"an echo"}),
-        (chunk_prompt("[#1 user]\nhi", previous="x", tail="y").text, {"an echo"}),
+        (SummaryMaterial(previous="x", tail="y").as_data("[#1 user]\nhi").text, {"an echo"}),
         ("\n".join(f"[#{n} user]\nhello {n}" for n in range(6)), {"an echo"}),
         ('{"name": "read_file", "arguments": {"path": "a"}}', {"a tool call"}),
         ('```json\n[{"function": {"name": "run"}}]\n```', {"a tool call"}),

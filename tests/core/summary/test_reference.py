@@ -3,14 +3,16 @@
 import pytest
 
 from holdfast import counter_for
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan, PlanInput, Summary
+from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.check import check_summary
 from holdfast.core.planning.summary.must_keep import must_keep_of
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
@@ -45,7 +47,7 @@ def placed(text: str, step: CompactSpan) -> str:
     return event.replacement[0]
 
 
-STEP = CompactSpan(start=0, stop=4, by="summary", count=4)
+STEP = CompactSpan(span=Span(start=0, stop=4, count=4), by="summary")
 
 
 def test_a_summary_is_marked_as_reference_from_its_first_line_to_its_last() -> None:
@@ -83,7 +85,7 @@ def test_a_summary_that_tries_to_leave_its_frame_stays_in_it(escape: str) -> Non
 
 def test_a_summary_is_checked_against_all_that_will_stand_beside_it() -> None:
     seen = outlook(TALK)
-    step = CompactSpan(start=0, stop=5, by="summary", count=4, kept=(4,))
+    step = CompactSpan(span=Span(start=0, stop=5, count=4, kept=(4,)), by="summary")
 
     texts = RULE.texts_beside_summary(seen, step)
 
@@ -130,7 +132,7 @@ NOTED: list[log.Event] = [
 @pytest.mark.seed("C-39")
 @pytest.mark.parametrize("summary", [Summary("Done: src/parser.py was written [#1-2]"), None], ids=["model", "rule"])
 def test_plan_todos_skills_and_agent_stand_beside_a_summary_as_reference(summary: Summary | None) -> None:
-    step = STEP if summary else CompactSpan(start=0, stop=4, by="digest", count=4)
+    step = STEP if summary else CompactSpan(span=Span(start=0, stop=4, count=4), by="digest")
 
     event = compaction_completed_event(step, RULE, outlook(TALK, *NOTED), summary)
 
@@ -148,7 +150,9 @@ def test_a_long_plan_takes_its_share_and_no_more(words: int) -> None:
     plan = log.PlanChanged(text=f"first {'step ' * words}last")
     seen = outlook(TALK, plan)
 
-    text = compaction_completed_event(CompactSpan(start=0, stop=4, by="digest", count=4), RULE, seen).replacement[0]
+    text = compaction_completed_event(
+        CompactSpan(span=Span(start=0, stop=4, count=4), by="digest"), RULE, seen
+    ).replacement[0]
 
     assert ("Plan:\nfirst step" in text, "step last" in text, "characters cut" in text) == (True, True, words > 100)
     assert COUNTER.count(text) <= RULE.max_summary_tokens(seen, STEP)

@@ -1,4 +1,4 @@
-"""Holdfast for pydantic-ai: any agent's history, governed. Needs the extra `pydantic-ai`."""
+"""Holdfast for pydantic-ai: sessions for any agent. Needs the extra `pydantic-ai`."""
 
 from holdfast.adapters.pydantic_ai.capability import Holdfast
 from holdfast.adapters.pydantic_ai.delegation import SubAgent, delegation_toolset

@@ -1,36 +1,63 @@
-"""Holdfast as a capability: one line lets any pydantic-ai agent talk for ever.
+"""Holdfast as a capability: one line lets any pydantic-ai agent talk without end.
 
-Every request of every run is prepared by a session, in the middle of a tool loop too, while the run's own history
-stays whole. What belongs to one run is kept with that run, so many of them may go on at once.
+A session records every run and prepares every request of it, in the middle of a tool loop too. The run's own history
+stays whole: what a compaction leaves out is missing from the request only. What belongs to one run is kept with that
+run, so many of them may run at once.
 """
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import anyio
+from pydantic_ai import RetryModelRequest, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.tools import RunContext
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
-from holdfast.adapters.pydantic_ai.conversation import SessionOptions, SessionPool
-from holdfast.adapters.pydantic_ai.run import GovernedRun, is_inside_run_of
+from holdfast.adapters.pydantic_ai.conversation import (
+    AgentConversation,
+    AgentRequestOptions,
+    SessionOptions,
+    SessionPool,
+)
+from holdfast.adapters.pydantic_ai.processors import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
+from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import SettingsError
+from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError, SettingsError
 from holdfast.models.base import Summarizer
+from holdfast.models.pydantic_ai import usage_from_response
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from pydantic_ai.capabilities.abstract import WrapRunHandler
+    from pydantic_ai.run import AgentRunResult
+
+_ACTIVE_CAPABILITIES: ContextVar[tuple["Holdfast", ...]] = ContextVar("holdfast_governors", default=())
+"""The capabilities whose runs this code is inside of."""
+CURRENT_CONVERSATION: ContextVar[AgentConversation | None] = ContextVar("holdfast_conversation", default=None)
+"""The conversation of the run that this code is inside of."""
+UNBILLED_PROVIDERS = frozenset({"function", "test"})
+"""Models that make up their usage."""
 
 
 class Holdfast(AbstractCapability[Any]):
     """Keeps an agent's conversations in sessions: `Agent(model, capabilities=[Holdfast()])`.
 
-    A run's `conversation_id` names its session, and a run without `message_history=` goes on from what stands there.
+    A run's `conversation_id` names its session, and a run without `message_history=` continues the session's context.
     """
 
-    id = "holdfast"  # one is enough for an agent; one that a run is given takes the place of the agent's
+    id = "holdfast"  # an agent needs one only; a run's own replaces the agent's
 
     def __init__(
         self,
@@ -48,42 +75,42 @@ class Holdfast(AbstractCapability[Any]):
     ) -> None:
         """`session` is the one conversation of all runs, by its id or already open.
 
-        `store`, `policy`, `summariser` and `compaction` are those of `Session.open`: memory and `default` where they
-        are not given. `budget` is the largest input in tokens; without it the model says, or the table of models,
-        in which `model` names it where its own name is not the one there. `recall` gives the agent the tool of that
-        name, by which its model sees again what was folded or shortened; `recall_from` are the ids of earlier
-        sessions that it may look into as well. `compact_context` gives it one by which it asks for a compaction itself.
+        `store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; the defaults are memory and
+        `default`. `budget` is the largest input in tokens; without it the model or the table of models decides, in
+        which `model` is the name to look up where it differs from the model's own. `recall` gives the agent the tool
+        of that name, by which its model sees again what was compacted or shortened; `recall_from` are the ids of
+        earlier sessions that it may search as well. `compact_context` gives it a tool that asks for a compaction.
         """
-        given = session if isinstance(session, Session) else None
-        how = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self.conversations = SessionPool(how, given)
+        opened = session if isinstance(session, Session) else None
+        options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
+        self.conversations = SessionPool(options, opened)
         self._fixed_session_id = session.id if isinstance(session, Session) else session
-        self._current = given
+        self._current = opened
         self.budget = budget
         self.model = model
         self.recall = recall
         self.recall_from = recall_from
         self.compact_context = compact_context
-        self.last_request: PreparedRequest | None = None
-        """The newest request; those of runs inside other runs do not count."""
+        self.last_request: Request | None = None
+        """The newest request, without those of runs inside other runs."""
         self.last_usage: Usage | None = None
-        """What the newest answer cost, as the provider says."""
+        """The usage of the newest response, as the provider reports it."""
 
     @classmethod
     def combine(cls, capabilities: Sequence[AbstractCapability[Any]]) -> AbstractCapability[Any]:
-        """Return the last of several: a conversation is kept in one place."""
+        """Return the last of several: one session keeps a conversation."""
         return capabilities[-1]
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        """Return None: sessions and stores are no data."""
+        """Return None: sessions and stores cannot be serialized."""
         return None
 
-    # What a program asks.
+    # For programs.
 
     @property
     def session(self) -> Session | None:
-        """The session of the newest run, else the one that was given or opened last."""
+        """The session of the newest run, else the one that was passed in or opened last."""
         return self._current
 
     @property
@@ -92,7 +119,7 @@ class Holdfast(AbstractCapability[Any]):
         return self.conversations.sessions
 
     async def open(self, conversation_id: str | None = None) -> Session:
-        """Return the session that runs of a conversation use; None is the one that was given as `session=`."""
+        """Return the session that runs of a conversation use; None is the one that was passed as `session=`."""
         session_id = conversation_id or self._fixed_session_id
         if session_id is None:
             raise SettingsError("conversation_id", "is needed: there is no one session for all runs")
@@ -111,18 +138,209 @@ class Holdfast(AbstractCapability[Any]):
     ) -> None:
         await self.close()
 
-    # What pydantic-ai asks.
+    # For pydantic-ai.
 
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
-        """Return what governs one run."""
+        """Return the capability of one run."""
         own = ctx.conversation_id or ctx.run_id or "run"
-        is_nested = is_inside_run_of(self)
+        is_nested = any(one is self for one in _ACTIVE_CAPABILITIES.get())
         session_id = own if is_nested else self._fixed_session_id or own
         if is_nested and session_id in (self._fixed_session_id, *self.conversations.busy_ids):
-            # A conversation that is in the middle of a tool call cannot be gone on with.
+            # A conversation in the middle of a tool call cannot continue.
             session_id = f"{session_id}.{ctx.run_id}"
         return GovernedRun(self, session_id, is_nested=is_nested)
 
     def run_started(self, session: Session) -> None:
-        """Hear that a run takes part in a session."""
+        """Note the session of the newest run."""
         self._current = session
+
+
+class GovernedRun(AbstractCapability[Any]):
+    """One run: its messages are recorded, and its requests are the session's.
+
+    The conversation is that of `session_id`, or of a delegation where one is passed.
+    """
+
+    id = "holdfast"
+
+    def __init__(
+        self, holdfast: Holdfast, session_id: str, delegation: AgentConversation | None = None, *, is_nested: bool
+    ) -> None:
+        self._holdfast = holdfast
+        self._session_id = session_id
+        self._delegation = delegation
+        self._is_nested = is_nested
+        self._conversation: AgentConversation | None = None
+        self._messages: Sequence[ModelMessage] = ()
+        """The run's own history, as it grows."""
+        self._last_messages: Sequence[ModelMessage] = ()
+        """The messages that the last request was prepared from."""
+        self._is_prepared = False
+        """Whether the session has prepared the current request."""
+        self._retry_request: Request | None = None
+        """The smaller request to send after a refusal."""
+
+    # The run.
+
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
+        """Open the session, and record the run's messages, however it ends."""
+        del ctx
+        conversation = self._delegation or await self._holdfast.conversations.conversation(self._session_id)
+        self._conversation = conversation
+        if not self._is_nested:
+            self._holdfast.run_started(conversation.session)
+        conversation.active_runs += 1
+        active = _ACTIVE_CAPABILITIES.set((*_ACTIVE_CAPABILITIES.get(), self._holdfast))
+        current = CURRENT_CONVERSATION.set(conversation)
+        try:
+            result = await handler()
+            await conversation.sync(result.all_messages())
+        except BaseException as error:
+            # What was said before a cancellation is recorded, however often the run is cancelled.
+            with anyio.CancelScope(shield=True):
+                await self._record_unfinished(conversation, error)
+            raise
+        finally:
+            conversation.active_runs -= 1
+            _ACTIVE_CAPABILITIES.reset(active)
+            CURRENT_CONVERSATION.reset(current)
+        return result
+
+    async def _record_unfinished(self, conversation: AgentConversation, error: BaseException) -> None:
+        """Record the messages of a run that failed; a problem with that becomes a note of the run's own error."""
+        try:
+            if self._messages:
+                await conversation.sync(self._messages)
+            if has_dangling_calls(self._messages):
+                await conversation.agent.interrupt()
+        except HoldfastError as problem:
+            error.add_note(f"Holdfast could not record what was said last: {problem}")
+
+    def get_toolset(self) -> AgentToolset[Any] | None:
+        """Return the tools of the run: recall, unless it was turned off, and `compact_context` if it was turned on."""
+        toolsets: list[AbstractToolset[Any]] = []
+        if self._holdfast.recall:
+            earlier = self._holdfast.recall_from
+            toolsets.append(
+                RecallToolset(lambda: self._conversation and self._conversation.agent.recall_tool(earlier=earlier))
+            )
+        if self._holdfast.compact_context:
+            toolsets.append(compaction_toolset(lambda: self._conversation and self._conversation.agent.compact_tool()))
+        return CombinedToolset(toolsets) if toolsets else None
+
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        """Let a run without a history continue the context of its session."""
+        if not isinstance(node, UserPromptNode):
+            self._messages = ctx.messages
+        elif not ctx.messages and self._conversation is not None:
+            past = await self._conversation.past_messages()
+            # Deferred calls are answered by the results that come with the prompt.
+            is_new = node.user_prompt is not None and node.deferred_tool_results is None
+            ctx.messages[:] = patch_dangling_tool_calls(past) if is_new else past
+        return node  # pyright: ignore[reportUnknownVariableType] - passed through
+
+    # Its requests.
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Return the request as the session prepares it, for the model that will answer it."""
+        messages = request_context.messages
+        conversation, self._is_prepared = self._conversation, False
+        if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
+            # The provider has paused in the middle of a response and needs exactly these messages back.
+            return request_context
+        request, self._retry_request = self._retry_request, None
+        if request is None:
+            try:
+                request = await self._prepare(
+                    conversation, request_context, self._request_options(ctx, request_context)
+                )
+            except EmptyConversationError:
+                return request_context
+        self._last_messages, self._is_prepared = messages, True
+        if not self._is_nested:
+            self._holdfast.last_request = request
+        parameters = request_context.model_request_parameters
+        if self._holdfast.recall and not conversation.has_recall:
+            parameters = replace(parameters, function_tools=without_recall(parameters.function_tools))
+        return replace(
+            request_context, messages=conversation.outgoing_messages(request), model_request_parameters=parameters
+        )
+
+    async def _prepare(
+        self, conversation: AgentConversation, request_context: ModelRequestContext, options: AgentRequestOptions
+    ) -> Request:
+        """Return the next request; it offers the recall tool from the first one on that leaves something out."""
+        request = await conversation.prepare(request_context, options)
+        needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
+            options.has_recall or bool(self._holdfast.recall_from) or conversation.has_omissions(request)
+        )
+        if options.recall_tool is None or options.has_recall == needs_recall:
+            return request
+        return await conversation.prepare(request_context, replace(options, has_recall=needs_recall))
+
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """Send a smaller request if the provider refused this one as too long; raise any other error as it is."""
+        del ctx, request_context
+        if self._conversation is None or not self._is_prepared:
+            raise error
+        problem = None
+        try:
+            self._retry_request = await self._conversation.agent.retry(error)
+        except HoldfastError as caught:
+            problem = caught
+        if problem is None:
+            raise RetryModelRequest from error
+        if isinstance(problem, CannotFitError | ModelOverflowError):
+            error.add_note(f"Holdfast could not make the request small enough: {problem}")
+        raise error
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Record the response."""
+        if self._conversation is None or not self._is_prepared or response.state != "complete":
+            return response
+        usage = usage_from_response(response)
+        is_billed = request_context.model.system not in UNBILLED_PROVIDERS
+        # pydantic-ai does the same right after this.
+        response.run_id = response.run_id or ctx.run_id
+        response.conversation_id = response.conversation_id or ctx.conversation_id
+        response.model_id = response.model_id or request_context.model_id or request_context.model.model_id
+        self._conversation.request_context = request_context
+        await self._conversation.record_response(self._last_messages, response, usage if is_billed else None)
+        if not self._is_nested:
+            self._holdfast.last_usage = usage
+        return response
+
+    def _request_options(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> AgentRequestOptions:
+        parameters, model = request_context.model_request_parameters, request_context.model
+        visible = [
+            tool
+            for tool in parameters.function_tools
+            if not tool.defer_loading or tool.name in ctx.discovered_tool_names
+        ]
+        # Another capability may have removed it from this step.
+        recall = next(
+            (_tool_json(tool) for tool in visible if tool.name == RECALL_TOOL and self._holdfast.recall), None
+        )
+        others = without_recall(visible) if self._holdfast.recall else visible
+        session = self._conversation.session if self._conversation else None
+        budget, settings = self._holdfast.budget, request_context.model_settings or {}
+        if budget is None and model.context_window is not None:
+            budget = Budget.resolve(provider_window=model.context_window, max_output=settings.get("max_tokens"))
+        return AgentRequestOptions(
+            budget=budget,
+            model=self._holdfast.model or (session.model if session else None) or model.model_id,
+            system=InstructionPart.join(parameters.instruction_parts or ()),
+            tools=[_tool_json(tool) for tool in (*others, *parameters.output_tools)],
+            recall_tool=recall,
+            has_recall=recall is not None and self._conversation is not None and self._conversation.has_recall,
+        )
+
+
+def _tool_json(tool: ToolDefinition) -> Mapping[str, object]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters_json_schema}

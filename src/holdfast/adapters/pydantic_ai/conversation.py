@@ -1,16 +1,15 @@
-"""A session beside the list of messages that pydantic-ai keeps of the same conversation.
+"""Sessions, kept in step with the lists of messages that pydantic-ai has of the same conversations.
 
-pydantic-ai hands over the whole list before every request. Nearly always it is the list of the last time with
-something behind it, the same objects, so only the new ones are written down. Where it is not, the session finds out
-by content what has changed. What goes out untouched is the object that came in.
+pydantic-ai passes the whole list before every request. Nearly always it is the previous list, the same objects, with
+new ones at the end, and only these are recorded. Otherwise the session compares by content. A message that is sent
+unchanged is the object that came in.
 
-The conversations that runs take part in, each opened once.
-
-An agent serves many conversations, so those that nobody has taken part in for longest are closed again. What was said
-is in the store; only a store in memory, which nobody else can read, forgets them with that.
+An agent serves many conversations. Each is opened once, and the least recently used ones are closed again. Their
+messages are in the store; only a private store in memory deletes them then.
 """
 
 import asyncio
+import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -32,7 +31,7 @@ from holdfast.adapters.pydantic_ai.messages import (
 )
 from holdfast.adapters.pydantic_ai.tools import without_recall
 from holdfast.core.conversation.shorten import RECALL_TOOL
-from holdfast.core.history.events import MAIN, Usage
+from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget
@@ -41,7 +40,7 @@ from holdfast.models.base import CachedPrefix, Summarizer
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -50,56 +49,61 @@ from holdfast.stores.open import open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequestOptions:
-    """What a request is to be made of besides messages."""
+    """What goes into a request besides messages."""
 
     budget: int | Budget | None
     model: str | None
     system: str | None
     tools: Sequence[Mapping[str, object]]
     recall_tool: Mapping[str, object] | None = None
-    """What tells of the recall tool, where the agent has it."""
+    """The definition of the recall tool, if the agent has it."""
     has_recall: bool = False
-    """Whether this request does."""
+    """Whether this request offers it."""
 
 
 class AgentConversation:
-    """One session, and the messages it was told."""
+    """The conversation of one agent in a session, and the messages that were recorded in it."""
 
     def __init__(self, session: Session, delegate: Delegate | None = None) -> None:
         self.session = session
-        self.scope = delegate.scope if delegate else MAIN
-        self.delegator: Session | Delegate = delegate or session
-        """Who sends out others from here."""
-        self._agent = delegate.agent if delegate else None
+        self.agent: Session | Delegate = delegate or session
+        """The conversation of the agent whose runs these are: the session itself, or one of its delegates."""
         self.active_runs = 0
-        """How many runs are at it."""
         self._lock = asyncio.Lock()
         self._known_messages: list[ModelMessage] = []
         self._known_tail_parts: tuple[int, ...] = ()
-        """The parts of the last message that was told: pydantic-ai may still add to them."""
+        """The parts of the last known message: pydantic-ai may still add to them."""
         self._known_state: object = None
-        """How the session stood then."""
+        """The state of the session at that time."""
         self._objects: dict[int, tuple[Mapping[str, Any], ModelMessage]] = {}
-        """By the identity of what was recorded, the messages."""
+        """The messages by the identity of their recorded JSON."""
         self._state_parts: dict[int, list[ModelRequestPart]] = {}
-        """By position, what messages say of what is in force from there on."""
+        """The state parts of messages, by position."""
         self._changed_system_texts: list[str] = []
-        """System text that was made anew since it was recorded: it goes out in the place of what was."""
+        """System text that has changed since it was recorded: it is sent instead of the recorded one."""
         self.request_context: ModelRequestContext | None = None
-        """How the newest request is made, besides its messages."""
+        """The model, the settings and the tools of the newest request."""
 
     @property
     def has_recall(self) -> bool:
-        """Whether the model was last told of the recall tool."""
-        return self.scope in self.session.history.session_state.recall_scopes
+        """Whether the last request offered the recall tool."""
+        return self.agent.scope in self.session.history.session_state.recall_scopes
+
+    def has_omissions(self, request: Request) -> bool:
+        """Return whether a request leaves something out or shortens it: only then recall is of use to a model."""
+        if request.receipt.compacted or request.receipt.clipped or request.receipt.elided:
+            return True
+        sent = set(request.positions)
+        entries = self.session.history.context(self.agent.scope).visible_entries()
+        return any(entry.position not in sent for entry in entries)
 
     async def past_messages(self) -> list[ModelMessage]:
-        """Return what stands of the conversation."""
+        """Return the messages of the conversation, compacted ones too."""
         async with self._lock:
             await self.session.refresh()
             if self._known_messages and self._known_state == self._session_state():
                 return list(self._known_messages)
-            natives = await self.session.messages(scope=self.scope)
+            natives = await self.agent.messages()
             unknown = [native for native in natives if self._message_of(native) is None]
             for native, message in zip(unknown, validate_messages(unknown), strict=True):
                 self._objects[id(native)] = native, message
@@ -114,67 +118,68 @@ class AgentConversation:
         async with self._lock:
             await self._sync(messages)
 
-    async def prepare(self, request_context: ModelRequestContext, options: AgentRequestOptions) -> PreparedRequest:
-        """Record what is new in the messages of a request, and return what to send of them."""
+    async def prepare(self, request_context: ModelRequestContext, options: AgentRequestOptions) -> Request:
+        """Record what is new in the messages of a request, and return the request to send."""
         async with self._lock:
             await self._sync(request_context.messages)
             self.request_context = request_context
-            for writer in self.session.summarizers if self.scope == MAIN else ():
-                if isinstance(writer, PydanticAiSummarizer):
-                    writer.request_lookup = self._agent_request
+            for summarizer in self.session.summarizers if self.agent is self.session else ():
+                if isinstance(summarizer, PydanticAiSummarizer):
+                    summarizer.request_lookup = self._agent_request
             try:
                 return await self._prepare(options)
             except PendingToolCallsError:
-                # Whoever asks the model again has no tool running.
-                await self.session.interrupt(scope=self.scope)
+                # A caller that asks the model again has no tool running.
+                await self.agent.interrupt()
                 return await self._prepare(options)
 
     async def record_response(
         self, messages: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None
     ) -> None:
-        """Record what the model said to a request."""
+        """Record the response to a request."""
         billed = None if usage is None else {name: getattr(usage, name) for name in USAGE_FIELDS}
         async with self._lock:
-            # Another run of the same conversation may have spoken meanwhile.
+            # Another run of the same conversation may have recorded messages meanwhile.
             await self._sync(messages)
             await self._record([response], billed)
             self._remember_messages([*messages, response])
 
-    def outgoing_messages(self, request: PreparedRequest | CachedPrefix) -> list[ModelMessage]:
-        """Return the messages of a request; what nobody touched are the objects that came in."""
+    def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
+        """Return the messages of a request; unchanged ones are the objects that came in."""
         made = [native for native in request.messages if self._message_of(native) is None]
         new = validate_messages(made)
         if not isinstance(self.session.policy.fold, DefaultCompaction):
             new = summaries_as_prompts(new)
         objects = dict(zip(map(id, made), new, strict=True))
-        shown, context = set(request.positions), self.session.history.context(self.scope)
-        left_out = [
-            records
-            for position, records in self._state_parts.items()
-            if position not in shown and position >= context.state.cleared_at and context.is_visible(position)
+        sent, context = set(request.positions), self.session.history.context(self.agent.scope)
+        omitted = [
+            part
+            for position, parts in self._state_parts.items()
+            if position not in sent and position >= context.state.cleared_at and context.is_visible(position)
+            for part in parts
         ]
         messages = [self._message_of(native) or objects[id(native)] for native in request.messages]
-        return carry_state_parts(messages, (part for records in left_out for part in records))
+        return carry_state_parts(messages, omitted)
 
     def _agent_request(self, prefix: CachedPrefix) -> AgentRequest | None:
-        """Return a request of this conversation as it is sent, so that a question can be asked behind it.
+        """Return a request of this conversation as it is sent, so that a summarizer can reuse its cached prefix.
 
-        A session's writers know the main agent's alone: a sub-agent's model, tools and settings are other ones.
+        Summarizers use the main agent's only: a sub-agent has another model, tools and settings.
         """
-        made = self.request_context
-        if made is None or prefix.scope != self.scope or len(prefix.positions) != len(prefix.messages):
+        context = self.request_context
+        if context is None or prefix.scope != self.agent.scope or len(prefix.positions) != len(prefix.messages):
             return None
-        parameters, settings = made.model_request_parameters, made.model_settings or {}
+        parameters, settings = context.model_request_parameters, context.model_settings or {}
         if not any(tool.get("name") == RECALL_TOOL for tool in prefix.tools or ()):
-            # The run has it from the beginning; a request tells of it from the first marker on.
+            # The run has the tool from the beginning; a request offers it from the first marker on.
             parameters = replace(parameters, function_tools=without_recall(parameters.function_tools))
-        return AgentRequest(made.model, self.outgoing_messages(prefix), settings, parameters)
+        return AgentRequest(context.model, self.outgoing_messages(prefix), settings, parameters)
 
     async def _sync(self, messages: Sequence[ModelMessage]) -> None:
         known = len(self._known_messages)
-        is_longer = known <= len(messages) and all(map(_is_same, messages, self._known_messages))
+        extends = known <= len(messages) and all(map(operator.is_, messages, self._known_messages))
         if (
-            not is_longer
+            not extends
             or self._known_state != self._session_state()
             or self._known_tail_parts != _part_ids(messages[known - 1 : known])
         ):
@@ -187,30 +192,32 @@ class AgentConversation:
         pairs = session_elements(messages)
         natives = [native for native, _ in pairs]
         self._objects |= {id(native): (native, message) for native, message in pairs}
-        positions = await self.session.record(
-            natives, format=SESSION_FORMAT, usage=usage, scope=self.scope, agent=self._agent
-        )
+        positions = await self.agent.record(natives, format=SESSION_FORMAT, usage=usage)
         await self._apply_state_parts(positions, [message for _, message in pairs])
 
     async def _apply_state_parts(self, positions: Sequence[int], messages: Sequence[ModelMessage]) -> None:
-        """Remember what messages say of what is in force, and keep those that nothing can stand for."""
+        """Remember the state parts of messages, and pin the messages that load a capability."""
         for position, message in zip(positions, messages, strict=True):
-            if records := state_parts_of(message):
-                self._state_parts[position] = records
+            if parts := state_parts_of(message):
+                self._state_parts[position] = parts
             if loads_capability(message) and position not in self.session.history.session_state.pins:
                 await self.session.pin(position)
 
     def _recorded_positions(self) -> list[int]:
-        """Return where the messages that stand were recorded."""
-        context = self.session.history.context(self.scope)
-        own = range(context.state.cleared_at, context.length)
-        standing = [at for at in own if context.message_scopes[at] == self.scope and context.is_visible(at)]
-        entries = self.session.history.entries
-        return [at for at in standing if not entries[at].message.is_from_memory]
+        """Return the positions of what `messages` of the agent returns."""
+        scope, entries = self.agent.scope, self.session.history.entries
+        context = self.session.history.context(scope)
+        return [
+            position
+            for position in range(context.state.cleared_at, context.length)
+            if context.message_scopes[position] == scope
+            and context.is_visible(position)
+            and not entries[position].message.is_from_memory
+        ]
 
     async def _resync(self, messages: Sequence[ModelMessage]) -> None:
-        """Let the session find out what has changed, and learn under which of its own records each message goes."""
-        if self.scope != MAIN:
+        """Let the session find out what has changed, and match its records with the messages again."""
+        if self.agent is not self.session:
             # A delegate's list only grows: what is not known yet is new.
             await self._record(
                 [message for message in messages if not any(message is known for known in self._known_messages)]
@@ -226,20 +233,19 @@ class AgentConversation:
             await self._apply_state_parts(self._recorded_positions(), [message for _, message in pairs])
             self._changed_system_texts = [
                 text
-                for recorded, (given, _) in zip(natives, pairs, strict=True)
-                if (text := native_system_text(given)) and text != native_system_text(recorded)
+                for recorded, (current, _) in zip(natives, pairs, strict=True)
+                if (text := native_system_text(current)) and text != native_system_text(recorded)
             ]
 
-    async def _prepare(self, options: AgentRequestOptions) -> PreparedRequest:
+    async def _prepare(self, options: AgentRequestOptions) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and options.has_recall else [])]
         system = "\n\n".join(filter(None, [options.system, *self._changed_system_texts]))
-        return await self.session.prepare(
+        return await self.agent.prepare(
             options.budget,
             model=options.model,
             system=system or None,
             tools=tools or None,
             has_recall=options.has_recall,
-            scope=self.scope,
         )
 
     def _message_of(self, native: Mapping[str, Any]) -> ModelMessage | None:
@@ -252,20 +258,12 @@ class AgentConversation:
         self._known_state = self._session_state()
 
     def _session_state(self) -> object:
-        """Return what a change by somebody else would change."""
-        history = self.session.history
-        return (
-            history.message_counts.get(self.scope, 0),
-            history.version.hidden,
-            history.version.state_of(self.scope).cleared_at,
-        )
+        """Return what a change by another writer would change."""
+        history, scope = self.session.history, self.agent.scope
+        return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
 USAGE_FIELDS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-
-
-def _is_same(one: ModelMessage, other: ModelMessage) -> bool:
-    return one is other
 
 
 def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
@@ -273,12 +271,12 @@ def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
 
 
 MAX_OPEN_SESSIONS = 256
-"""How many conversations stay open."""
+"""How many sessions stay open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """How sessions are opened, as `Session.open` takes it."""
+    """How sessions are opened, as `Session.open` takes them."""
 
     store: str | Store | None = None
     policy: str | Policy | None = None
@@ -287,7 +285,7 @@ class SessionOptions:
 
 
 class SessionPool:
-    """Conversations by the ids of their sessions."""
+    """Open conversations by the ids of their sessions."""
 
     def __init__(self, options: SessionOptions, session: Session | None = None) -> None:
         for setting in fields(options):
@@ -302,17 +300,18 @@ class SessionPool:
     @property
     def sessions(self) -> Mapping[str, Session]:
         """All sessions that are open, by id."""
-        everybody = [*([self._fixed] if self._fixed else []), *self._conversations.values()]
-        return {one.session.id: one.session for one in everybody}
+        return {one.session.id: one.session for one in self._all()}
 
     @property
     def busy_ids(self) -> list[str]:
-        """The ids of sessions that a run takes part in."""
-        everybody = [*([self._fixed] if self._fixed else []), *self._conversations.values()]
-        return [one.session.id for one in everybody if one.active_runs]
+        """The ids of sessions with an active run."""
+        return [one.session.id for one in self._all() if one.active_runs]
+
+    def _all(self) -> list[AgentConversation]:
+        return [*([self._fixed] if self._fixed else []), *self._conversations.values()]
 
     async def conversation(self, session_id: str) -> AgentConversation:
-        """Return a conversation, opened now or before."""
+        """Return a conversation, and open it if it is not open."""
         if self._fixed is not None and session_id == self._fixed.session.id:
             return self._fixed
         async with self._open_lock:
@@ -326,7 +325,7 @@ class SessionPool:
             return known
 
     async def close(self) -> None:
-        """Close what was opened here; what was given stays open."""
+        """Close what was opened here; a session or a store that was passed in stays open."""
         async with self._open_lock:
             while self._conversations:
                 _, conversation = self._conversations.popitem(last=False)
@@ -338,15 +337,15 @@ class SessionPool:
     async def _open_session(self, session_id: str) -> Session:
         if self._fixed is not None:
             return await self._fixed.session.open_sibling(session_id)
-        how = self._options
+        options = self._options
         if self._store is None:
-            self._store = open_store(how.store or "memory://")
+            self._store = open_store(options.store or "memory://")
         return await Session.open(
             session_id,
             store=self._store,
-            policy=how.policy or "default",
-            summarizer=how.summarizer,
-            compaction=how.compaction,
+            policy=options.policy or "default",
+            summarizer=options.summarizer,
+            compaction=options.compaction,
         )
 
     async def _close_idle(self) -> None:
@@ -358,10 +357,8 @@ class SessionPool:
 
 
 def _check_session_format(session: Session) -> Session:
-    """Return a session if its messages are pydantic-ai's."""
-    spoken = session.history.format or SESSION_FORMAT
-    if spoken != SESSION_FORMAT:
-        raise SettingsError(
-            "format", f"session {session.id!r} speaks {spoken}; bring it into another one with convert()"
-        )
+    known = session.history.format or SESSION_FORMAT
+    if known != SESSION_FORMAT:
+        problem = f"session {session.id!r} speaks {known}; bring it into another one with convert()"
+        raise SettingsError("format", problem)
     return session

@@ -1,10 +1,10 @@
 """Sub-agents: a tool that runs another agent inside a delegation of the same session.
 
-The sub-agent's run is governed like any other, in a scope of its own: it sees what was chosen for it, and its history
-is folded for its own window. What it says in the end is the result of the call.
+The sub-agent's run is recorded and prepared like any other, in a scope of its own: it sees what was chosen for it, and
+its history is compacted for its own window. Its final answer is the result of the call.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,59 +14,39 @@ from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RunUsage, UsageLimits
 
-from holdfast.adapters.pydantic_ai.conversation import AgentConversation, SessionOptions, SessionPool
-from holdfast.adapters.pydantic_ai.run import CURRENT_CONVERSATION, GovernedRun
-from holdfast.core.history.events import Usage
+from holdfast.adapters.pydantic_ai.capability import CURRENT_CONVERSATION, GovernedRun, Holdfast
+from holdfast.adapters.pydantic_ai.conversation import AgentConversation
 from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
-from holdfast.session.request import PreparedRequest
-from holdfast.session.session import Session
 
 DELEGATE_TOOL = "delegate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgent:
-    """An agent that others may ask."""
+    """An agent that others may delegate to."""
 
     agent: Agent[Any, Any]
     description: str = ""
-    """What it is for, as the model is told."""
+    """What it is for, as the model reads it."""
     sees: Visibility = SEES_EVERYTHING
     main_sees: MainVisibility = "nothing"
-    """What the main agent sees of its work beside the answer, which is the result of its call."""
+    """What the main agent sees of its work besides the answer, which is the result of the call."""
     timeout_seconds: float | None = None
     max_steps: int | None = None
     """How many requests it may make."""
     budget: int | Budget | None = None
-    """The largest input in tokens; without it the model says, or the table of models."""
+    """The largest input in tokens; without it the model or the table of models decides."""
     model: str | None = None
-    """Its name in that table, where its own is not the one there."""
+    """The model's name in that table, where it differs from its own."""
     recall: bool = True
-    """Whether it has the tool of that name once something is out of its view."""
-
-
-@dataclass
-class _SubAgentConfig:
-    """What the runs of a sub-agent share: its own model and window, and nothing of the one who asked."""
-
-    conversations: SessionPool
-    budget: int | Budget | None
-    model: str | None
-    recall: bool
-    recall_from: Sequence[str] = ()
-    compact_context: bool = False
-    last_request: PreparedRequest | None = None
-    last_usage: Usage | None = None
-
-    def run_started(self, session: Session) -> None:
-        """Hear that a run takes part in a session."""
+    """Whether it has the recall tool once something is out of its view."""
 
 
 class SubAgentCapability(AbstractCapability[Any]):
-    """Governs one run of a sub-agent."""
+    """Records and prepares one run of a sub-agent, in the conversation of its delegation."""
 
     id = "holdfast"
 
@@ -75,53 +55,42 @@ class SubAgentCapability(AbstractCapability[Any]):
         self._conversation = conversation
 
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
-        """Return what governs it."""
-        conversations = SessionPool(SessionOptions(), self._conversation.session)
-        asked = self._sub_agent
-        governor = _SubAgentConfig(conversations, asked.budget, asked.model or ctx.model.model_id, asked.recall)
-        return _DelegatedRun(governor, self._conversation)
-
-
-class _DelegatedRun(GovernedRun):
-    """A run whose conversation is a delegation's."""
-
-    def __init__(self, config: _SubAgentConfig, conversation: AgentConversation) -> None:
-        super().__init__(config, conversation.session.id, is_nested=True)
-        self._delegated_conversation = conversation
-
-    async def _open_conversation(self) -> AgentConversation:
-        return self._delegated_conversation
+        """Return the capability of the run, with the sub-agent's own model and window."""
+        sub_agent, session = self._sub_agent, self._conversation.session
+        model = sub_agent.model or ctx.model.model_id
+        holdfast = Holdfast(session=session, budget=sub_agent.budget, model=model, recall=sub_agent.recall)
+        return GovernedRun(holdfast, session.id, self._conversation, is_nested=True)
 
 
 def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
-    """Return the tool `delegate`, by which the model of a governed agent asks one of some others."""
+    """Return the tool `delegate`, by which the model of an agent with Holdfast delegates to other agents."""
     if not agents:
         raise SettingsError("agents", "is empty: there is nobody to delegate to")
 
     async def delegate(ctx: RunContext[Any], agent: str, task: str) -> str:
-        asked = agents.get(agent)
-        if asked is None:
+        sub_agent = agents.get(agent)
+        if sub_agent is None:
             return f"there is no agent {agent!r:.80}; ask one of: {', '.join(agents)}"
         if not task.strip():
             return "say what the agent is to do: it knows only what you tell it and what it is shown"
-        spent = RunUsage()
+        usage = RunUsage()
         try:
-            return await _run_sub_agent(agent, task, asked, spent)
+            return await _run_sub_agent(agent, task, sub_agent, usage)
         finally:
-            # What it cost is part of the run that asked; its requests are steps of its own.
-            ctx.usage.incr(replace(spent, requests=0, tool_calls=0))
+            # Its usage counts for the run that delegated; its requests and calls do not.
+            ctx.usage.incr(replace(usage, requests=0, tool_calls=0))
 
     tool = Tool[Any].from_schema(delegate, DELEGATE_TOOL, _description(agents), _parameters(agents), takes_ctx=True)
     return FunctionToolset([tool], id="holdfast-delegating")
 
 
 async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUsage) -> str:
-    """Return what a sub-agent answers, or why it does not, in words: the one who asked is to go on."""
+    """Return what a sub-agent answers, or why it does not, as text: the agent that delegated continues."""
     current = CURRENT_CONVERSATION.get()
     if current is None:
         raise SettingsError("delegate", "is for agents that Holdfast governs: capabilities=[Holdfast(…)]")
     limits = UsageLimits(request_limit=sub_agent.max_steps)
-    sending = current.delegator.delegate(
+    delegation = current.agent.delegate(
         name,
         task=task,
         sees=sub_agent.sees,
@@ -130,13 +99,13 @@ async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUs
         adds_task_message=False,
     )
     try:
-        async with sending as child:
-            governed = SubAgentCapability(sub_agent, AgentConversation(current.session, child))
+        async with delegation as child:
+            capability = SubAgentCapability(sub_agent, AgentConversation(current.session, child))
             result = await sub_agent.agent.run(
-                child.opening_prompt, capabilities=[governed], usage_limits=limits, usage=usage
+                child.opening_prompt, capabilities=[capability], usage_limits=limits, usage=usage
             )
             return str(await child.answer(str(result.output)))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the log has it, and the one who asked is told
+    except Exception as error:  # noqa: BLE001 - the log has the error, and the agent that delegated reads it
         why = "its time ran out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
         return f"{name} has not answered: {why:.500}"
 
@@ -147,12 +116,14 @@ def _description(agents: Mapping[str, SubAgent]) -> str:
 
 
 def _parameters(agents: Mapping[str, SubAgent]) -> dict[str, Any]:
-    told = "What it is to do and to give back, with all that it has to know."
     return {
         "type": "object",
         "properties": {
             "agent": {"type": "string", "enum": list(agents)},
-            "task": {"type": "string", "description": told},
+            "task": {
+                "type": "string",
+                "description": "What it is to do and to give back, with all that it has to know.",
+            },
         },
         "required": ["agent", "task"],
         "additionalProperties": False,

@@ -8,23 +8,21 @@ What a new conversation finds in its inbox: the context board of the repository 
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
 
 from holdfast.apps.chat.events import ChatNotice, Screen, TurnEnded, TurnOutcome, describe_losses
 from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, save_attachment
 from holdfast.apps.chat.runtime import RuntimeCache
 from holdfast.apps.settings.build import (
+    SessionCallbacks,
     board_from,
     budget_from,
     open_session,
     rem_agent_from,
-    store_url,
     update_session_settings,
 )
 from holdfast.apps.settings.models import bare_model_name, configured_model
@@ -35,14 +33,13 @@ from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownSessionError
-from holdfast.models.base import Summarizer
 from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
-from holdfast.session.compaction.compactor import Approval, SummaryDraft
+from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
@@ -69,15 +66,6 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
 MAX_SESSION_NAME_CHARS = 100
 
 
-class SessionCallbacks(TypedDict):
-    """Who is with a session."""
-
-    primary: Summarizer | None
-    approve: Approval
-    notice: Callable[[str], None]
-    progress: Callable[[str], None]
-
-
 @dataclass(frozen=True, slots=True)
 class ChatStatus:
     """How the conversation stands: what the meter shows."""
@@ -101,14 +89,14 @@ class Chat:
         self.settings = settings
         self.screen = screen
         self.file_tools = FileTools(folder)
-        self.store = store or open_store(store_url(settings))
+        self.store = store or open_store(settings.store)
         self.is_over = False
         self.unrecorded_prompt: str | None = None
         """A prompt that could not even be recorded; /retry says it."""
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
-        self._last_request: PreparedRequest | None = None
+        self._last_request: Request | None = None
         self._context_tokens = 0
         """What the context took when it was opened, or last changed without a request."""
         self._counted_changes = 0
@@ -137,7 +125,7 @@ class Chat:
             await self._open(new_session_id())
 
     async def _open(self, session: str) -> None:
-        opened = await open_session(self.settings, session, store=self.store, **self._callbacks())
+        opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
         spoken = opened.history.format
         if spoken not in {None, CHAT_SESSION_FORMAT}:
             await opened.close()
@@ -150,13 +138,12 @@ class Chat:
         self._runtimes.invalidate()
 
     def _callbacks(self) -> SessionCallbacks:
-        """Return who is with a session: who writes for it, who approves, and who hears of it."""
-        return {
-            "primary": self._runtimes.summarizer(self.settings),
-            "approve": self._approve_summary,
-            "notice": lambda text: self.screen.show(ChatNotice(text, "warning")),
-            "progress": self.screen.show_busy,
-        }
+        return SessionCallbacks(
+            primary=self._runtimes.summarizer(self.settings),
+            approve=self._approve_summary,
+            notice=lambda text: self.screen.show(ChatNotice(text, "warning")),
+            progress=self.screen.show_busy,
+        )
 
     def rem_agent(self) -> RemAgent | None:
         """Return who keeps the context board; None where boards are off."""
@@ -173,7 +160,7 @@ class Chat:
         """Go on under other settings."""
         self.settings = settings
         self.session.model = bare_model_name(settings.model)
-        await update_session_settings(self.session, settings, **self._callbacks())
+        await update_session_settings(self.session, settings, self._callbacks())
         self._runtimes.invalidate()
 
     async def _close_session(self) -> None:

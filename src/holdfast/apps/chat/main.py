@@ -18,7 +18,6 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_stdin, submit_line
 from holdfast.apps.chat.events import ChatNotice, CommandReply, Screen, TurnOutcome
 from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
-from holdfast.apps.settings.build import policy_from
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
@@ -156,7 +155,7 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
         if options.session or options.is_resumed:
             await chat.open_conversation(options.session, is_newest=options.is_resumed)
         else:
-            is_newest = policy_from(settings).restore == RESUMING_RESTORE and not options.is_once
+            is_newest = settings.effective_policy.restore == RESUMING_RESTORE and not options.is_once
             await chat.open_conversation(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
         for told in (*map(str, settings.problems), *settings.notes):
             screen.show(ChatNotice(told, "warning"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.apps.cli.output import print_json, print_result, print_table, warn
-from holdfast.apps.settings.build import PolicyThreshold, policy_from, policy_thresholds
+from holdfast.apps.settings.build import PolicyThreshold, policy_thresholds
 from holdfast.apps.settings.models import configured_model
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.save import remove_setting, save_setting, settings_file
@@ -134,7 +134,7 @@ async def list_models(args: argparse.Namespace, store: Store) -> int:
     if not names:
         raise SettingsError("models", f"no model's name has {args.filter!r} in it; holdfast models lists all")
     rows = [(name, configured_model(settings, name), policy_thresholds(settings, name)) for name in names]
-    policy = policy_from(settings).name
+    policy = settings.effective_policy.name
     if args.json:
         listed = [
             {

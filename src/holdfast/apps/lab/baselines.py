@@ -10,7 +10,8 @@ from typing import Protocol, TypeAlias
 
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.govern import Request, govern
+from holdfast.govern import govern
+from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, user_message
 
 PLACEHOLDER_SUMMARY = "[Summary of the conversation so far.]"

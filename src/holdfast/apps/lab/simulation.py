@@ -24,7 +24,7 @@ from holdfast.errors import PendingToolCallsError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import PreparedRequest
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
@@ -134,7 +134,7 @@ class SimulatedSession:
             is_compacted=self.session.history.change_count > changes,
         )
 
-    async def _request(self, replay_request: ReplayRequest) -> PreparedRequest:
+    async def _request(self, replay_request: ReplayRequest) -> Request:
         budget = replay_request.budget - replay_request.sizes.static
         try:
             return await self.session.prepare(budget, has_recall=True)
@@ -176,7 +176,9 @@ class SimulatedSession:
     async def model_summaries(self) -> list[log.SummaryWritten]:
         """Return the summaries that a model has written, whether a fold used them or not."""
         return [
-            event for event in await self.session.events() if isinstance(event, log.SummaryWritten) and event.by_model
+            event
+            for event in await self.session.events()
+            if isinstance(event, log.SummaryWritten) and event.summary.by_model
         ]
 
 

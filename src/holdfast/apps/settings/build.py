@@ -1,7 +1,4 @@
-"""What a program is made of, built from its settings.
-
-At how many tokens a policy does something about a conversation with a model.
-"""
+"""Build sessions, budgets, memory and boards from the settings of a program."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -39,20 +36,27 @@ from holdfast.stores.base import Store
 NO_SUMMARIZER = "none"
 
 
-def policy_from(settings: Settings) -> Policy:
-    """Return the policy: the preset's or the file's, with the settings in it."""
-    return settings.effective_policy
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCallbacks:
+    """What a program passes to the sessions it opens."""
+
+    primary: str | Summarizer | None = None
+    """Writes summaries with the model that answers, if that is running already."""
+    approve: Approval | None = None
+    """Asked before a summary is applied, if the settings say so."""
+    notice: Callable[[str], None] | None = None
+    """Receives each problem that did not stop a compaction."""
+    progress: Callable[[str], None] | None = None
+    """Receives what the session waits for, and an empty text afterwards."""
 
 
-def store_url(settings: Settings) -> str:
-    """Return where conversations are kept."""
-    return settings.store
+NO_CALLBACKS = SessionCallbacks()
 
 
 def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
-    """Return the largest request that a model is to get; None where the table of models says it.
+    """Return the largest request for a model; None if only the table of models knows it.
 
-    What the preset's own rules know, such as `cowagent` its tokens and turns, is no limit of every request.
+    A limit that a rule of the preset applies, such as the tokens and turns of `cowagent`, does not count here.
     """
     name = model or settings.model
     tokens, turns, messages = (
@@ -64,7 +68,7 @@ def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
         return held
     most = held or budget_for(bare_model_name(name))
     if tokens is not None:
-        # A word of the user counts, but for what the embedded model was started with: it holds no more.
+        # The user's limit counts, but the embedded model cannot hold more than it was started with.
         most = Budget(min(tokens, most.tokens) if name == EMBEDDED else tokens)
     return replace(most, turns=turns, messages=messages)
 
@@ -76,16 +80,16 @@ def _request_limit(settings: Settings, name: str) -> int | None:
 
 
 def _configured_budget(settings: Settings, name: str) -> Budget | None:
-    """Return the budget of a model that the user knows better than the table, and of the embedded one."""
+    """Return the budget of the embedded model, or of one that the user has described; else None."""
     known = configured_model(settings, name)
-    is_told = name == EMBEDDED or {name, bare_model_name(name)} & {*settings.models}
-    if known is None or not is_told:
+    is_described = name == EMBEDDED or {name, bare_model_name(name)} & {*settings.models}
+    if known is None or not is_described:
         return None
     return Budget.resolve(provider_window=known.max_input_tokens, max_output=known.max_output_tokens)
 
 
 def read_system_text(settings: Settings) -> str | None:
-    """Return the system text, read from its file."""
+    """Return the system text from its file."""
     if settings.system is None:
         return None
     try:
@@ -96,12 +100,12 @@ def read_system_text(settings: Settings) -> str | None:
 
 
 def checkpoints_folder(settings: Settings, session_id: str) -> Path | None:
-    """Return the folder of a session's checkpoints; None where they are off."""
+    """Return the folder of a session's checkpoints; None if they are off."""
     return None if settings.checkpoints is None else settings.checkpoints / session_folder_name(session_id)
 
 
 def session_files(settings: Settings, session_id: str) -> list[Path]:
-    """Return the files that hold something of what was said in a session, besides its store."""
+    """Return the files outside the store that hold content of a session."""
     folders = (checkpoints_folder(settings, session_id), settings.paths.attachments(session_id))
     shared = (settings.memory, settings.boards)
     found = [path for folder in (*folders, *shared) if folder is not None for path in sorted(folder.rglob("*"))]
@@ -109,19 +113,19 @@ def session_files(settings: Settings, session_id: str) -> list[Path]:
 
 
 def memory_from(settings: Settings) -> DailyMemory | None:
-    """Return daily memory: where the policy wants one or the user has named a folder; None where it is off."""
-    is_wanted = policy_from(settings).remembers or settings.source("memory").kind != "default"
-    return _cached_memory(settings.memory) if settings.memory is not None and is_wanted else None
+    """Return daily memory if the policy uses it or the user has named a folder; None if it is off."""
+    is_used = settings.effective_policy.remembers or settings.source("memory").kind != "default"
+    return _cached_memory(settings.memory) if settings.memory is not None and is_used else None
 
 
 @lru_cache(maxsize=4)
 def _cached_memory(folder: Path) -> DailyMemory:
-    """Return the memory in a folder, the same one every time: it knows what it has read."""
+    """Return the memory in a folder, the same object every time, because it caches what it has read."""
     return DailyMemory(folder)
 
 
 def board_from(settings: Settings) -> ContextBoard | None:
-    """Return the context board of the repository and branch around the working folder; None where it is off."""
+    """Return the context board of the repository and branch around the working folder; None if it is off."""
     if settings.boards is None:
         return None
     return ContextBoard(settings.boards, repository_of(settings.paths.cwd))
@@ -130,29 +134,22 @@ def board_from(settings: Settings) -> ContextBoard | None:
 def rem_agent_from(
     settings: Settings, store: Store, *, primary: str | Summarizer | None = None, clock: Clock = now_ms
 ) -> RemAgent | None:
-    """Return who keeps the context board, with the model that writes summaries; None where boards are off."""
+    """Return the agent that maintains the context board; None if boards are off."""
     board = board_from(settings)
     if board is None:
         return None
-    how = compaction_from(settings, "", primary=primary)
-    return RemAgent(store, board, summarizer=how.automatic or how.manual, clock=clock)
+    options = compaction_from(settings, "", SessionCallbacks(primary=primary))
+    return RemAgent(store, board, summarizer=options.automatic or options.manual, clock=clock)
 
 
 def compaction_from(
-    settings: Settings,
-    session_id: str,
-    *,
-    primary: str | Summarizer | None = None,
-    approve: Approval | None = None,
-    notice: Callable[[str], None] | None = None,
-    progress: Callable[[str], None] | None = None,
+    settings: Settings, session_id: str, callbacks: SessionCallbacks = NO_CALLBACKS
 ) -> CompactionOptions:
-    """Return who writes summaries and what goes with them.
+    """Return the summarizers of a session and everything that observes its compactions.
 
-    `primary` asks the model that answers, where that is running already. By itself the embedded model writes none:
-    its summaries are worse than a digest.
+    The embedded model writes no summaries unless `callbacks.primary` is given: they are worse than a digest.
     """
-    main = primary or (None if settings.model == EMBEDDED else settings.model)
+    main = callbacks.primary or (None if settings.model == EMBEDDED else settings.model)
     cheap = settings.summarization_model
     folder = checkpoints_folder(settings, session_id)
     known = configured_model(settings)
@@ -163,9 +160,9 @@ def compaction_from(
         hooks=settings.hooks,
         checkpoints=None if folder is None else Checkpoints(folder),
         memory=memory_from(settings),
-        approve=approve if settings.approve else None,
-        notice=notice,
-        progress=progress,
+        approve=callbacks.approve if settings.approve else None,
+        notice=callbacks.notice,
+        progress=callbacks.progress,
     )
 
 
@@ -174,40 +171,26 @@ def open_session(
     session_id: str,
     *,
     store: Store | None = None,
-    primary: str | Summarizer | None = None,
-    approve: Approval | None = None,
-    notice: Callable[[str], None] | None = None,
-    progress: Callable[[str], None] | None = None,
+    callbacks: SessionCallbacks = NO_CALLBACKS,
     clock: Clock = now_ms,
 ) -> SessionOpener:
-    """Open a session, or begin one, as the settings say; use it with `async with` or `await`."""
+    """Open a session or start one, as the settings say; use it with `async with` or `await`."""
     return Session.open(
         session_id,
-        store=store or store_url(settings),
-        policy=policy_from(settings),
+        store=store or settings.store,
+        policy=settings.effective_policy,
         model=bare_model_name(settings.model),
-        compaction=compaction_from(
-            settings, session_id, primary=primary, approve=approve, notice=notice, progress=progress
-        ),
+        compaction=compaction_from(settings, session_id, callbacks),
         clock=clock,
     )
 
 
 async def update_session_settings(
-    session: Session,
-    settings: Settings,
-    *,
-    primary: str | Summarizer | None = None,
-    approve: Approval | None = None,
-    notice: Callable[[str], None] | None = None,
-    progress: Callable[[str], None] | None = None,
+    session: Session, settings: Settings, callbacks: SessionCallbacks = NO_CALLBACKS
 ) -> None:
-    """Let a session that is open go by changed settings from its next request on.
-
-    Store and model are not changed here.
-    """
-    how = compaction_from(settings, session.id, primary=primary, approve=approve, notice=notice, progress=progress)
-    await session.set_policy(policy_from(settings), compaction=how)
+    """Apply changed settings to an open session, from its next request on; its store and model stay."""
+    options = compaction_from(settings, session.id, callbacks)
+    await session.set_policy(settings.effective_policy, compaction=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +204,7 @@ class PolicyThreshold:
 
 def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
     """Return where the policy acts with a model, nothing but messages being sent, the earliest first."""
-    policy, bare = policy_from(settings), bare_model_name(model)
+    policy, bare = settings.effective_policy, bare_model_name(model)
     budget = budget_from(settings, model) or budget_for(bare)
     known = configured_model(settings, model)
     margin = 0.0 if model_family(bare).has_own_vocabulary else MARGIN_ESTIMATED

@@ -1,10 +1,7 @@
-"""What is known of the model that answers: the user's word first, then the table's.
-
-Which providers could be asked: whose keys are in the environment. None of them is chosen because of that.
-"""
+"""What is known about a model, the user's settings before the table, and which providers have a key."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.tables import ModelOverrides
@@ -13,36 +10,24 @@ from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
 
 def configured_model(settings: Settings, name: str | None = None) -> ModelInfo | None:
-    """Return what is known of a model, of the one that answers if none is named; None where nobody knows it."""
-    wanted = name or settings.model
-    facts = settings.models.get(wanted) or settings.models.get(bare_model_name(wanted))
-    if wanted == EMBEDDED:
-        return _with_overrides(ModelInfo(EMBEDDED, settings.n_ctx), facts)
-    known = find_model(bare_model_name(wanted))
-    if facts is None:
+    """Return what is known about a model, by default the one that answers; None if it is unknown."""
+    model = name or settings.model
+    overrides = settings.models.get(model) or settings.models.get(bare_model_name(model))
+    known = ModelInfo(EMBEDDED, settings.n_ctx) if model == EMBEDDED else find_model(bare_model_name(model))
+    if overrides is None or (known is None and overrides.window is None):
         return known
-    if known is None and facts.window is None:
-        return None
-    return _with_overrides(known or ModelInfo(wanted, 0), facts)
+    return _with_overrides(known or ModelInfo(model, 0), overrides)
 
 
 def bare_model_name(model: str) -> str:
-    """Return the name of a model without the address of its endpoint."""
+    """Return the name of a model without the URL of its endpoint."""
     return model.partition("#")[2] if model.startswith(("http://", "https://")) else model
 
 
-def _with_overrides(known: ModelInfo, facts: ModelOverrides | None) -> ModelInfo:
-    if facts is None:
-        return known
-    told = {
-        "max_input_tokens": facts.window,
-        "max_output_tokens": facts.output,
-        "input_price": facts.input_price,
-        "output_price": facts.output_price,
-        "cache_read_price": facts.cache_read_price,
-        "cache_write_price": facts.cache_write_price,
-    }
-    return replace(known, **{name: value for name, value in told.items() if value is not None})
+def _with_overrides(known: ModelInfo, overrides: ModelOverrides) -> ModelInfo:
+    names = {"window": "max_input_tokens", "output": "max_output_tokens"}
+    values = {names.get(item.name, item.name): getattr(overrides, item.name) for item in fields(overrides)}
+    return replace(known, **{name: value for name, value in values.items() if value is not None})
 
 
 PROVIDER_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -63,19 +48,19 @@ PROVIDER_KEYS: Mapping[str, tuple[str, ...]] = {
     "zai": ("ZAI_API_KEY",),
     "huggingface": ("HF_TOKEN",),
 }
-"""The variables that pydantic-ai's providers read, any one of which will do."""
+"""The variables that pydantic-ai's providers read; one of them is enough."""
 
 PROVIDER_ALIASES = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google"}
 
 
 def provider_of(model: str) -> str:
-    """Return the provider in front of a model's name; `openai-responses` is OpenAI by another of its APIs."""
+    """Return the provider in a model's name; `openai-responses` is another API of OpenAI."""
     name = model.partition(":")[0] if ":" in model else ""
     return PROVIDER_ALIASES.get(name, name)
 
 
 def missing_key(model: str, environ: Mapping[str, str]) -> str | None:
-    """Return the variable that a model's provider reads its key from, where it is not set."""
+    """Return the variable for the API key of a model's provider if it is not set, else None."""
     variables = PROVIDER_KEYS.get(provider_of(model), ())
     return None if any(environ.get(variable) for variable in variables) or not variables else variables[0]
 

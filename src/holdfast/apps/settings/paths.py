@@ -1,4 +1,4 @@
-"""Where a program's files are: the user's folder, the project's, and the one for what is kept."""
+"""Where a program's files are: settings of the user and the project, and stored data."""
 
 import os
 import re
@@ -17,19 +17,19 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramPaths:
-    """The folders that settings are read from and that things are kept in."""
+    """The folders of settings and of data."""
 
     user_folder: Path
-    """The user's own settings."""
+    """The user's settings."""
     data_folder: Path
-    """Conversations, and what goes with them."""
+    """Conversations, checkpoints, memory and boards."""
     cwd: Path
     project_folder: Path
     """The root of the repository around the working folder, or that folder itself."""
 
     @property
     def user_file(self) -> Path:
-        """The user's settings, whether they are there or not."""
+        """The user's settings file, which may be missing."""
         return self.user_folder / SETTINGS_FILE
 
     @property
@@ -39,31 +39,31 @@ class ProgramPaths:
 
     @property
     def store(self) -> str:
-        """Where conversations are kept unless somebody says otherwise."""
+        """The default store."""
         return f"sqlite:///{display_path(self.data_folder / STORE_FILE)}"
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints are kept unless somebody says otherwise."""
+        """The default folder for checkpoints."""
         return self.data_folder / CHECKPOINTS_FOLDER
 
     @property
     def prompt_history(self) -> Path:
-        """What was typed, for the keys that bring it back."""
+        """The history of the input line."""
         return self.data_folder / PROMPT_HISTORY_FILE
 
     def attachments(self, session_id: str) -> Path:
-        """Where a conversation's large pastes are."""
+        """Return the folder for large pastes of a session."""
         return self.data_folder / ATTACHMENTS_FOLDER / session_folder_name(session_id)
 
     @property
     def memory(self) -> Path:
-        """Where daily memory is kept unless somebody says otherwise."""
+        """The default folder for daily memory."""
         return self.data_folder / MEMORY_FOLDER
 
     @property
     def boards(self) -> Path:
-        """Where context boards are kept unless somebody says otherwise."""
+        """The default folder for context boards."""
         return self.data_folder / BOARDS_FOLDER
 
     def project_files(self, name: str) -> Iterator[Path]:
@@ -77,16 +77,16 @@ class ProgramPaths:
 
 
 def find_paths(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> ProgramPaths:
-    """Return the places for an environment and a working folder.
+    """Return the paths for an environment and a working folder.
 
-    `$HOLDFAST_HOME` is one folder for everything; without it settings are where the platform's other programs have
-    theirs, and conversations in `~/.holdfast`.
+    `$HOLDFAST_HOME` is one folder for everything. Without it, settings are in the configuration folder of the user
+    and conversations in `~/.holdfast`.
     """
     known = os.environ if environ is None else environ
     here = (cwd or _working_folder()).absolute()
-    told, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
-    if told:
-        user = data = _expand(told)
+    home, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
+    if home:
+        user = data = _expand(home)
     else:
         data = home_folder() / ".holdfast"
         user = (_expand(configured) if configured else home_folder() / ".config") / "holdfast"
@@ -94,15 +94,15 @@ def find_paths(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def session_folder_name(session_id: str) -> str:
-    """Return what a session's own folder is called: never a path, whatever somebody called the session."""
+    """Return the name of a session's folder: a plain name, whatever the session id is."""
     name = _UNSAFE.sub("-", session_id)[:MAX_FOLDER_NAME_CHARS].strip(".-")
-    # Two sessions whose ids look alike as files have folders of their own.
+    # A hash keeps ids apart that give the same name.
     mark = "" if name == session_id else f"-{sha256(session_id.encode(errors='replace')).hexdigest()[:8]}"
     return f"{name}{mark}".lstrip("-")
 
 
 def home_folder() -> Path:
-    """Return the user's home folder; where nobody knows it, the one of last resort."""
+    """Return the user's home folder; `/nonexistent` if it is unknown."""
     try:
         return Path.home()
     except RuntimeError:
@@ -119,7 +119,7 @@ def _expand(text: str) -> Path:
 def _working_folder() -> Path:
     try:
         return Path.cwd()
-    except FileNotFoundError:  # somebody has removed it
+    except FileNotFoundError:  # it was deleted
         return home_folder()
 
 
@@ -128,7 +128,7 @@ def _repository_root(folder: Path) -> Path:
 
 
 def file_exists(path: Path) -> bool:
-    """Return whether there is such a file, as far as one may look."""
+    """Return whether a file exists; False if that cannot be checked."""
     try:
         return path.is_file()
     except OSError:
@@ -136,7 +136,7 @@ def file_exists(path: Path) -> bool:
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether there is anything of that name, as far as one may look."""
+    """Return whether a path exists; False if that cannot be checked."""
     try:
         return path.exists()
     except OSError:
@@ -144,7 +144,7 @@ def path_exists(path: Path) -> bool:
 
 
 def display_path(path: Path) -> str:
-    """Return a path as people write it: with `~` for the home folder."""
+    """Return a path with `~` for the home folder."""
     try:
         inside = path.relative_to(home_folder())
     except ValueError:

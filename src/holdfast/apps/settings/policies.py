@@ -1,7 +1,7 @@
-"""What the settings change in a policy.
+"""Apply settings to a policy.
 
-A setting belongs to different rules in different presets, or to none; where there is none it has no effect, and that
-is said.
+A setting belongs to different rules in different presets. In a preset without such a rule it has no effect, and
+`holdfast config` says so.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ from holdfast.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class PolicyLink:
-    """Where a setting stands in a policy that has a rule."""
+    """The place of a setting in a policy that has a certain rule."""
 
     rule_type: type | None
-    """None for what belongs to the policy itself."""
+    """None for a field of the policy itself."""
     path: tuple[str, ...]
     is_off_at_zero: bool = False
-    """Whether 0 switches the rule off; others know what 0 means."""
+    """Whether 0 switches the rule off."""
     unlimited: int | None = None
-    """What stands there when there is to be no limit."""
+    """The value that means: no limit."""
 
 
 POLICY_LINKS: Mapping[str, tuple[PolicyLink, ...]] = {
@@ -63,11 +63,11 @@ POLICY_LINKS: Mapping[str, tuple[PolicyLink, ...]] = {
     "retention_days": (PolicyLink(None, ("retention_days",)),),
 }
 REQUEST_LIMITS = frozenset({"max_context_tokens", "max_context_turns", "max_history_messages"})
-"""Settings that limit every request where no rule of the preset knows them."""
+"""Settings that limit every request if no rule of the preset has them."""
 
 
 def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
-    """Return where a setting stands in a policy, or None where no rule of it knows the setting."""
+    """Return the place of a setting in a policy; None if no rule has it."""
     return next(
         (
             link
@@ -79,7 +79,7 @@ def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
 
 
 def linked_value(policy: Policy, link: PolicyLink) -> object:
-    """Return the value that stands there."""
+    """Return the value at the place of a setting."""
     value: object = policy
     for name in link.path:
         value = getattr(value, name)
@@ -87,7 +87,7 @@ def linked_value(policy: Policy, link: PolicyLink) -> object:
 
 
 def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy:
-    """Return a policy with settings in their places, all at once: some are held against each other."""
+    """Return a policy with settings applied, all at once, because rules compare some of them."""
     table: dict[str, object] = {}
     names: dict[str, str] = {}
     for name, value in values.items():
@@ -106,10 +106,10 @@ def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy
 
 
 def _setting_at(place: str, names: Mapping[str, str]) -> str:
-    """Return the setting that stands at a place, or that its neighbours there are held against."""
+    """Return the setting at a place, or else the last one of the same rule."""
     rule = place.split(".")[:2]
-    beside = [name for other, name in names.items() if other.split(".")[:2] == rule]
-    return names.get(place) or (beside or list(names.values()))[-1]
+    same_rule = [name for other, name in names.items() if other.split(".")[:2] == rule]
+    return names.get(place) or (same_rule or list(names.values()))[-1]
 
 
 def _set_nested(table: dict[str, object], path: tuple[str, ...], value: object) -> None:
@@ -122,7 +122,7 @@ def _set_nested(table: dict[str, object], path: tuple[str, ...], value: object) 
 
 
 def load_policy_file(path: Path, base: str) -> Policy:
-    """Return the policy of a file; what is wrong with it is named by line."""
+    """Return the policy of a file; an error names its line."""
     file = display_path(path)
     try:
         text = path.read_text(encoding="utf-8")

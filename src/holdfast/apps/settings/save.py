@@ -1,17 +1,22 @@
-"""One setting kept in a file, where every other line stays as its author wrote it."""
+"""Write one setting into a settings file and leave every other line as it is."""
 
-import json
 import os
 import secrets
-import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from holdfast.apps.settings.paths import SETTINGS_FILE, display_path
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_name
 from holdfast.apps.settings.settings import Settings, SettingSource, check_value, parse_change
-from holdfast.apps.settings.toml_lines import BYTE_ORDER_MARK, TomlStatement, TomlTable, parse_statements, parse_toml
+from holdfast.apps.settings.toml_lines import (
+    BYTE_ORDER_MARK,
+    TomlBody,
+    TomlEntry,
+    TomlTable,
+    parse_document,
+    parse_toml,
+)
 from holdfast.errors import SettingsError, redact_text
 
 SettingsScope: TypeAlias = Literal["user", "project"]
@@ -19,7 +24,7 @@ USER_FILE_MODE, USER_FOLDER_MODE, PROJECT_FILE_MODE = 0o600, 0o700, 0o644
 
 
 def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScope = "user") -> Path:
-    """Keep a setting in the user's file or in the project's, and return which; a wrong value changes nothing."""
+    """Save a setting in the user's file or in the project's and return the file; a wrong value changes nothing."""
     name = setting_name(key)
     names, path = SETTING_DECLARATIONS[name].names, settings_file(settings, scope)
     if redact_text(text) != text:
@@ -38,7 +43,7 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
 
 
 def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> object:
-    """Return the value that a file has now; one that is wrong is as good as none."""
+    """Return the value that the file has; None for none, or for a wrong one."""
     with suppress(SettingsError):
         return next(
             (check_value(name, table[name], SettingSource("user"), folder) for name in names if name in table), None
@@ -47,21 +52,21 @@ def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> ob
 
 
 def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> Path:
-    """Take a setting out of the user's file or the project's, and return which; where it is not, nothing changes."""
+    """Remove a setting from the user's file or the project's and return the file."""
     names, path = SETTING_DECLARATIONS[setting_name(key)].names, settings_file(settings, scope)
     before = _read_settings_text(path)
     parse_toml(before, display_path(path))
-    lines = before.split("\n")
-    for one in reversed(parse_statements(before)):
-        if one.is_top and one.keys[0][0] in names:
-            del lines[one.start : one.stop]
-    if (after := "\n".join(lines)) != before:
-        _write_atomically(path, after, is_private=scope == "user")
+    document = parse_document(before)
+    statements = _statements(document.body, names)
+    for index in reversed(statements):
+        del document.body[index]
+    if statements:
+        _write_atomically(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
     return path
 
 
 def settings_file(settings: Settings, scope: SettingsScope) -> Path:
-    """Return the file that a setting would be kept in."""
+    """Return the file that settings of a scope are saved in."""
     if scope == "user":
         return settings.paths.user_file
     return settings.paths.project_file or settings.paths.project_folder / SETTINGS_FILE
@@ -69,60 +74,54 @@ def settings_file(settings: Settings, scope: SettingsScope) -> Path:
 
 def with_setting(text: str, name: str, value: object) -> str:
     """Return a document with a value for a setting; comments, order and line endings stay."""
-    mark, ending = (BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""), ("\r\n" if "\r\n" in text else "\n")
-    lines = text.removeprefix(BYTE_ORDER_MARK).replace("\r\n", "\n").split("\n")
-    said = parse_statements(text)
-    names = SETTING_DECLARATIONS[name].names
-    line = f"{name} = {to_toml(value)}"
-    there = next((one for one in said if one.is_top and one.keys[0][0] in names), None)
-    if there is not None:
-        lines[there.start : there.stop] = [line + _trailing_comment(lines[there.start : there.stop])]
+    import tomlkit  # noqa: PLC0415 - only who saves a setting needs it
+
+    document = parse_document(text)
+    body, new, blank = document.body, (tomlkit.key(name), tomlkit.item(value)), (None, tomlkit.nl())
+    if present := _statements(body, SETTING_DECLARATIONS[name].names):
+        old, trivia = body[present[0]][1].trivia, new[1].trivia
+        trivia.comment_ws, trivia.comment, trivia.trail = old.comment_ws, old.comment, old.trail
+        body[present[0]] = new
+    elif (at := _insertion_index(body)) == len(body):
+        body += [new] if not body or text.endswith("\n") else [blank, new]
     else:
-        at = _insertion_line(lines, said)
-        gap = [""] if at < len(lines) and lines[at].strip() else []
-        lines[at:at] = [line, *gap] if at < len(lines) else [line, ""]
-    return mark + ending.join(lines)
+        body[at:at] = [new] if _is_blank(body[at]) else [new, blank]
+    return _with_layout_of(text, document.as_string())
 
 
-def to_toml(value: object) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(to_toml(one) for one in cast('list[object]', value))}]"
-    if isinstance(value, int | float):
-        return repr(value)
-    # JSON's texts are TOML's, but for one character.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+def _statements(body: TomlBody, names: tuple[str, ...] | None = None) -> list[int]:
+    """Return where values are set before the first table: all of them, or those of some names."""
+    return [
+        index
+        for index, (key, item) in enumerate(body)
+        if key is not None
+        and (key.is_dotted() or not (item.is_table() or item.is_aot()))
+        and (names is None or key.key in names)
+    ]
 
 
-def _trailing_comment(lines: list[str]) -> str:
-    """Return the comment behind a statement of one line, with the space before it."""
-    if len(lines) != 1:
-        return ""
-    line = lines[0]
-    for at, char in enumerate(line):
-        if char != "#":
-            continue
-        with suppress(tomllib.TOMLDecodeError):
-            if tomllib.loads(line[:at]) == tomllib.loads(line):
-                bare = line[:at].rstrip()
-                return line[len(bare) :]
-    return ""
+def _insertion_index(body: TomlBody) -> int:
+    """Return where a new setting goes: after the others and before the first table."""
+    if statements := _statements(body):
+        return statements[-1] + 1
+    table = next((index for index, (key, _) in enumerate(body) if key is not None), None)
+    if table is None:
+        return len(body)
+    # A comment right above a table is about the table.
+    while table and not _is_blank(body[table - 1]):
+        table -= 1
+    return table
 
 
-def _insertion_line(lines: list[str], said: list[TomlStatement]) -> int:
-    """Return before which line a new setting stands: behind the others, and before the first table."""
-    before = [one.stop for one in said if one.is_top]
-    if before:
-        return before[-1]
-    head = next((one.start for one in said if one.is_head), None)
-    if head is None:
-        return len(lines) - 1 if lines and not lines[-1] else len(lines)
-    # What is said about a table stands right above it.
-    while head and lines[head - 1].lstrip().startswith("#"):
-        head -= 1
-    return head
+def _is_blank(entry: TomlEntry) -> bool:
+    key, item = entry
+    return key is None and not item.as_string().strip()
+
+
+def _with_layout_of(original: str, text: str) -> str:
+    """Return a document with the byte order mark and the line endings of the original."""
+    mark = BYTE_ORDER_MARK if original.startswith(BYTE_ORDER_MARK) else ""
+    return mark + (text.replace("\n", "\r\n") if "\r\n" in original else text)
 
 
 def _read_settings_text(path: Path) -> str:
@@ -135,8 +134,8 @@ def _read_settings_text(path: Path) -> str:
 
 
 def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
-    """Put a file in the place of an older one: there is always the one or the other, whole."""
-    # A link, such as into a folder of dotfiles, stays one.
+    """Replace a file so that a reader finds either the old or the new one, whole."""
+    # A symbolic link, such as into a folder of dotfiles, stays one.
     target = path.resolve()
     try:
         target.parent.mkdir(USER_FOLDER_MODE if is_private else 0o777, parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Every setting, declared once: its name, type, default, kind, help, and what others call it.
+"""Every setting, declared once: its name, type, default, help and other names.
 
 Files, variables, flags, commands, `holdfast config` and the documentation all read these declarations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from holdfast.apps.settings.tables import (
     AgentSettings,
@@ -38,11 +38,12 @@ from holdfast.errors import SettingsError
 from holdfast.session.compaction.hooks import Hooks
 
 VARIABLE_PREFIX = "HOLDFAST_"
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDeclaration:
-    """What is known of a setting before anybody has set it."""
+    """What is known about a setting, whatever its value."""
 
     name: str
     group: str
@@ -50,29 +51,35 @@ class SettingDeclaration:
     value_type: SettingType
     default: object
     aliases: tuple[str, ...] = ()
-    """Other names it has in files and commands."""
+    """Other names in files and commands."""
     variables: tuple[str, ...] = ()
-    """Every variable of the environment that sets it; the first one counts."""
+    """Environment variables that set it; the first one that is set counts."""
     untrusted: Untrusted = "refused"
-    """What a project may do with it before the user trusts the project."""
+    """How far a project may set it before the user trusts the project."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it has in files and commands."""
+        """All names in files and commands."""
         return (self.name, *self.aliases)
 
 
-def _metadata(
+def _setting(
     group: str,
     kind: SettingType,
     help: str,  # noqa: A002
     *,
+    default: ValueT | None = None,
     also: str = "",
     variables: str = "",
     untrusted: Untrusted = "refused",
-) -> Mapping[str, object]:
+    factory: Callable[[], ValueT] | None = None,
+) -> ValueT:
+    """Return a field that carries its declaration; `also` and `variables` are words separated by spaces."""
     names = {"also": also.split(), "variables": variables.split()}
-    return {"group": group, "kind": kind, "help": help, "untrusted": untrusted, **names}
+    metadata = {"group": group, "kind": kind, "help": help, "untrusted": untrusted, **names}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=cast("ValueT", default), metadata=metadata)
 
 
 MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, PROGRAM_GROUP = (
@@ -86,225 +93,162 @@ MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, PROGRAM_GROUP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSettings:
-    """The value of every setting. None means none: no limit, no file, or no such rule in this preset."""
+    """The value of every setting. None means: no limit, no file, or no such rule in this preset."""
 
-    model: str = field(
+    model: str = _setting(
+        MODEL_GROUP,
+        SettingType(),
+        "Who answers: embedded, a name that pydantic-ai knows, or http://…/v1#name",
         default="embedded",
-        metadata=_metadata(
-            MODEL_GROUP, SettingType(), "Who answers: embedded, a name that pydantic-ai knows, or http://…/v1#name"
-        ),
     )
-    summarization_model: str = field(
+    summarization_model: str = _setting(
+        MODEL_GROUP,
+        OptionalText(),
+        'Who writes summaries that nobody asked for; "" is the model itself, none is nobody',
         default="",
-        metadata=_metadata(
-            MODEL_GROUP,
-            OptionalText(),
-            'Who writes summaries that nobody asked for; "" is the model itself, none is nobody',
-            also="summariser summarizer",
-            variables="CO_CLI_SUMMARIZATION_MODEL",
-        ),
+        also="summariser summarizer",
+        variables="CO_CLI_SUMMARIZATION_MODEL",
     )
-    n_ctx: int = field(
+    n_ctx: int = _setting(
+        MODEL_GROUP,
+        WholeNumber(512, 1_000_000),
+        "The window of the embedded model, in tokens",
         default=8_192,
-        metadata=_metadata(
-            MODEL_GROUP,
-            WholeNumber(512, 1_000_000),
-            "The window of the embedded model, in tokens",
-            also="embedded_n_ctx",
-        ),
+        also="embedded_n_ctx",
     )
-    system: Path | None = field(
-        default=None, metadata=_metadata(MODEL_GROUP, FilePath(), "A file with the system text")
-    )
-    models: Mapping[str, ModelOverrides] = field(
-        default_factory=dict[str, ModelOverrides],
-        metadata=_metadata(MODEL_GROUP, ModelOverrideTables(), "What you know of a model better than the table"),
+    system: Path | None = _setting(MODEL_GROUP, FilePath(), "A file with the system text")
+    models: Mapping[str, ModelOverrides] = _setting(
+        MODEL_GROUP,
+        ModelOverrideTables(),
+        "What you know of a model better than the table",
+        factory=dict[str, ModelOverrides],
     )
 
-    preset: str = field(
-        default="default", metadata=_metadata(COMPACTION_GROUP, Choice(*PRESETS), "Whose way with long conversations")
+    preset: str = _setting(COMPACTION_GROUP, Choice(*PRESETS), "Whose way with long conversations", default="default")
+    policy: Path | None = _setting(COMPACTION_GROUP, FilePath(), "A file with rules of your own, begun from the preset")
+    max_context_tokens: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(MIN_BUDGET_TOKENS, MAX_LIMIT, "none"),
+        "The largest request in tokens; 0 is what the model holds",
+        also="budget agent_max_context_tokens",
     )
-    policy: Path | None = field(
-        default=None,
-        metadata=_metadata(COMPACTION_GROUP, FilePath(), "A file with rules of your own, begun from the preset"),
+    max_context_turns: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9, "none"),
+        "The most turns in a request; 0 is any number",
+        also="agent_max_context_turns",
     )
-    max_context_tokens: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            WholeNumber(MIN_BUDGET_TOKENS, MAX_LIMIT, "none"),
-            "The largest request in tokens; 0 is what the model holds",
-            also="budget agent_max_context_tokens",
-        ),
+    max_history_messages: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9, "zero"),
+        "The most messages in a request; 0 is any number",
+        variables="CO_CLI_MAX_HISTORY_MESSAGES",
     )
-    max_context_turns: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            WholeNumber(1, 10**9, "none"),
-            "The most turns in a request; 0 is any number",
-            also="agent_max_context_turns",
-        ),
+    tool_output_trim_chars: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9, "zero"),
+        "What is shown of an older tool output, in characters; 0 is all",
+        variables="CO_CLI_TOOL_OUTPUT_TRIM_CHARS",
     )
-    max_history_messages: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            WholeNumber(1, 10**9, "zero"),
-            "The most messages in a request; 0 is any number",
-            variables="CO_CLI_MAX_HISTORY_MESSAGES",
-        ),
+    background_compaction_threshold: float | None = _setting(
+        COMPACTION_GROUP,
+        Fraction(),
+        "How full the window is when a summary is begun",
+        variables="COPILOT_BACKGROUND_COMPACTION_THRESHOLD",
     )
-    tool_output_trim_chars: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            WholeNumber(1, 10**9, "zero"),
-            "What is shown of an older tool output, in characters; 0 is all",
-            variables="CO_CLI_TOOL_OUTPUT_TRIM_CHARS",
-        ),
+    buffer_exhaustion_threshold: float | None = _setting(
+        COMPACTION_GROUP,
+        Fraction(),
+        "How full the window is when nothing may wait any longer",
+        variables="COPILOT_BUFFER_EXHAUSTION_THRESHOLD",
     )
-    background_compaction_threshold: float | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            Fraction(),
-            "How full the window is when a summary is begun",
-            variables="COPILOT_BACKGROUND_COMPACTION_THRESHOLD",
-        ),
+    min_compaction_messages: int | None = _setting(
+        COMPACTION_GROUP, WholeNumber(1, 10**6), "Fewer messages than this are not compacted by themselves"
     )
-    buffer_exhaustion_threshold: float | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            Fraction(),
-            "How full the window is when nothing may wait any longer",
-            variables="COPILOT_BUFFER_EXHAUSTION_THRESHOLD",
-        ),
+    compression_threshold: float | None = _setting(
+        COMPACTION_GROUP, Fraction(), "How full the window is when the whole conversation is compressed"
     )
-    min_compaction_messages: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP, WholeNumber(1, 10**6), "Fewer messages than this are not compacted by themselves"
-        ),
+    retrieved_messages: int | None = _setting(
+        COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are looked at where summaries can be had"
     )
-    compression_threshold: float | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP, Fraction(), "How full the window is when the whole conversation is compressed"
-        ),
+    fallback_messages: int | None = _setting(
+        COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are sent where nobody writes summaries"
     )
-    retrieved_messages: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are looked at where summaries can be had"
-        ),
+    fallback_tokens: int | None = _setting(
+        COMPACTION_GROUP, WholeNumber(1, 10**9), "How many tokens of them are sent where nobody writes summaries"
     )
-    fallback_messages: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are sent where nobody writes summaries"
-        ),
-    )
-    fallback_tokens: int | None = field(
-        default=None,
-        metadata=_metadata(
-            COMPACTION_GROUP, WholeNumber(1, 10**9), "How many tokens of them are sent where nobody writes summaries"
-        ),
-    )
-    approve: bool = field(default=False, metadata=_metadata(COMPACTION_GROUP, Switch(), "Ask before a summary counts"))
+    approve: bool = _setting(COMPACTION_GROUP, Switch(), "Ask before a summary counts", default=False)
 
-    consolidate: bool = field(
+    consolidate: bool = _setting(
+        COMPACTION_GROUP,
+        Switch(),
+        "Put what a conversation leaves on the context board when it ends with nobody at the terminal",
         default=False,
-        metadata=_metadata(
-            COMPACTION_GROUP,
-            Switch(),
-            "Put what a conversation leaves on the context board when it ends with nobody at the terminal",
-        ),
     )
 
-    store: str = field(
-        default="sqlite:///~/.holdfast/chats.db",
-        metadata=_metadata(STORAGE_GROUP, StoreUrl(), "Where conversations are kept"),
+    store: str = _setting(
+        STORAGE_GROUP, StoreUrl(), "Where conversations are kept", default="sqlite:///~/.holdfast/chats.db"
     )
-    checkpoints: Path | None = field(
+    checkpoints: Path | None = _setting(
+        STORAGE_GROUP,
+        FolderPath(),
+        "A folder for summaries that people can read, or off",
         default=Path("~/.holdfast/checkpoints"),
-        metadata=_metadata(STORAGE_GROUP, FolderPath(), "A folder for summaries that people can read, or off"),
     )
-    memory: Path | None = field(
+    memory: Path | None = _setting(
+        STORAGE_GROUP,
+        FolderPath(),
+        "A folder for daily memory, YYYY-MM-DD.md, or off; named by you it holds for presets that have none too",
         default=Path("~/.holdfast/memory"),
-        metadata=_metadata(
-            STORAGE_GROUP,
-            FolderPath(),
-            "A folder for daily memory, YYYY-MM-DD.md, or off; named by you it holds for presets that have none too",
-        ),
     )
-    boards: Path | None = field(
+    boards: Path | None = _setting(
+        STORAGE_GROUP,
+        FolderPath(),
+        "A folder for context boards, one for each repository and branch, or off",
         default=Path("~/.holdfast/boards"),
-        metadata=_metadata(
-            STORAGE_GROUP,
-            FolderPath(),
-            "A folder for context boards, one for each repository and branch, or off",
-            also="board",
-        ),
+        also="board",
     )
-    retention_days: int | None = field(
-        default=None,
-        metadata=_metadata(
-            STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"
-        ),
+    retention_days: int | None = _setting(
+        STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"
     )
 
-    tools: tuple[str, ...] = field(
+    tools: tuple[str, ...] = _setting(
+        TOOLS_GROUP,
+        TextList("read", "run"),
+        "What tools there are: read (files), run (commands, asked first), none",
         default=("read",),
-        metadata=_metadata(
-            TOOLS_GROUP,
-            TextList("read", "run"),
-            "What tools there are: read (files), run (commands, asked first), none",
-        ),
     )
-    allow: tuple[str, ...] = field(
-        default=(), metadata=_metadata(TOOLS_GROUP, TextList(), "Commands that may run unasked, by how they begin")
+    allow: tuple[str, ...] = _setting(
+        TOOLS_GROUP, TextList(), "Commands that may run unasked, by how they begin", default=()
     )
-    max_steps: int | None = field(
-        default=None,
-        metadata=_metadata(
-            TOOLS_GROUP,
-            WholeNumber(1, 10**6, "none"),
-            "How many steps an agent may take in a turn; 0 is any number",
-            also="agent_max_steps",
-            untrusted="lower",
-        ),
+    max_steps: int | None = _setting(
+        TOOLS_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "How many steps an agent may take in a turn; 0 is any number",
+        also="agent_max_steps",
+        untrusted="lower",
     )
-    mcp: Mapping[str, McpServer] = field(
-        default_factory=dict[str, McpServer],
-        metadata=_metadata(TOOLS_GROUP, McpServerTables(), "MCP servers for tools"),
+    mcp: Mapping[str, McpServer] = _setting(
+        TOOLS_GROUP, McpServerTables(), "MCP servers for tools", factory=dict[str, McpServer]
     )
-    agents: Mapping[str, AgentSettings] = field(
-        default_factory=dict[str, AgentSettings],
-        metadata=_metadata(TOOLS_GROUP, AgentTables(), "Agents that the model may give tasks to"),
+    agents: Mapping[str, AgentSettings] = _setting(
+        TOOLS_GROUP, AgentTables(), "Agents that the model may give tasks to", factory=dict[str, AgentSettings]
     )
-    hooks: Hooks = field(
-        default_factory=Hooks, metadata=_metadata(TOOLS_GROUP, HookTable(), "Programs that are told of compactions")
-    )
-    trust: tuple[Path, ...] = field(
+    hooks: Hooks = _setting(TOOLS_GROUP, HookTable(), "Programs that are told of compactions", factory=Hooks)
+    trust: tuple[Path, ...] = _setting(
+        TOOLS_GROUP,
+        FolderList(),
+        "Projects whose settings all count: they may run programs and send conversations elsewhere",
         default=(),
-        metadata=_metadata(
-            TOOLS_GROUP,
-            FolderList(),
-            "Projects whose settings all count: they may run programs and send conversations elsewhere",
-        ),
     )
 
-    colour: str = field(
+    colour: str = _setting(
+        PROGRAM_GROUP,
+        Choice("auto", "always", "never"),
+        "Whether output is coloured",
         default="auto",
-        metadata=_metadata(
-            PROGRAM_GROUP,
-            Choice("auto", "always", "never"),
-            "Whether output is coloured",
-            also="color",
-            untrusted="any",
-        ),
+        also="color",
+        untrusted="any",
     )
 
 
@@ -330,11 +274,11 @@ _CANONICAL_NAMES = {name: one.name for one in SETTING_DECLARATIONS.values() for 
 
 
 def setting_name(key: str, *, where: str = "") -> str:
-    """Return the name of a setting, whichever of its names is given."""
-    wanted = key.strip().lower().replace("-", "_")
-    if wanted not in _CANONICAL_NAMES:
-        raise SettingsError(key, f"is not a setting; {_hint(wanted)}", where=where)
-    return _CANONICAL_NAMES[wanted]
+    """Return the name of a setting for any of its names."""
+    name = key.strip().lower().replace("-", "_")
+    if name not in _CANONICAL_NAMES:
+        raise SettingsError(key, f"is not a setting; {_hint(name)}", where=where)
+    return _CANONICAL_NAMES[name]
 
 
 def _hint(key: str) -> str:
@@ -349,5 +293,5 @@ def setting_names() -> list[str]:
 
 
 def setting_choices(key: str) -> tuple[str, ...]:
-    """Return the words that a setting may be; none where it may be anything."""
+    """Return the values that a setting may have; () if it may have any."""
     return SETTING_DECLARATIONS[setting_name(key)].value_type.choices

@@ -1,7 +1,7 @@
-"""The settings of a program: a value that never changes, and for each setting where it came from.
+"""The settings of a program: an immutable value, with the source of each setting.
 
-What was said about settings is kept in the order in which it counts, so that a change at run time is one more word,
-and everything is settled anew from all of them.
+All given values are kept in the order of their precedence. A change at run time adds one more value, and all settings
+are resolved again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,12 @@ __all__ = [
 SourceKind: TypeAlias = Literal[
     "default", "preset", "policy", "user", "project", "environment", "command line", "session"
 ]
-"""Who gave a value; `user` and `project` have a `holdfast.toml` and a `config.json` each."""
+"""What kind of source a value has; `user` and `project` mean a `holdfast.toml` or a `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingSource:
-    """Where a value came from."""
+    """Where a value comes from."""
 
     kind: SourceKind
     name: str = ""
@@ -60,7 +60,7 @@ class SettingSource:
     line: int | None = None
 
     def __str__(self) -> str:
-        """The place, as one would look it up."""
+        """The place, such as `holdfast.toml:3`."""
         if self.kind in {"preset", "policy"}:
             return f"{self.kind} {self.name}"
         if self.kind == "session":
@@ -70,7 +70,7 @@ class SettingSource:
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """One setting as somebody gave it, checked."""
+    """A checked value from one source."""
 
     name: str
     value: object
@@ -79,7 +79,7 @@ class SettingValue:
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting, to be shown."""
+    """One setting for display."""
 
     name: str
     value: object
@@ -87,36 +87,36 @@ class SettingRow:
     source: SettingSource
     help: str
     note: str
-    """Why it has no effect; empty where it has."""
+    """Why it has no effect; empty if it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(DeclaredSettings):
-    """What a program is set up with."""
+    """The values of all settings and what follows from them."""
 
     paths: ProgramPaths
     effective_policy: Policy
-    """The policy that preset, file and settings make together."""
+    """The policy of the preset or the policy file, with the settings applied."""
     explicit_values: tuple[SettingValue, ...] = ()
-    """All that was said, the later counts."""
+    """All given values; a later one overrides an earlier one."""
     sources: Mapping[str, SettingSource] = field(default_factory=dict[str, SettingSource])
     notes: tuple[str, ...] = ()
-    """What the user should know, a line each."""
+    """Notes for the user, a line each."""
     problems: tuple[SettingsError, ...] = ()
-    """What was left out because it is wrong."""
+    """Errors in values that were therefore left out."""
 
     def value(self, key: str) -> object:
-        """Return the value of a setting by any of its names."""
+        """Return the value of a setting for any of its names."""
         return getattr(self, setting_name(key))
 
     def source(self, key: str) -> SettingSource:
-        """Return where a setting came from; `mcp.NAME` is where that table stands."""
+        """Return the source of a setting, or of one table such as `mcp.NAME`."""
         if key in self.sources:
             return self.sources[key]
         return self.sources.get(setting_name(key), SettingSource("default"))
 
     def render_value(self, key: str) -> str:
-        """Return the value of a setting as people read it."""
+        """Return the value of a setting as text for people."""
         name = setting_name(key)
         return SETTING_DECLARATIONS[name].value_type.render(getattr(self, name))
 
@@ -135,7 +135,7 @@ class Settings(DeclaredSettings):
         ]
 
     def with_change(self, key: str, text: str) -> "Settings":
-        """Return the settings with another value for one of them, from now on until the program ends."""
+        """Return the settings with another value for one of them; nothing is saved."""
         name = setting_name(key)
         new = SettingValue(name, parse_change(key, text, self.value(name), self.paths.cwd), SettingSource("session"))
         kept = [one for one in self.explicit_values if one.name != new.name or one.source.kind != "session"]
@@ -159,9 +159,9 @@ class Settings(DeclaredSettings):
 def check_value(
     key: str, raw: object, source: SettingSource, folder: Path, lines: Mapping[tuple[str, ...], int] | None = None
 ) -> object:
-    """Return the value that was given to a setting, as its kind wants it; a text is read first.
+    """Return the checked value of a setting; text is parsed first.
 
-    `lines` are those of a file: inside of a table, what is wrong is told by its own.
+    With the `lines` of a file, an error inside a table names its own line.
     """
     kind = SETTING_DECLARATIONS[setting_name(key)].value_type
     try:
@@ -173,20 +173,18 @@ def check_value(
 
 
 def _setting_error(key: str, problem: str, source: SettingSource) -> SettingsError:
-    """Return the error for a setting, named so that one finds it."""
     if source.kind in {"command line", "environment"}:
         return SettingsError(source.name, problem)
     return SettingsError(key, problem, where="" if source.kind == "session" else str(source))
 
 
 def parse_change(key: str, text: str, current: object, folder: Path) -> object:
-    """Return the value that somebody types for a setting; of a list, `+word` makes one more."""
-    is_more = SETTING_DECLARATIONS[setting_name(key)].value_type.is_list and text.lstrip().startswith("+")
-    value = check_value(key, text.lstrip().removeprefix("+") if is_more else text, SettingSource("session"), folder)
-    if not is_more:
+    """Return the value of typed text; for a list, `+word` adds one element."""
+    is_addition = SETTING_DECLARATIONS[setting_name(key)].value_type.is_list and text.lstrip().startswith("+")
+    value = check_value(key, text.lstrip().removeprefix("+") if is_addition else text, SettingSource("session"), folder)
+    if not is_addition:
         return value
-    there = cast("tuple[object, ...]", current)
-    return tuple(dict.fromkeys([*there, *cast("tuple[object, ...]", value)]))
+    return tuple(dict.fromkeys([*cast("tuple[object, ...]", current), *cast("tuple[object, ...]", value)]))
 
 
 def resolve_settings(
@@ -195,8 +193,8 @@ def resolve_settings(
     problems: Sequence[SettingsError] = (),
     notes: Sequence[str] = (),
 ) -> Settings:
-    """Return the settings that all of what was given makes; what cannot be is left out and told in `problems`."""
-    told, wrong = list(notes), list(problems)
+    """Return the settings that result from all given values; wrong ones are left out and listed in `problems`."""
+    all_notes, wrong = list(notes), list(problems)
     values: dict[str, object] = {
         "store": paths.store,
         "checkpoints": paths.checkpoints,
@@ -204,7 +202,7 @@ def resolve_settings(
         "boards": paths.boards,
     }
     sources: dict[str, SettingSource] = {}
-    for one in explicit if _is_trusted(explicit, paths) else _permitted(explicit, paths, told):
+    for one in explicit if _is_trusted(explicit, paths) else _permitted(explicit, paths, all_notes):
         _apply_value(one, values, sources)
     preset, file = cast("str", values.get("preset", "default")), cast("Path | None", values.get("policy"))
     base, origin = _base_policy(preset, file, sources, wrong)
@@ -223,39 +221,41 @@ def resolve_settings(
         problems=tuple(wrong),
     )
     settings = replace(bare, **values)
-    told += [f"{row.source}: {row.name} has {row.note}" for row in settings.rows() if row.note and row.name in linked]
-    return replace(settings, notes=tuple(dict.fromkeys(told)))
+    all_notes += [
+        f"{row.source}: {row.name} has {row.note}" for row in settings.rows() if row.note and row.name in linked
+    ]
+    return replace(settings, notes=tuple(dict.fromkeys(all_notes)))
 
 
-def _is_trusted(given: Sequence[SettingValue], paths: ProgramPaths) -> bool:
+def _is_trusted(explicit: Sequence[SettingValue], paths: ProgramPaths) -> bool:
     trusted = [
         path
-        for one in given
+        for one in explicit
         if one.name == "trust" and one.source.kind != "project"
         for path in cast("tuple[Path, ...]", one.value)
     ]
     return is_trusted(paths.project_folder, trusted)
 
 
-def _permitted(given: Sequence[SettingValue], where: ProgramPaths, notes: list[str]) -> Sequence[SettingValue]:
-    """Return what counts where the project is not trusted; a note tells of each setting that is left out."""
-    own = [one for one in given if one.source.kind != "project"]
-    if len(own) == len(given):
-        return given
-    present = resolve_settings(own, where)
+def _permitted(explicit: Sequence[SettingValue], paths: ProgramPaths, notes: list[str]) -> Sequence[SettingValue]:
+    """Return the values that an untrusted project may set, and those of the user; note each that is left out."""
+    own = [one for one in explicit if one.source.kind != "project"]
+    if len(own) == len(explicit):
+        return explicit
+    present = resolve_settings(own, paths)
     permitted: list[SettingValue] = []
-    for one in given:
+    for one in explicit:
         is_own, rule = one.source.kind != "project", SETTING_DECLARATIONS[one.name].untrusted
         if is_own or (reason := refusal(rule, one.value, present.value(one.name))) is None:
             permitted.append(one)
         else:
-            remedy = f"to trust this project: {trust_command(where.project_folder)}"
+            remedy = f"to trust this project: {trust_command(paths.project_folder)}"
             notes.append(f"{one.source}: {one.name} is left out, because {reason}; {remedy}")
     return permitted
 
 
 def _apply_value(one: SettingValue, values: dict[str, object], sources: dict[str, SettingSource]) -> None:
-    """Let a setting count; tables are added to those that are there, by their names."""
+    """Apply one value; named tables are added to those of earlier sources."""
     sources[one.name] = one.source
     if isinstance(one.value, Mapping):
         tables = cast("Mapping[str, object]", one.value)
@@ -279,7 +279,7 @@ def _base_policy(
 def _apply_to_policy(
     base: Policy, linked: dict[str, object], sources: dict[str, SettingSource], problems: list[SettingsError]
 ) -> Policy:
-    """Return the policy with the settings in it; those that cannot stand there are taken out of `linked`."""
+    """Return the policy with the settings applied; a wrong one is removed from `linked`."""
     while linked:
         try:
             return policy_with_settings(base, linked)

@@ -1,6 +1,6 @@
-"""Where settings are read from: two files of the user, two of the project, the environment and the command line.
+"""Read settings from two files of the user, two of the project, the environment and the command line.
 
-The later in this order counts. Whatever is wrong is told with its place; nothing is guessed.
+A later source in this order overrides an earlier one. Every error names its place; nothing is guessed.
 """
 
 import json
@@ -27,13 +27,13 @@ from holdfast.apps.settings.toml_lines import TomlKey, key_lines, parse_toml
 from holdfast.errors import SettingsError, redact_text
 
 JSON_KEY_PREFIX = "agent_"
-"""How the keys of a `config.json` begin that are ours to read; all others in it belong to other programs."""
+"""The prefix of our keys in a `config.json`; all others belong to other programs."""
 NOT_SETTINGS = frozenset({HOME_VARIABLE, "HOLDFAST_KILLS", "HOLDFAST_MODEL_TURNS"})
 VARIABLE_SIMILARITY = 0.8
 NO_COLOR = "NO_COLOR"
 
 SourceItem: TypeAlias = SettingValue | SettingsError | str
-"""A setting, something wrong, or a note."""
+"""A value, an error, or a note."""
 
 
 def load_settings(
@@ -45,7 +45,7 @@ def load_settings(
 ) -> Settings:
     """Return the settings for a working folder, an environment, and flags by the names of settings.
 
-    The first thing that is wrong is raised; if one is tolerant, it is left out instead and told in `problems`.
+    Raise the first error, unless `is_tolerant`: then leave wrong values out and list them in `problems`.
     """
     known = os.environ if environ is None else environ
     where = find_paths(known, cwd)
@@ -99,7 +99,7 @@ def _check_not_repeated(key: str, first: str, source: SettingSource) -> None:
 
 
 def _split_tables(name: str, value: object) -> list[object]:
-    """Return named tables one by one, so that what is wrong with one leaves the others; anything else as it is."""
+    """Return named tables one by one, so that an error in one leaves the others; anything else unchanged."""
     if (
         not isinstance(SETTING_DECLARATIONS[name].value_type, NamedTables)
         or not isinstance(value, Mapping)
@@ -110,7 +110,7 @@ def _split_tables(name: str, value: object) -> list[object]:
 
 
 def _value_per_table(given: SettingValue, key: str, lines: Mapping[TomlKey, int]) -> Iterator[SettingValue]:
-    """Yield a setting that is made of named tables as one for each, so that each has its line."""
+    """Yield a value for each named table, so that each has its own line."""
     if not isinstance(given.value, Mapping):
         yield given
         return
@@ -121,7 +121,6 @@ def _value_per_table(given: SettingValue, key: str, lines: Mapping[TomlKey, int]
 
 
 def _read_file(path: Path) -> str:
-    """Return what a file of settings says, or what is wrong with the file."""
     file = display_path(path)
     try:
         content = path.read_bytes()
@@ -137,7 +136,7 @@ def _read_file(path: Path) -> str:
 
 
 def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[str]:
-    """Yield a note for each text that looks like a key: files get shared."""
+    """Yield a note for each text that looks like an API key: people share files."""
     if isinstance(value, str) and redact_text(value) != value:
         remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
         yield f"{source}: {key} looks like it holds a key or a password; {remedy}"
@@ -150,12 +149,11 @@ def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[st
 
 
 def _read_json_files(paths: ProgramPaths) -> Iterator[SourceItem]:
-    """Yield the `agent_*` keys of a `config.json`: the user's, then the project's nearest that has any."""
+    """Yield the `agent_*` keys of a `config.json`: the user's, then the nearest of the project that has any."""
     yield from _read_json(paths.user_folder / JSON_SETTINGS_FILE, "user")
-    for path in [path for path in paths.project_files(JSON_SETTINGS_FILE) if JSON_KEY_PREFIX in _read_or_empty(path)][
-        :1
-    ]:
-        yield from _read_json(path, "project")
+    found = (path for path in paths.project_files(JSON_SETTINGS_FILE) if JSON_KEY_PREFIX in _read_or_empty(path))
+    if (nearest := next(found, None)) is not None:
+        yield from _read_json(nearest, "project")
 
 
 def _read_or_empty(path: Path) -> str:
@@ -219,7 +217,7 @@ def _read_environment(environ: Mapping[str, str], folder: Path) -> Iterator[Sour
 
 
 def _is_set(variable: str, name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether a variable says something: an empty one does where the setting itself may be empty."""
+    """Return whether a variable is set; an empty one counts only if the setting may be empty."""
     return bool(environ.get(variable)) or (variable in environ and SETTING_DECLARATIONS[name].default == "")
 
 

@@ -1,11 +1,8 @@
-"""Settings that are tables: servers for tools, facts about models, and programs that are told of compactions.
-
-Agents that the main one may ask, by name: `[agents.NAME]` in the settings.
-"""
+"""Settings that are tables: MCP servers, what the user knows about models, hooks, and agents."""
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +10,7 @@ from typing import Literal, cast
 
 from holdfast.apps.settings.values import InvalidValueError, SettingType, as_texts, invalid_value_error, suggest_name
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
+from holdfast.core.schema import is_integer, is_number
 from holdfast.errors import SettingsError, redact_text
 from holdfast.session.compaction.hooks import HookCommand, Hooks
 
@@ -22,7 +20,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """A server that offers tools: a program that is started, or an address."""
+    """A server that offers tools: a program to start, or a URL."""
 
     name: str
     command: str | None = None
@@ -33,7 +31,7 @@ class McpServer:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def with_environment(self, environ: Mapping[str, str]) -> "McpServer":
-        """Return the server with the values of variables in the place of `${NAME}`, so that no file holds a key."""
+        """Return the server with each `${NAME}` replaced by the variable, so that no file needs to hold a key."""
 
         def fill(text: str) -> str:
             return _VARIABLE.sub(lambda match: self._variable(match[1], environ), text)
@@ -52,13 +50,13 @@ class McpServer:
         return environ[name]
 
     def __str__(self) -> str:
-        """What it is, without what may be secret."""
+        """The URL or the command, without secrets."""
         return redact_text(self.url or shlex.join((self.command or "", *self.args)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOverrides:
-    """What the user knows of a model better than the table; prices are dollars for a million tokens."""
+    """What the user says about a model, instead of the table; prices are dollars per million tokens."""
 
     window: int | None = None
     output: int | None = None
@@ -68,30 +66,29 @@ class ModelOverrides:
     cache_write_price: float | None = None
 
     def __str__(self) -> str:
-        """What is known, in one line."""
+        """The values, in one line."""
         return ", ".join(
             f"{item.name}={value:,}" for item in fields(self) if (value := getattr(self, item.name)) is not None
         )
 
 
 class NamedTables(SettingType):
-    """A table of tables, each with a name of its own."""
+    """A table of named tables."""
 
     expects = "tables"
 
     def parse(self, text: str) -> object:
-        """Refuse: nobody types a table."""
+        """Raise: a table cannot be typed."""
         raise InvalidValueError(f"is a table; write {self.expects} into holdfast.toml, not {text!r:.20}")
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return what each table says, by its name."""
-        del folder
+    def check(self, value: object, _folder: Path, /) -> object:
+        """Return the value of each table by its name."""
         return MappingProxyType(
             {name: self.parse_table(name, _check_table(inner, (name,))) for name, inner in _check_table(value).items()}
         )
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> object:
-        """Return what one table says."""
+        """Return the value of one table."""
         raise NotImplementedError
 
     def render(self, value: object) -> str:
@@ -100,24 +97,24 @@ class NamedTables(SettingType):
 
 
 class McpServerTables(NamedTables):
-    """Servers for tools."""
+    """MCP servers by name."""
 
     expects = "[mcp.NAME] with command = … or url = …"
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> McpServer:
-        """Return a server: a program or an address, and not both."""
+        """Return a server, which has either a command or a URL."""
         _check_known_keys(table, ("command", "args", "env", "url", "headers"), name)
         command, url = table.get("command"), table.get("url")
         if (command is None) == (url is None):
             raise InvalidValueError('needs either command = "…" or url = "…"', (name,))
         for key, value in (("command", command), ("url", url)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise _table_error(name, key, "a text", value)
+                raise invalid_value_error("a text", value, name, key)
         if isinstance(url, str) and not url.startswith(("http://", "https://")):
-            raise _table_error(name, "url", "an http:// or https:// address", url)
+            raise invalid_value_error("an http:// or https:// address", url, name, "url")
         args = as_texts(table.get("args", []))
         if args is None:
-            raise _table_error(name, "args", 'a list of texts such as ["--quiet"]', table["args"])
+            raise invalid_value_error('a list of texts such as ["--quiet"]', table["args"], name, "args")
         return McpServer(
             name=name,
             command=cast("str | None", command),
@@ -129,33 +126,35 @@ class McpServerTables(NamedTables):
 
 
 class ModelOverrideTables(NamedTables):
-    """Facts about models."""
+    """What the user says about models, by name."""
 
     expects = '[models."NAME"] with window = …, output = …, input_price = …'
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> ModelOverrides:
-        """Return the facts."""
+        """Return the values for one model."""
         known = [item.name for item in fields(ModelOverrides)]
         _check_known_keys(table, known, name)
         for key, value in table.items():
             is_price = key.endswith("_price")
-            is_number = isinstance(value, int | float if is_price else int) and not isinstance(value, bool)
-            most = MAX_PRICE if is_price else MAX_WINDOW_TOKENS
-            if not is_number or not (0 if is_price else 1) <= cast("float", value) <= most:
+            is_valid = (
+                is_number(value) and 0 <= value <= MAX_PRICE
+                if is_price
+                else is_integer(value) and 1 <= value <= MAX_WINDOW_TOKENS
+            )
+            if not is_valid:
                 asks = "dollars for a million tokens" if is_price else "a whole number of tokens"
-                raise _table_error(name, key, asks, value)
+                raise invalid_value_error(asks, value, name, key)
         return ModelOverrides(**cast("dict[str, int]", dict(table)))
 
 
 class HookTable(SettingType):
-    """Programs that are told of compactions."""
+    """Programs that run before and after compactions."""
 
     expects = '[hooks] with pre_compact = [["program", "argument"]]'
     parse = NamedTables.parse
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return whom to tell."""
-        del folder
+    def check(self, value: object, _folder: Path, /) -> object:
+        """Return the hooks."""
         table = _check_table(value)
         _check_known_keys(table, ("pre_compact", "post_compact", "timeout_seconds"))
         try:
@@ -172,8 +171,8 @@ class HookTable(SettingType):
         hooks = cast("Hooks", value)
         named = [
             f"{when} {redact_text(shlex.join(hook.argv))}"
-            for when, told in (("before:", hooks.pre_compact), ("after:", hooks.post_compact))
-            for hook in told
+            for when, listed in (("before:", hooks.pre_compact), ("after:", hooks.post_compact))
+            for hook in listed
             if isinstance(hook, HookCommand)
         ]
         return "; ".join(named) or "none"
@@ -213,15 +212,11 @@ def _check_texts(table: Mapping[str, object], key: str, name: str) -> Mapping[st
     found = _check_table(table.get(key, {}), (name, key))
     for inner, value in found.items():
         if not isinstance(value, str):
-            raise InvalidValueError(invalid_value_error("a text", value).problem, (name, key, inner))
+            raise invalid_value_error("a text", value, name, key, inner)
     return MappingProxyType(cast("dict[str, str]", found))
 
 
-def _table_error(name: str, key: str, asks: str, value: object) -> InvalidValueError:
-    return InvalidValueError(invalid_value_error(asks, value).problem, (name, key))
-
-
-def _check_known_keys(table: Mapping[str, object], known: "tuple[str, ...] | list[str]", *within: str) -> None:
+def _check_known_keys(table: Mapping[str, object], known: Sequence[str], *within: str) -> None:
     for key in table:
         if key not in known:
             raise InvalidValueError(f"is not a setting; {suggest_name(key, known)}", (*within, key))
@@ -239,14 +234,14 @@ MAX_AGENT_NUMBER = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """An agent that can be asked."""
+    """An agent that the main agent can delegate to."""
 
     name: str
     description: str = ""
-    """What it is for, as the model is told that may ask it."""
+    """What it is for; the main agent reads this."""
     instructions: str = ""
     model: str | None = None
-    """None for the one that answers the user."""
+    """None for the model of the main agent."""
     tools: tuple[str, ...] = ("read",)
     sees: Visibility = SEES_EVERYTHING
     main_sees: Literal["everything", "answers", "nothing"] = "nothing"
@@ -254,7 +249,7 @@ class AgentSettings:
     timeout_seconds: int | None = None
 
     def __str__(self) -> str:
-        """What it is, in one line, as far as something was said of it."""
+        """The values that are set, in one line."""
         parts = [
             self.description,
             f"model {self.model}" if self.model else "",
@@ -268,15 +263,13 @@ class AgentSettings:
 
 
 class AgentTables(NamedTables):
-    """Agents by their names."""
+    """Agents by name."""
 
     expects = '[agents.NAME] with description = "…", instructions = "…"'
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> AgentSettings:
         """Return one agent."""
-        for key in table:
-            if key not in AGENT_KEYS:
-                raise InvalidValueError(f"is not a setting; {suggest_name(key, AGENT_KEYS)}", (name, key))
+        _check_known_keys(table, AGENT_KEYS, name)
         texts = {key: _check_text(name, key, table[key]) for key in AGENT_TEXT_KEYS if key in table}
         numbers = {key: _check_number(name, key, table[key]) for key in AGENT_NUMBER_KEYS if key in table}
         main_sees = _check_choice(name, "main_sees", texts.get("main_sees", "nothing"), MAIN_VISIBILITY_CHOICES)
@@ -296,15 +289,15 @@ class AgentTables(NamedTables):
 
 
 def _describe_visibility(sees: Visibility) -> str:
-    """Return what an agent is shown, in words."""
+    """Return in words what an agent sees."""
     chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
     chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
-    most = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"
-    return (", ".join(chosen) or "nothing") + most
+    limit = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"
+    return (", ".join(chosen) or "nothing") + limit
 
 
 def _parse_visibility(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) -> Visibility:
-    """Return what an agent is shown: everything, unless something is chosen."""
+    """Return what an agent sees: everything, unless the table chooses something."""
     default = [] if "turns" in numbers else ["everything"]
     chosen = [
         _check_choice(name, "sees", word, AGENT_VISIBILITY_CHOICES)
@@ -322,9 +315,9 @@ def _parse_visibility(name: str, table: Mapping[str, object], numbers: Mapping[s
 
 def _check_words(name: str, key: str, table: Mapping[str, object], default: list[str]) -> tuple[str, ...]:
     value = table.get(key, default)
-    words = (value,) if isinstance(value, str) else as_texts(value)
+    words = as_texts(value)
     if words is None:
-        raise InvalidValueError(invalid_value_error("a list of words", value).problem, (name, key))
+        raise invalid_value_error("a list of words", value, name, key)
     return words
 
 
@@ -336,12 +329,12 @@ def _check_choice(name: str, key: str, word: str, known: tuple[str, ...]) -> str
 
 def _check_text(name: str, key: str, value: object) -> str:
     if not isinstance(value, str) or (key == "model" and not value):
-        raise InvalidValueError(invalid_value_error("a text", value).problem, (name, key))
+        raise invalid_value_error("a text", value, name, key)
     return value
 
 
 def _check_number(name: str, key: str, value: object) -> int:
     least = 0 if key in {"turns", "max_tokens"} else 1
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_AGENT_NUMBER:
-        raise InvalidValueError(invalid_value_error(f"a whole number from {least} on", value).problem, (name, key))
+    if not is_integer(value) or not least <= value <= MAX_AGENT_NUMBER:
+        raise invalid_value_error(f"a whole number from {least} on", value, name, key)
     return value

@@ -1,16 +1,16 @@
-"""What the value of a setting may be: how it is read from words that somebody typed, checked, and shown.
+"""The types of settings: how each one parses typed text, checks a value, writes it to a file and shows it.
 
-A kind says what is wrong with a value; whoever asked it knows where the value stands.
+A type says what is wrong with a value; the caller adds the place of the value.
 """
 
 import json
 import os
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from holdfast.apps.settings.paths import display_path, file_exists, path_exists
+from holdfast.core.schema import is_integer, is_number, short_repr, suggest_similar
 from holdfast.errors import redact_text
 
 OFF_WORDS = frozenset({"off", "none", "never", "no"})
@@ -20,11 +20,11 @@ MAX_SETTING_DIGITS = 18
 STORE_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 
 ZeroMeaning: TypeAlias = Literal["refused", "zero", "none"]
-"""What 0 is where it is less than the least: wrong, a value of its own, or no value at all."""
+"""What 0 means if it is below the minimum: an error, a value of its own, or no value."""
 
 
 class InvalidValueError(ValueError):
-    """A value cannot be: says what is wrong with it, and where inside of it that stands."""
+    """Raised for a wrong value, with the path of the problem inside the value."""
 
     def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(problem)
@@ -33,26 +33,32 @@ class InvalidValueError(ValueError):
 
 
 class SettingType:
-    """A text; other kinds differ in what they ask for."""
+    """A text; the base of the other types."""
 
     expects: str = "a text"
     choices: tuple[str, ...] = ()
     is_list: bool = False
 
     def parse(self, text: str) -> object:
-        """Return what somebody means who typed this."""
-        return text.strip()
+        """Return the value that typed text means; a list is separated by commas or written as JSON."""
+        bare = text.strip()
+        if not self.is_list:
+            return bare
+        if bare.startswith("["):
+            try:
+                return json.loads(bare)
+            except ValueError:
+                return text
+        return [word.strip() for word in bare.split(",") if word.strip()]
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return the value as it is kept; paths are meant from a folder."""
-        del folder
+    def check(self, value: object, _folder: Path, /) -> object:
+        """Return the value as settings hold it; relative paths start at a folder."""
         if not isinstance(value, str) or not value.isprintable() or not value:
             raise invalid_value_error(self.expects, value)
         return value
 
-    def to_file(self, value: object, folder: Path) -> object:
-        """Return a value as a file in a folder has it."""
-        del folder
+    def to_file(self, value: object, _folder: Path, /) -> object:
+        """Return a value as a file in a folder writes it."""
         return value
 
     def render(self, value: object) -> str:
@@ -63,7 +69,7 @@ class SettingType:
 class OptionalText(SettingType):
     """A text that may be empty."""
 
-    def check(self, value: object, folder: Path) -> object:
+    def check(self, value: object, folder: Path, /) -> object:
         """Return the text."""
         return value if value == "" else super().check(value, folder)
 
@@ -73,55 +79,50 @@ class WholeNumber(SettingType):
 
     def __init__(self, minimum: int, maximum: int, zero: ZeroMeaning = "refused") -> None:
         self.minimum, self.maximum, self.zero = minimum, maximum, zero
-        said = f"a whole number from {minimum:,} to {maximum:,}"
-        self.expects = said if zero == "refused" or not minimum else f"{said}, or 0 for none"
+        is_zero_extra = zero != "refused" and minimum
+        self.expects = f"a whole number from {minimum:,} to {maximum:,}" + ", or 0 for none" * bool(is_zero_extra)
 
     def parse(self, text: str) -> object:
-        """Return the number; thousands may be set apart."""
+        """Return the number; `_` and `,` may separate thousands."""
         bare = text.strip().replace("_", "").replace(",", "")
         if self.zero != "refused" and bare.lower() in OFF_WORDS:
             return 0
         is_number = bare.removeprefix("-").isdecimal() and len(bare) <= MAX_SETTING_DIGITS
         return int(bare) if is_number else text
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return the number, or None where 0 stands for none."""
-        del folder
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise invalid_value_error(self.expects, value)
-        if value == 0 and self.zero != "refused":
+    def check(self, value: object, _folder: Path, /) -> object:
+        """Return the number, or None if 0 means none."""
+        if is_integer(value) and value == 0 and self.zero != "refused":
             return None if self.zero == "none" else 0
-        if not self.minimum <= value <= self.maximum:
+        if not is_integer(value) or not self.minimum <= value <= self.maximum:
             raise invalid_value_error(self.expects, value)
         return value
 
-    def to_file(self, value: object, folder: Path) -> object:
-        """Return the number; none is 0."""
-        del folder
+    def to_file(self, value: object, _folder: Path, /) -> object:
+        """Return the number; 0 for none."""
         return 0 if value is None else value
 
     def render(self, value: object) -> str:
-        """Return the number with its thousands set apart."""
+        """Return the number with separated thousands."""
         return f"{value:,}" if isinstance(value, int) else NO_VALUE_TEXT
 
 
 class Fraction(SettingType):
-    """A part of something: above 0, at most 1."""
+    """A share: above 0, at most 1."""
 
     expects = "a number between 0 and 1"
 
     def parse(self, text: str) -> object:
-        """Return the number; a percentage will do."""
+        """Return the number; a percentage is accepted."""
         bare = text.strip()
         try:
             return float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
         except ValueError:
             return text
 
-    def check(self, value: object, folder: Path) -> object:
+    def check(self, value: object, _folder: Path, /) -> object:
         """Return the number."""
-        del folder
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        if not is_number(value) or not 0 < value <= 1:
             raise invalid_value_error(self.expects, value)
         return float(value)
 
@@ -137,9 +138,8 @@ class Choice(SettingType):
         self.choices = choices
         self.expects = f"one of {', '.join(choices)}"
 
-    def check(self, value: object, folder: Path) -> object:
+    def check(self, value: object, _folder: Path, /) -> object:
         """Return the word."""
-        del folder
         if value in self.choices:
             return value
         raise InvalidValueError(f"{value!r:.60} is not known; {suggest_name(str(value), self.choices)}")
@@ -152,13 +152,12 @@ class Switch(SettingType):
     choices = ("on", "off")
 
     def parse(self, text: str) -> object:
-        """Return whether it is on; several words will do."""
+        """Return whether it is on; several words are accepted."""
         bare = text.strip().lower()
         return True if bare in ON_WORDS else False if bare in OFF_WORDS | {"false", "0"} else text
 
-    def check(self, value: object, folder: Path) -> object:
+    def check(self, value: object, _folder: Path, /) -> object:
         """Return whether it is on."""
-        del folder
         if value in self.choices:
             return value == "on"
         if isinstance(value, bool):
@@ -171,7 +170,7 @@ class Switch(SettingType):
 
 
 class TextList(SettingType):
-    """A list of texts; some know which there are."""
+    """A list of texts, or of some choices."""
 
     expects = 'a list of texts such as ["a", "b"]'
     is_list = True
@@ -179,13 +178,8 @@ class TextList(SettingType):
     def __init__(self, *choices: str) -> None:
         self.choices = choices
 
-    def parse(self, text: str) -> object:
-        """Return what stands between commas, or a list as JSON has it."""
-        return parse_list(text)
-
-    def check(self, value: object, folder: Path) -> object:
-        """Return the texts; the word `none` alone stands for no text."""
-        del folder
+    def check(self, value: object, _folder: Path, /) -> object:
+        """Return the texts; the word `none` alone means no text."""
         words = as_texts(value)
         if words is None or not all(words):
             raise invalid_value_error(self.expects, value)
@@ -197,17 +191,17 @@ class TextList(SettingType):
         return tuple(dict.fromkeys(words))
 
     def render(self, value: object) -> str:
-        """Return the texts between commas."""
+        """Return the texts, separated by commas."""
         return redact_text(", ".join(cast("Iterable[str]", value))) or "none"
 
 
 class FilePath(SettingType):
-    """A file that is there."""
+    """A file that exists."""
 
     expects = "the path of a file"
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return the path from the root."""
+    def check(self, value: object, folder: Path, /) -> object:
+        """Return the absolute path."""
         if value == "":
             return None
         if not isinstance(value, str) or "\0" in value:
@@ -217,8 +211,8 @@ class FilePath(SettingType):
             raise InvalidValueError(f"there is no file {display_path(path)}; check the path")
         return path
 
-    def to_file(self, value: object, folder: Path) -> object:
-        """Return the path as the file would name it."""
+    def to_file(self, value: object, folder: Path, /) -> object:
+        """Return the path as the file writes it."""
         return path_for_file(value, folder) if isinstance(value, Path) else ""
 
     def render(self, value: object) -> str:
@@ -227,7 +221,7 @@ class FilePath(SettingType):
 
 
 class FolderPath(SettingType):
-    """A folder, which is made when it is needed; or off."""
+    """A folder, which is created when needed; or off."""
 
     expects = "the path of a folder, or off"
 
@@ -235,8 +229,8 @@ class FolderPath(SettingType):
         """Return the path, or False for off."""
         return False if text.strip().lower() in OFF_WORDS else text.strip()
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return the path from the root, or None."""
+    def check(self, value: object, folder: Path, /) -> object:
+        """Return the absolute path, or None."""
         if value is False or value in OFF_WORDS:
             return None
         if not isinstance(value, str) or not value or "\0" in value:
@@ -246,8 +240,8 @@ class FolderPath(SettingType):
             raise InvalidValueError(f"{display_path(path)} is a file; name a folder, or off")
         return path
 
-    def to_file(self, value: object, folder: Path) -> object:
-        """Return the path as the file would name it."""
+    def to_file(self, value: object, folder: Path, /) -> object:
+        """Return the path as the file writes it."""
         return path_for_file(value, folder) if isinstance(value, Path) else "off"
 
     def render(self, value: object) -> str:
@@ -261,33 +255,29 @@ class FolderList(SettingType):
     expects = 'a list of folders such as ["~/work"]'
     is_list = True
 
-    def parse(self, text: str) -> object:
-        """Return what stands between commas."""
-        return parse_list(text)
-
-    def check(self, value: object, folder: Path) -> object:
-        """Return the paths from the root."""
+    def check(self, value: object, folder: Path, /) -> object:
+        """Return the absolute paths."""
         words = as_texts(value)
         if words is None or not all(words) or any("\0" in word for word in words):
             raise invalid_value_error(self.expects, value)
         return tuple(absolute_path(word, folder) for word in words)
 
-    def to_file(self, value: object, folder: Path) -> object:
-        """Return the paths as the file would name them."""
+    def to_file(self, value: object, folder: Path, /) -> object:
+        """Return the paths as the file writes them."""
         return [path_for_file(path, folder) for path in cast("Iterable[Path]", value)]
 
     def render(self, value: object) -> str:
-        """Return the paths between commas."""
+        """Return the paths, separated by commas."""
         return ", ".join(map(display_path, cast("Iterable[Path]", value))) or "none"
 
 
 class StoreUrl(SettingType):
-    """Where conversations are kept."""
+    """The URL of a store."""
 
     expects = "memory://, sqlite:///file or postgresql://…"
 
-    def check(self, value: object, folder: Path) -> object:
-        """Return the URL; a file that is named from somewhere is named from the root."""
+    def check(self, value: object, folder: Path, /) -> object:
+        """Return the URL; the path of a file becomes absolute."""
         if not isinstance(value, str) or value.partition("://")[0] not in STORE_SCHEMES:
             raise invalid_value_error(f"one of {self.expects}", value)
         scheme, _, rest = value.partition("://")
@@ -298,43 +288,26 @@ class StoreUrl(SettingType):
             raise InvalidValueError("sqlite:/// needs the path of a file, such as sqlite:///chats.db")
         return f"sqlite:///{folder / path}"
 
-    def to_file(self, value: object, folder: Path) -> object:
-        """Return the URL as the file would have it."""
+    def to_file(self, value: object, folder: Path, /) -> object:
+        """Return the URL as the file writes it."""
         path = str(value).removeprefix("sqlite:///")
         is_file = path != value and path.startswith("/")
         return f"sqlite:///{path_for_file(Path(path), folder)}" if is_file else value
 
 
-def invalid_value_error(expected: str, value: object) -> InvalidValueError:
-    """Return the error for a value that is not what was asked for."""
-    try:
-        shown = redact_text(repr(value))
-    except ValueError:  # an integer of thousands of digits
-        shown = "a number without end"
-    return InvalidValueError(f"must be {expected}, not {shown:.60}")
+def invalid_value_error(expected: str, value: object, *path: str) -> InvalidValueError:
+    """Return the error for a value that is not what was expected."""
+    return InvalidValueError(f"must be {expected}, not {short_repr(value)}", path)
 
 
 def suggest_name(name: str, known: Sequence[str], *, few: int = 12) -> str:
-    """Return a hint for a name that nobody knows: the nearest, or all where there are few."""
-    near = get_close_matches(name.lower(), known, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"choose one of: {', '.join(known)}" if len(known) <= few else "holdfast config lists what there is"
-
-
-def parse_list(text: str) -> object:
-    """Return the texts between commas, or a list as JSON has it."""
-    bare = text.strip()
-    if bare.startswith("["):
-        try:
-            return json.loads(bare)
-        except ValueError:
-            return text
-    return [word.strip() for word in bare.split(",") if word.strip()]
+    """Return a hint for an unknown name: the most similar one, or all if there are few."""
+    everything = f"choose one of: {', '.join(known)}" if len(known) <= few else "holdfast config lists what there is"
+    return suggest_similar(name.lower(), known, everything)
 
 
 def as_texts(value: object) -> tuple[str, ...] | None:
-    """Return a list of texts, or None where it is something else; a single text is a list of one."""
+    """Return a list of texts, or None for anything else; a single text is a list of one."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list | tuple):
@@ -344,7 +317,7 @@ def as_texts(value: object) -> tuple[str, ...] | None:
 
 
 def absolute_path(text: str, folder: Path) -> Path:
-    """Return a path from the root; a relative one is meant from a folder."""
+    """Return an absolute path; a relative one starts at a folder."""
     path = Path(text)
     try:
         path = path.expanduser()
@@ -354,5 +327,5 @@ def absolute_path(text: str, folder: Path) -> Path:
 
 
 def path_for_file(path: Path, folder: Path) -> str:
-    """Return a path as a file in a folder names it: what lies beside it by its name alone."""
+    """Return a path as a file in a folder writes it: relative if it lies inside that folder."""
     return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else display_path(path)

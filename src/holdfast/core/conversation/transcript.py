@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from holdfast.core.conversation.messages import Entry, Message
-from holdfast.core.conversation.tokens import Counter, message_tokens
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, Counter, message_bytes, message_tokens
 
 
 class MessageMeasures(NamedTuple):
@@ -66,7 +66,21 @@ class Transcript:
         self._cuts: dict[object, dict[int, int]] = {}
         self._tokens: dict[int, tuple[int, int]] = {}
         """By identity of message; each of them is kept alive by `_entries` or `_variants`."""
-        self._grow(natives)
+        self._grow(self.reader.measure(natives, 0), natives)
+
+    @classmethod
+    def of_entries(cls, entries: Sequence[Entry], reader: FormatReader, counter: Counter) -> "Transcript":
+        """Return a transcript of messages that were decoded before; it numbers them by their place."""
+        transcript = cls((), reader, counter, [entry.position for entry in entries])
+        transcript._entries = {index: Entry(entry.message, index) for index, entry in enumerate(entries)}
+        roles = [entry.message.role for entry in entries]
+        measures = MessageMeasures(
+            [MESSAGE_OVERHEAD_BYTES + message_bytes(entry.message) for entry in entries],
+            [index for index, role in enumerate(roles) if role == "user" and entries[index].position is not None],
+            [index for index, role in enumerate(roles) if role == "system"],
+        )
+        transcript._grow(measures, entries)
+        return transcript
 
     def __len__(self) -> int:
         return self._length
@@ -175,10 +189,11 @@ class Transcript:
         grown._entries, grown._variants = self._entries, self._variants
         grown._costs, grown._tokens, grown._cuts = self._costs, self._tokens, self._cuts
         grown._length = len(self._natives)
-        grown._grow(natives[grown._length :])
+        added = natives[grown._length :]
+        grown._grow(self.reader.measure(added, grown._length), added)
         grown._length = len(natives)
-        added = (self.bytes_of(index) for index in range(self._length, len(natives)))
-        grown._largest = max(self._largest, max(added, default=0))
+        sizes = (self.bytes_of(index) for index in range(self._length, len(natives)))
+        grown._largest = max(self._largest, max(sizes, default=0))
         return grown
 
     def has_unchanged_sizes(self, positions: Sequence[int]) -> bool:
@@ -187,12 +202,11 @@ class Transcript:
         weights = self.reader.measure([self._natives[position] for position in positions], 0).sizes
         return weights == [offsets[position + 1] - offsets[position] for position in positions]
 
-    def _grow(self, natives: Sequence[object]) -> None:
-        survey = self.reader.measure(natives, self._length)
-        running = accumulate(survey.sizes, initial=self._offsets.pop())
+    def _grow(self, measures: MessageMeasures, natives: Sequence[object]) -> None:
+        running = accumulate(measures.sizes, initial=self._offsets.pop())
         self._offsets.extend(running)
-        self._largest = max(self._largest, max(survey.sizes, default=0))
-        self._prompts.extend(survey.prompts)
-        self._systems.extend(survey.systems)
+        self._largest = max(self._largest, max(measures.sizes, default=0))
+        self._prompts.extend(measures.prompts)
+        self._systems.extend(measures.systems)
         self._natives.extend(natives)
         self._length = len(self._natives)

@@ -1,34 +1,35 @@
-"""How events are written down, and read for ever.
+"""How events are stored as JSON, and read back for ever.
 
-A record is one JSON object: its kind, the number of the schema it was written in, and its fields in
-the spelling of the systems it shares them with (camelCase). A field nobody knows is ignored, a kind
-nobody knows is kept as it is, and records of earlier schemas are brought up to date by `UPCASTS`.
+A record is one JSON object: its kind, the number of the schema it was written in, and its fields in camelCase, the
+spelling of the systems that share them. Unknown fields are ignored, records of unknown kinds are kept as they are, and
+`UPCASTS` brings records of earlier schemas up to date.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
-from functools import cache
-from types import UnionType
-from typing import Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, is_dataclass, replace
+from functools import cache, partial
+from typing import NamedTuple, TypeAlias, cast, get_args
 
-from holdfast.core.history.events import Effect, Event, TokenBreakdown, UnknownEvent, Usage
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Event, Summary, UnknownEvent
+from holdfast.core.schema import TypeCheck, type_check, type_name, typed_fields
 from holdfast.errors import MalformedInputError
 
 RECORD_SCHEMA = 1
 EventRecord: TypeAlias = dict[str, object]
-TypeCheck: TypeAlias = Callable[[object], bool]
 
 EVENT_TYPES: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not UnknownEvent}
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
-"""For each earlier schema, what turns a record's fields into those of the next one."""
-_NESTED = {"usage": Usage, "tokens": TokenBreakdown, "effect": Effect}
+"""For each earlier schema, a function that turns a record's fields into those of the next schema."""
+_INLINE = (Span, Summary)
+"""Values whose fields are stored among those of the event that holds them."""
 
 
 def to_record(event: Event) -> EventRecord:
-    """Return an event as a JSON object; fields that say nothing are left out."""
+    """Return an event as a JSON object; fields that are empty by default are left out."""
     if isinstance(event, UnknownEvent):
         return {"type": event.kind, "schema": event.schema, "data": dict(event.data)}
-    return {"type": event.KIND, "schema": RECORD_SCHEMA, "data": _fields_to_json(event)}
+    return {"type": event.KIND, "schema": RECORD_SCHEMA, "data": _to_json(event)}
 
 
 def from_record(record: object) -> Event:
@@ -46,111 +47,85 @@ def from_record(record: object) -> Event:
         return UnknownEvent(kind=kind, schema=schema, data=values)
     for number in range(schema, RECORD_SCHEMA):
         values = UPCASTS[number](kind, values)
-    return _event_from_json(EVENT_TYPES[kind], kind, values)
+    return cast("Event", _from_json(EVENT_TYPES[kind], kind, values))
 
 
 class _Field(NamedTuple):
-    """What is known of a field, found out once for each kind."""
+    """One stored field of a type, found out once for each type."""
 
+    owner: str
+    """The field that holds the inlined value which this one belongs to; empty where the type itself has it."""
     name: str
     key: str
-    """How it is spelled in a record."""
     is_required: bool
     hint: object
     fits: TypeCheck
+    nested: type | None
+    """The type of a value that is stored as an object of its own."""
 
 
 @cache
 def _fields(kind: type) -> tuple[_Field, ...]:
-    hints = get_type_hints(kind)
-    return tuple(
-        _Field(
-            item.name,
-            _camel(item.name),
-            item.default is MISSING and item.default_factory is MISSING,
-            hints[item.name],
-            _type_check(hints[item.name]),
-        )
-        for item in fields(kind)
-    )
+    found = [one for item, hint in typed_fields(kind) for one in _stored_fields(item, hint)]
+    order = cast("tuple[str, ...]", getattr(kind, "KEYS", ()))
+    return tuple(sorted(found, key=lambda one: order.index(one.key)) if order else found)
 
 
-def _fields_to_json(value: Event | Usage | TokenBreakdown | Effect) -> EventRecord:
+def _stored_fields(item: "Field[object]", hint: object) -> Iterator[_Field]:
+    stored: object = item.metadata.get("stored")
+    if hint in _INLINE:
+        renamed = cast("Mapping[str, str]", stored or {})
+        for one in _fields(cast("type", hint)):
+            yield one._replace(owner=item.name, key=renamed.get(one.name, one.key))
+        return
+    nested = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)), None)
+    is_required = item.default is MISSING and item.default_factory is MISSING
+    key = stored if isinstance(stored, str) else _camel(item.name)
+    yield _Field("", item.name, key, is_required, hint, type_check(hint), nested)
+
+
+def _to_json(value: object) -> EventRecord:
     out: EventRecord = {}
-    for name, key, is_needed, _, _ in _fields(type(value)):
-        content = getattr(value, name)
-        if not is_needed and (content is None or content == ()):
+    for owner, name, key, is_required, _, _, nested in _fields(type(value)):
+        content: object = getattr(getattr(value, owner) if owner else value, name)
+        if not is_required and (content is None or content == ()):
             continue
-        if isinstance(content, (Usage, TokenBreakdown, Effect)):
-            content = _fields_to_json(content)
+        if nested:
+            content = _to_json(content)
             if not content:
                 continue
         out[key] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
     return out
 
 
-def _event_from_json(kind: type[Event], place: str, values: Mapping[str, object]) -> Event:
-    given: dict[str, object] = {}
-    for name, key, _, hint, fits in _fields(kind):
+def _from_json(kind: type, place: str, values: Mapping[str, object]) -> object:
+    makers = _inlined(kind)
+    found: dict[str, dict[str, object]] = {"": {}, **{owner: {} for owner in makers}}
+    for owner, name, key, _, hint, fits, nested in _fields(kind):
         if key not in values:
             continue
         content = values[key]
-        if name in _NESTED and isinstance(content, Mapping):
-            content = _nested_from_json(_NESTED[name], f"{place}.{key}", cast("Mapping[str, object]", content))
+        if nested and isinstance(content, Mapping):
+            content = _from_json(nested, f"{place}.{key}", cast("Mapping[str, object]", content))
         elif isinstance(content, list):
             content = _lists_to_tuples(cast("list[object]", content))
         if not fits(content):
-            raise MalformedInputError(f"{place}.{key}", f"must be {_type_name(hint)}, not {content!r:.60}")
-        given[name] = content
+            raise MalformedInputError(f"{place}.{key}", f"must be {type_name(hint)}, not {content!r:.60}")
+        found[owner][name] = content
     try:
-        return kind(**given)  # pyright: ignore[reportArgumentType]
+        return kind(**found[""], **{owner: make(**found[owner]) for owner, make in makers.items()})
     except TypeError as error:
         raise MalformedInputError(place, f"a field is missing: {error}") from error
 
 
 @cache
-def _type_check(hint: object) -> TypeCheck:
-    """Return what tells whether a value is of the kind that a field has."""
-    inner = get_args(hint)
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:
-        options = tuple(map(_type_check, inner))
-        return lambda value: any(fits(value) for fits in options)
-    if get_origin(hint) is Literal:
-        return lambda value: value in inner
-    if get_origin(hint) is tuple:
-        return _tuple_check(inner)
-    kind = cast("type", get_origin(hint) or hint)
-    if kind in {int, float}:
-        return lambda value: isinstance(value, kind) and not isinstance(value, bool)
-    return lambda value: isinstance(value, kind)
-
-
-def _tuple_check(inner: tuple[object, ...]) -> TypeCheck:
-    checks = tuple(_type_check(hint) for hint in inner if hint is not ...)
-
-    def fits(value: object) -> bool:
-        items = cast("tuple[object, ...]", value)
-        return isinstance(value, tuple) and all(checks[number % len(checks)](item) for number, item in enumerate(items))
-
-    return fits
-
-
-def _type_name(hint: object) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
-    return getattr(hint, "__name__", None) or str(hint).replace("collections.abc.", "")
-
-
-def _nested_from_json(
-    kind: type[Usage | TokenBreakdown | Effect], place: str, values: Mapping[str, object]
-) -> Usage | TokenBreakdown | Effect:
-    known: dict[str, object] = {}
-    for name, key, _, hint, fits in _fields(kind):
-        if key in values:
-            if not fits(values[key]):
-                raise MalformedInputError(f"{place}.{key}", f"must be {_type_name(hint)}, not {values[key]!r:.60}")
-            known[name] = values[key]
-    return kind(**known)  # pyright: ignore[reportArgumentType]
+def _inlined(kind: type) -> Mapping[str, Callable[..., object]]:
+    """Return, for each field that holds an inlined value, what makes that value of the fields that a record has."""
+    return {
+        item.name: cast("type", hint) if item.default is MISSING else partial(replace, item.default)
+        for item, hint in typed_fields(kind)
+        if hint in _INLINE
+    }
 
 
 def _lists_to_tuples(values: list[object]) -> tuple[object, ...]:

@@ -1,9 +1,9 @@
-"""The fold of the log: everything that was said, and how the conversation stands now.
+"""The state replayed from the log: everything that was said, and the context in force now.
 
-A history grows by one event at a time, at a cost that does not depend on how much came before. What was
-said stays in append-only arrays; what a change of context does is a small value, a `Version`, so that
-undo and redo only choose another one, and a snapshot for work in the background is the arrays, a length
-and a version. Replaying the same events gives the same history, and so does going on from a `State` of it.
+A history grows by one event at a time, at a cost that does not depend on its length. Messages stay in append-only
+arrays; a change of context makes another small value, a `ContextVersion`, so that undo and redo only choose another
+one, and background work needs only the arrays, a length and a version. Replaying the same events gives the same
+history, and so does resuming from a `HistorySnapshot` of it.
 """
 
 from array import array
@@ -38,35 +38,35 @@ from holdfast.errors import MalformedInputError, NotInMemoryError
 
 @dataclass(slots=True)
 class History:
-    """Everything that happened; has one owner, who appends."""
+    """Everything that happened; one owner appends to it."""
 
     readers: Callable[[str], FormatReader]
-    """How messages of a format are read."""
+    """Returns the reader of a message format."""
     scopes: Scopes = field(default_factory=Scopes)
     entries: MessageCache = field(default_factory=MessageCache)
-    """What was said."""
+    """All messages."""
     message_scopes: list[str] = field(default_factory=list[str])
     """For each message, its scope."""
     message_counts: dict[str, int] = field(default_factory=dict[str, int])
-    """How much was said in each scope."""
+    """How many messages each scope has."""
     format: str | None = None
-    """In which format the newest message came."""
+    """The format of the newest message."""
     system_positions: list[int] = field(default_factory=list[int])
     """Positions of system messages."""
     prompt_positions: "array[int]" = field(default_factory=lambda: array("q"))
-    """Positions of what a user said."""
+    """Positions of user prompts."""
     recall_marks: RecallMarks = field(default_factory=RecallMarks)
-    """What of the messages is recall's own."""
+    """Which messages belong to recall."""
     session_state: SessionState = field(default_factory=SessionState)
     _versions: list[ContextVersion] = field(default_factory=lambda: [ContextVersion()])
     _current: int = 0
     change_count: int = 0
-    """How often the context has changed, changes that were taken back and made again included."""
+    """How often the context has changed, undo and redo included."""
     _has_forgotten_versions: bool = False
-    """Whether there were versions before the first of these, which nobody remembers."""
+    """Whether versions before the first of these were dropped from memory."""
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
-    """By the name of a counter, what each message costs."""
+    """By the name of a counter, the tokens of each message."""
     _ledgers: dict[str, OpenLedger] = field(default_factory=dict[str, OpenLedger])
     _compacted_reads: dict[str, CompactedReads] = field(default_factory=dict[str, CompactedReads])
 
@@ -89,17 +89,17 @@ class History:
 
     @property
     def version(self) -> ContextVersion:
-        """How everything stands now."""
+        """The version of the context in force."""
         return self._versions[self._current]
 
     @property
     def message_format(self) -> str:
-        """In which format to speak: that of the newest message, or the commonest where nothing was said yet."""
+        """The format of requests: that of the newest message, or OpenAI chat where there is none yet."""
         return self.format or "openai-chat"
 
     @property
     def reader(self) -> FormatReader:
-        """What reads the format that is spoken."""
+        """The reader of that format."""
         return self.readers(self.message_format)
 
     @property
@@ -113,12 +113,12 @@ class History:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a change of context to take back."""
+        """Whether there is a change of context to undo."""
         return self._current > 0 or self._has_forgotten_versions
 
     @property
     def is_last_change_a_compaction(self) -> bool:
-        """Whether the last change of context that stands was a compaction of the main conversation."""
+        """Whether the last change in force is a compaction of the main conversation."""
         if not self._current:
             return False
         before, now = self._versions[self._current - 1], self.version
@@ -128,11 +128,11 @@ class History:
 
     @property
     def can_redo(self) -> bool:
-        """Whether a change was taken back that could stand again."""
+        """Whether an undone change can be redone."""
         return self._current < len(self._versions) - 1
 
     def context(self, scope: str = log.MAIN) -> Context:
-        """Return what an agent of a scope is shown: a snapshot that later events do not change."""
+        """Return the context of a scope: a snapshot that later events do not change."""
         return Context(
             self.entries,
             self.message_scopes,
@@ -146,7 +146,7 @@ class History:
         )
 
     def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
-        """Return what an agent is shown, counted; made anew only where the context has changed."""
+        """Return the projection of a scope, rebuilt only where the context has changed."""
         key = scope, counter.name
         known, context = self._projections.get(key), self.context(scope)
         grown = known.extended_to(context) if known else None
@@ -155,17 +155,17 @@ class History:
         return grown
 
     def project(self, context: Context, counter: Counter) -> Projection:
-        """Return what a context shows, counted."""
+        """Return the projection of a context."""
         return Projection(context, self._entry_pricer(counter))
 
     def delegable_context(self, parent: str) -> Context:
-        """Return what a delegate of an agent could see of everything so far, not to be shown as it is."""
+        """Return all that a delegate of an agent could be allowed to see."""
         return self.context(FUTURE_DELEGATE if parent == log.MAIN else parent)
 
     def ledger(self, scope: str, stop: int) -> Ledger:
-        """Return the ledger of what stands before a position; it goes on from where it was last asked for.
+        """Return the ledger of the messages before a position; it continues from the last call for the scope.
 
-        That of `HEIR` is of the main conversation alone, without what delegates did.
+        The ledger of `FUTURE_DELEGATE` covers the main conversation alone, without what delegates did.
         """
         context = self.context(scope)
         cleared_at = self.version.state_of(scope or log.MAIN).cleared_at
@@ -177,31 +177,32 @@ class History:
         self.entries.require(filter(context.may_be_visible, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.unpacked()
         for entry in context.entries_between(kept.stop, stop):
-            # What one agent tells another is no word of the user's.
+            # A task that one agent gives another is not said by the user.
             if entry.message.role != "user" or self.message_scopes[entry.position or 0] in own:
                 ledger.observe(entry)
         kept.stop = max(kept.stop, stop)
         return ledger
 
     def session_state_for(self, scope: str) -> SessionState:
-        """Return what is true besides what was said, as far as an agent may know: plan and todos are the main one's."""
+        """Return the session state as far as an agent may know it: plan and todos belong to the main agent."""
         return self.session_state.without_agent_state() if self.scopes.is_limited(scope) else self.session_state
 
     def compacted_reads(self, scope: str = log.MAIN) -> CompactedReads:
-        """Return what is known of what the last fold stands for; nothing where no ledger of exactly that is at hand."""
-        folds = self.version.state_of(scope).compactions
-        if not folds:
+        """Return the reads that the last compaction replaced; empty where no ledger ends exactly there."""
+        compactions = self.version.state_of(scope).compactions
+        if not compactions:
             return CompactedReads()
+        stop = compactions[-1].span.stop
         known, kept = self._compacted_reads.get(scope), self._ledgers.get(scope)
-        if known is not None and known.stop == folds[-1].stop:
+        if known is not None and known.stop == stop:
             return known
-        if kept is None or kept.stop != folds[-1].stop or kept.lineage.hidden != self.version.hidden:
+        if kept is None or kept.stop != stop or kept.lineage.hidden != self.version.hidden:
             return CompactedReads()
         known = self._compacted_reads[scope] = CompactedReads.from_ledger(kept.unpacked(), kept.stop)
         return known
 
     def _entry_pricer(self, counter: Counter) -> Callable[[Entry], int]:
-        """Return what tells the cost of an entry; what goes out as it was said is counted once."""
+        """Return a function that counts an entry; entries that are sent as recorded are counted once."""
         counted, entries = self._tokens.setdefault(counter.name, {}), self.entries
 
         def price(entry: Entry) -> int:
@@ -226,9 +227,9 @@ class History:
             self._check_undo()
 
     def append(self, event: log.Event, message: Message | None = None) -> None:
-        """Take in what happened next; an event that cannot be true is refused and leaves no trace.
+        """Apply the next event; an impossible event raises and changes nothing.
 
-        `message` is what was said, where the caller has read it already.
+        `message` is the decoded message, where the caller has it already.
         """
         before = self.version
         if isinstance(event, log.MessageAppended):
@@ -239,8 +240,9 @@ class History:
         elif isinstance(event, log.ChangeRedone):
             self._move_version(self.can_redo)
         elif isinstance(event, log.DelegationStarted):
-            # Nothing changes for those who are there, so it is no change that could be taken back.
-            before = self._start_delegation(event)
+            # Nothing changes for the other agents, so this is no change that could be undone.
+            self._start_delegation(event)
+            before = self.version
         else:
             changed = self.version.after(event, len(self.entries))
             self._apply_side_effects(event)
@@ -248,7 +250,7 @@ class History:
                 self._versions[self._current + 1 :] = [changed]
                 self._current += 1
             if isinstance(event, log.CompactionCompleted):
-                # Its ledger was just made; the next summary to be written moves that on.
+                # Its ledger was just made; the next summary will extend that ledger.
                 self.compacted_reads(event.scope)
         if isinstance(event, log.Rewound):
             self._compacted_reads.clear()
@@ -260,7 +262,7 @@ class History:
             raise NotInMemoryError(())
 
     def load_message(self, position: int, event: log.MessageAppended) -> None:
-        """Take in a message of the past that was not read before."""
+        """Load an earlier message that was not in memory."""
         message = self.recall_marks.mark(self.readers(event.format).decode(event.native, position), position)
         message = _apply_event_labels(message, event)
         self.entries.load(Entry(message, position), event)
@@ -284,41 +286,36 @@ class History:
         elif isinstance(event, log.DelegationFinished):
             self._drop_caches_of(event.scope)
 
-    def _start_delegation(self, event: log.DelegationStarted) -> ContextVersion:
-        """Take in a delegation, and return the version in which its agent stands as the one who sent it."""
+    def _start_delegation(self, event: log.DelegationStarted) -> None:
+        """Add a delegate, whose context starts as its parent's or as what was chosen for it."""
         self.scopes.check_delegation(event)
         self.scopes.add_delegation(event)
         self._drop_caches_of(event.scope)
         if event.scope not in self.version.states:
             above = self.version.state_of(event.parent)
-            first = event.shown[0][0] if event.shown else len(self.entries)
-            standing = ContextState(cleared_at=first) if event.is_limited else self._inherited_state(above, event)
-            self._set_states({event.scope: standing})
-        return self.version
+            first = event.visible_spans[0][0] if event.visible_spans else len(self.entries)
+            state = ContextState(cleared_at=first) if event.is_limited else self._inherited_state(above, event)
+            self._set_states({event.scope: state})
 
     def _inherited_state(self, above: ContextState, event: log.DelegationStarted) -> ContextState:
-        """Return how a delegate stands; what was folded together with the work of others it sees as it was said."""
+        """Return a delegate's first state: it inherits only compactions that tell nothing of other delegations."""
         if event.parent != log.MAIN:
             return above
-        line = self.scopes.lineage(event.scope)
-        folds = tuple(
-            fold
-            for fold in above.compactions
-            if not self._holds_other_scopes({*self.message_scopes[fold.start : max(fold.stop, fold.read_to)]} - line)
-        )
-        return replace(above, compactions=folds)
+        lineage = self.scopes.lineage(event.scope)
 
-    def _holds_other_scopes(self, others: set[str]) -> bool:
-        """Return whether a fold that the main agent made holds something of other scopes."""
-        return any(self.scopes.main_view_of(scope) != "nothing" for scope in others)
+        def is_inherited(compaction: log.CompactionCompleted) -> bool:
+            told = self.message_scopes[compaction.span.start : max(compaction.span.stop, compaction.read_to)]
+            return all(self.scopes.main_view_of(scope) == "nothing" for scope in {*told} - lineage)
+
+        return replace(above, compactions=tuple(filter(is_inherited, above.compactions)))
 
     def _move_version(self, steps: int) -> None:
-        """Go to another version; who was sent out in between stands there as well."""
+        """Go to another version, and keep the states of delegates that were started in between."""
         before = self.version
         self._current += steps
         missing = {
-            scope: standing
-            for scope, standing in before.states.items()
+            scope: state
+            for scope, state in before.states.items()
             if scope in self.scopes.parents and scope not in self.version.states
         }
         if missing:
@@ -328,7 +325,7 @@ class History:
         self._versions[self._current] = replace(self.version, states={**self.version.states, **states})
 
     def _drop_caches_of(self, scope: str) -> None:
-        """Let go of what was kept for an agent whose view has changed or is not needed any more."""
+        """Drop what is cached for an agent whose view has changed or is not needed any more."""
         for key in [key for key in self._projections if key[0] == scope]:
             del self._projections[key]
         self._ledgers.pop(scope, None)
@@ -338,19 +335,17 @@ class History:
         if not 0 <= event.position < len(self.entries):
             raise MalformedInputError(event.KIND, f"there is no message {event.position}")
 
-    # Holding no more than is needed.
-
     def evict(self, keep_newest: int) -> list[int]:
-        """Let go of messages that no agent at work is shown, but not of the newest, and return where they stood.
+        """Drop messages from memory that no running agent's view needs, except the newest; return their positions.
 
-        Of the versions before this one the last few are left. The log has all of it.
+        Only the last few versions before this one stay in memory, too. The log has everything.
         """
-        wanted = {
+        needed = {
             at
             for scope in (log.MAIN, *self.session_state.running_delegates)
             for at in self.context(scope).retained_positions()
         }
-        gone = self.entries.evict(len(self.entries) - keep_newest, wanted)
+        gone = self.entries.evict(len(self.entries) - keep_newest, needed)
         for counted in self._tokens.values():
             for position in gone:
                 counted.pop(position, None)
@@ -364,10 +359,8 @@ class History:
     def _first_kept_version(self) -> int:
         return max(0, self._current + 1 - KEPT_VERSIONS)
 
-    # Going on from where another has stopped.
-
     def snapshot(self) -> HistorySnapshot:
-        """Return all of it but what was said, to go on from."""
+        """Return everything but the messages, to resume from."""
         first = self._first_kept_version
         return HistorySnapshot(
             length=len(self.entries),
@@ -391,7 +384,7 @@ class History:
 
     @classmethod
     def from_snapshot(cls, snapshot: HistorySnapshot, readers: Callable[[str], FormatReader]) -> "History":
-        """Return the history of a state; what was said is read when it is needed."""
+        """Return the history of a snapshot; messages are loaded when they are needed."""
         scopes = Scopes(
             dict(snapshot.parents),
             snapshot.main_sees,
@@ -418,5 +411,5 @@ class History:
 
 
 def _apply_event_labels(message: Message, event: log.MessageAppended) -> Message:
-    """Return a message with what its event says of it: whose word it is, and what stands beside its results."""
+    """Return a message with the trust and the notes that its event gives it."""
     return label_trust(add_read_notes(message, event.notes), event.scope, event.trust)

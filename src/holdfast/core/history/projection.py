@@ -1,8 +1,8 @@
-"""What stands of a conversation for one agent, counted, and growing with it.
+"""The messages in force for one agent, counted, and growing with the conversation.
 
-Deciding about the next request must not cost more the longer a conversation has lasted. So what is shown is
-kept from one request to the next: new messages are put behind it, and only a change of context, such as a
-fold, an undo or a pin, has it made anew. Whichever way it came about, it is the same.
+Planning a request must not cost more the longer a conversation has lasted. So a projection is kept from one request to
+the next: new messages are appended to it, and only a change of context, such as a compaction, an undo or a pin,
+rebuilds it. Both ways give the same projection.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ from holdfast.core.history.context import Context
 
 
 class Projection:
-    """Messages as they are shown, with running sums of what they cost."""
+    """Messages as they are sent, with running sums of what they cost."""
 
     def __init__(self, context: Context, tokens_of: Callable[[Entry], int]) -> None:
         self.context = context
@@ -29,7 +29,7 @@ class Projection:
         self.media_count = 0
         """How many images, sounds and documents are among them."""
         self.largest_bytes = 0
-        """The weight of the heaviest of them, in bytes of text: no text in it is longer."""
+        """The size of the largest message, in bytes of text: no text in it is longer."""
         self.has_other_scopes = False
         """Whether messages of other scopes are among them."""
         self.newest_prompt: int | None = None
@@ -37,7 +37,7 @@ class Projection:
         self._tokens_of = tokens_of
         self._lineage = context.scopes.lineage(context.scope)
         self._validated: dict[Batching, tuple[int, set[str]]] = {}
-        """By how a format carries a batch: the index before which all is sound, and the call ids used there."""
+        """For each way to carry a batch: the index before which all is valid, and the call ids used there."""
         self._changed_at = context.state.changed_at
         for entry in context.visible_entries():
             self._append(entry)
@@ -55,27 +55,24 @@ class Projection:
 
     @property
     def first_uncompacted(self) -> int:
-        """The index behind all that stands for folded messages: what follows was said, in this order."""
-        folds = self.context.state.compactions
+        """The index after all replacements of compacted messages: what follows was said, in this order."""
+        compactions = self.context.state.compactions
+        stop = compactions[-1].span.stop if compactions else 0
         start = len(self.entries)
-        while start > 0 and self._is_after(self.entries[start - 1], folds[-1].stop if folds else 0):
+        while start > 0 and (position := self.entries[start - 1].position) is not None and position >= stop:
             start -= 1
         return start
 
-    @staticmethod
-    def _is_after(entry: Entry, stop: int) -> bool:
-        return entry.position is not None and entry.position >= stop
-
     def position_at(self, index: int) -> int:
-        """Return where in the history that begins which stands at `index`; the end has a position too."""
+        """Return where in the history the entry at `index` begins; the end has a position too."""
         if index >= len(self.entries):
             return self.context.length
         position = self.entries[index].position
-        folds = self.context.state.compactions
+        compactions = self.context.state.compactions
         if position is not None:
-            return next((fold.stop for fold in folds if fold.start <= position < fold.stop), position)
+            return next((one.span.stop for one in compactions if position in one.span.positions), position)
         made = sum(entry.position is None for entry in self.entries[:index])
-        starts = [fold.start for fold in folds for _ in (() if fold.is_merged else fold.replacement)]
+        starts = [one.span.start for one in compactions for _ in (() if one.span.is_merged else one.replacement)]
         return starts[made] if made < len(starts) else self.context.length
 
     def tail_start(self, tokens: int) -> int:
@@ -90,33 +87,30 @@ class Projection:
         return [after - before for before, after in pairwise(self.cumulative_tokens)]
 
     def is_valid(self, batching: Batching) -> bool:
-        """Return whether every call is answered directly behind it; only what was not settled before is looked at."""
+        """Return whether every call is answered directly after it; entries known to be valid are not checked again."""
         settled, seen = self._validated.get(batching, (0, set[str]()))
         newer = self.entries[settled:]
         if not is_valid_history(newer, batching):
             return False
         if not batching.pairs_by_name and any(call_id in seen for call_id in _call_ids(newer)):
             return False
-        # A sound history is closed where an exchange begins: what stands before needs no second look.
-        line = len(self.entries) - 1
-        while line > settled and not self._begins_exchange(line):
-            line -= 1
-        if line > settled:
-            seen.update(_call_ids(self.entries[settled:line]))
-            self._validated[batching] = line, seen
+        # A valid history is closed where an exchange begins: what is before that needs no second check.
+        cut = len(self.entries) - 1
+        while cut > settled and not (self[cut].role == "assistant" and self[cut - 1].role != "assistant"):
+            cut -= 1
+        if cut > settled:
+            seen.update(_call_ids(self.entries[settled:cut]))
+            self._validated[batching] = cut, seen
         return True
 
-    def _begins_exchange(self, index: int) -> bool:
-        return self[index].role == "assistant" and self[index - 1].role != "assistant"
-
     def extended_to(self, context: Context) -> "Projection | None":
-        """Return this projection with what was said since, or None if it has to be made anew."""
+        """Return this projection with what was said since, or None if it has to be rebuilt."""
         if context.version is not self.context.version or context.pins is not self.context.pins:
             return None
         if context.has_recall is not self.context.has_recall:
             return None
-        folds = context.state.compactions
-        if folds and folds[-1].is_merged and not self._has_prompt_after(folds[-1].stop):
+        compactions = context.state.compactions
+        if compactions and compactions[-1].span.is_merged and not self._has_prompt_after(compactions[-1].span.stop):
             return None
         for position in range(self.context.length, context.length):
             if context.is_visible(position):
@@ -129,7 +123,7 @@ class Projection:
         return prompt is not None and (self.entries[prompt].position or 0) >= stop
 
     def _is_own(self, entry: Entry) -> bool:
-        """Return whether a message was said to this agent: what a delegate is told to do is no prompt of a person's."""
+        """Return whether a message belongs to this agent's lineage: a delegate's task is no prompt of the user."""
         return entry.position is not None and self.context.message_scopes[entry.position] in self._lineage
 
     def _append(self, entry: Entry) -> None:

@@ -1,17 +1,12 @@
-"""Who sees what across delegations.
+"""Which agent sees which messages, and what became of every delegation.
 
-A main agent sees everything that happened, unless it was said that of a delegation only the answers count, or
-nothing. A delegate sees the conversation at the top, what happened in its own scope and in the scopes it was
-delegated from, and of these only what was chosen for it where somebody chose; never more than the one who sent
-it, and nothing of any other delegation: two agents that work side by side do not pollute each other.
+The main agent sees everything, unless its view of a delegation is limited to the answers, or to nothing. A delegate
+sees its own scope and the scopes it was delegated from, limited to what was chosen for it; never more than its parent,
+and nothing of any other delegation.
 
-What became of every delegation: who was asked what by whom, what that one saw, and how it ended.
-
-What a delegate found, claim by claim: a small schema, read patiently and checked by rule.
-
-A delegate may give its answer as findings, or write them into its text as JSON; a text alone is an answer too. What a
-claim names as its source is looked up: a message has to be one that the delegate sees, and any other name has to stand
-in what it was told, asked for or given back. What does not is kept apart, and the claim is not called confirmed then.
+A delegate may give its answer as findings, or write them into its text as JSON; a text alone is an answer too. The
+sources of a claim are checked: a message must be visible to the delegate, and any other name must occur in what the
+delegate was told, asked for or got back. Other sources are unverified, and the claim does not count as confirmed.
 """
 
 import json
@@ -23,73 +18,73 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history import events as log
-from holdfast.core.history.compaction_events import DelegationOutcome, DelegationStarted, PositionSpans
-from holdfast.core.history.events import MAIN
+from holdfast.core.history.events import MAIN, DelegationOutcome
 from holdfast.errors import MalformedInputError
 
 MainVisibility: TypeAlias = Literal["everything", "answers", "nothing"]
 FUTURE_DELEGATE = ""
-"""No agent's scope: it stands for a delegate of the main agent that does not exist yet."""
+"""The scope of a delegate of the main agent that does not exist yet."""
 
 
 @dataclass(slots=True)
 class Scopes:
-    """The delegations of a conversation, and the view each of them has."""
+    """The delegations of a conversation, and what each of them may see."""
 
     parents: dict[str, str] = field(default_factory=dict[str, str])
     main_sees: MainVisibility = "everything"
-    """What the main agent sees of scopes about which nobody said anything."""
+    """What the main agent sees of scopes that have no limit of their own."""
     main_limits: dict[str, MainVisibility] = field(default_factory=dict[str, MainVisibility])
     """By scope, what the main agent sees of it."""
-    visible_spans: dict[str, PositionSpans] = field(default_factory=dict[str, PositionSpans])
-    """By scope, what it was shown of those above it; one that is not here sees all of that."""
+    visible_spans: dict[str, PositionPairs] = field(default_factory=dict[str, PositionPairs])
+    """By scope, what it sees of its ancestors; a scope that is not listed sees all of that."""
     attributed_scopes: set[str] = field(default_factory=set[str])
-    """The scopes of which others see to whom something was said."""
+    """The scopes whose tasks name their addressee in other agents' views."""
 
-    def check_delegation(self, event: DelegationStarted) -> None:
-        """Refuse a delegation that cannot be."""
+    def check_delegation(self, event: log.DelegationStarted) -> None:
+        """Raise where a delegation is impossible."""
         if event.scope in {MAIN, FUTURE_DELEGATE} or event.scope in self.ancestors(event.parent):
             raise MalformedInputError(event.KIND, f"{event.scope!r} cannot be delegated to by {event.parent!r}")
 
-    def add_delegation(self, event: DelegationStarted) -> None:
-        """Take in a delegation."""
+    def add_delegation(self, event: log.DelegationStarted) -> None:
+        """Add a delegation."""
         self.parents[event.scope] = event.parent
-        if event.main_sees in get_args(MainVisibility):
-            self.main_limits[event.scope] = cast("MainVisibility", event.main_sees)
+        if event.main_visibility in get_args(MainVisibility):
+            self.main_limits[event.scope] = cast("MainVisibility", event.main_visibility)
         if event.is_limited:
-            self.visible_spans[event.scope] = event.shown
+            self.visible_spans[event.scope] = event.visible_spans
         if event.is_attributed:
             self.attributed_scopes.add(event.scope)
 
     def ancestors(self, scope: str) -> list[str]:
         """Return a scope and those it was delegated from, the main one last."""
-        line = [scope]
-        while line[-1] in self.parents and self.parents[line[-1]] not in line:
-            line.append(self.parents[line[-1]])
-        return line if line[-1] == MAIN else [*line, MAIN]
+        chain = [scope]
+        while chain[-1] in self.parents and self.parents[chain[-1]] not in chain:
+            chain.append(self.parents[chain[-1]])
+        return chain if chain[-1] == MAIN else [*chain, MAIN]
 
     def lineage(self, scope: str) -> frozenset[str]:
         """Return a scope with those it was delegated from, the main one included."""
         return frozenset(self.ancestors(scope))
 
     def main_view_of(self, scope: str) -> MainVisibility:
-        """Return what the main agent sees of a scope: of those that another one sent out no more than of that one.
+        """Return what the main agent sees of a scope: never more than of the scope's parent.
 
-        Where only the answers of an agent count, what was answered to it is not among them.
+        Where only the answers of an agent are visible, the answers of its own delegates are not among them.
         """
-        line = [one for one in self.ancestors(scope) if one != MAIN]
-        if any(self.main_limits.get(one, self.main_sees) != "everything" for one in line[1:]):
+        chain = [one for one in self.ancestors(scope) if one != MAIN]
+        if any(self.main_limits.get(one, self.main_sees) != "everything" for one in chain[1:]):
             return "nothing"
-        return self.main_limits.get(line[0], self.main_sees) if line else "everything"
+        return self.main_limits.get(chain[0], self.main_sees) if chain else "everything"
 
     def is_limited(self, scope: str) -> bool:
-        """Return whether somebody chose what an agent is shown of those above it."""
+        """Return whether an agent sees only a selection of its ancestors' messages."""
         return any(one in self.visible_spans for one in self.ancestors(scope))
 
     @property
     def does_main_see_all(self) -> bool:
-        """Whether the main agent sees everything that anybody does."""
+        """Whether the main agent sees everything that delegates do."""
         return self.main_sees == "everything" and all(limit == "everything" for limit in self.main_limits.values())
 
     def is_message_visible(self, viewer: str, scope: str, position: int) -> bool | None:
@@ -107,33 +102,29 @@ class Scopes:
 
 
 def is_answer_message(message: Message) -> bool:
-    """Return whether a message is what an agent said rather than what it did or was told."""
+    """Return whether a message is an answer: said by the assistant, and without calls."""
     return message.role == "assistant" and not message.outline.call_ids
 
 
-def _is_within(spans: PositionSpans, position: int) -> bool:
-    number = bisect_right(spans, position, key=_first) - 1
+def _is_within(spans: PositionPairs, position: int) -> bool:
+    number = bisect_right(spans, position, key=lambda span: span[0]) - 1
     return number >= 0 and position < spans[number][1]
 
 
-def _first(span: tuple[int, int]) -> int:
-    return span[0]
-
-
 def tool_use_as_text(name: str, arguments: str, output: str) -> str:
-    """Return a tool's use as text, for an agent that is told of it instead of seeing it."""
+    """Return a tool's use as text, for an agent that cannot see the call itself."""
     return f"## Tool: {name}\n\n**Input:**\n{arguments}\n\n**Output:**\n{output}"
 
 
 def label_trust(message: Message, scope: object, trust: object) -> Message:
-    """Return a message with whose word it is: who speaks to a delegate is an agent, and no word of that the user's."""
+    """Return a message with its trust: what has a user's role in a delegate's scope is said by an agent."""
     if message.role == "user" and scope != MAIN:
         return message.with_trust("agent")
     return message.with_trust("memory") if trust == "memory" else message
 
 
 FindingStatus: TypeAlias = Literal["confirmed", "uncertain", "open"]
-"""Whether a claim rests on what was seen, is a guess, or is a question that is left."""
+"""Whether a claim rests on what was seen, is a guess, or is an open question."""
 MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_FINDING_SOURCES = 100, 2_000, 50
 _STATUSES: Mapping[str, FindingStatus] = {"confirmed": "confirmed", "uncertain": "uncertain", "open": "open"}
 _OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*```")
@@ -141,22 +132,22 @@ _OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegateFinding:
-    """One claim, with what it rests on."""
+    """One claim, with its sources."""
 
     claim: str
     sources: tuple[str, ...] = ()
     """`#12` for a message, a path, an address."""
     status: FindingStatus = "uncertain"
     unverified: tuple[str, ...] = ()
-    """Sources that it named and cannot have had."""
+    """Sources that the delegate cannot have seen."""
 
     @property
     def is_verified(self) -> bool:
-        """Whether it names sources, and has seen all of them."""
+        """Whether it names sources, and the delegate saw all of them."""
         return bool(self.sources) and not self.unverified
 
     def check_sources(self, seen_sources: Iterable[str]) -> "DelegateFinding":
-        """Return the finding with those of its sources kept apart that are not among what was seen."""
+        """Return the finding with sources that were not seen marked as unverified."""
         known = frozenset(seen_sources)
         sources = tuple(source for source in self.sources if source in known)
         unverified = tuple(source for source in self.sources if source not in known)
@@ -164,7 +155,7 @@ class DelegateFinding:
         return replace(self, sources=sources, unverified=unverified, status=status)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object: how a log has it."""
+        """Return it as the JSON object that the log stores."""
         lists = {"sources": list(self.sources), "unverified": list(self.unverified)}
         return {"claim": self.claim, "status": self.status, **{name: value for name, value in lists.items() if value}}
 
@@ -175,10 +166,10 @@ class DelegateFinding:
 
 
 def parse_findings(text: str) -> tuple[DelegateFinding, ...]:
-    """Return the findings that a text is, or holds in its last fence of JSON; none where it holds none."""
-    for written in (text, *reversed([*_fenced(text)])):
+    """Return the findings of a text that is JSON, or of its last fenced block that is."""
+    for candidate in (text, *reversed([*_fenced_blocks(text)])):
         try:
-            value: object = json.loads(written)
+            value: object = json.loads(candidate)
         except (ValueError, RecursionError):
             continue
         listed = cast("Mapping[str, object]", value).get("findings") if isinstance(value, Mapping) else value
@@ -187,8 +178,7 @@ def parse_findings(text: str) -> tuple[DelegateFinding, ...]:
     return ()
 
 
-def _fenced(text: str) -> Iterator[str]:
-    """Yield what stands in the fences of a text."""
+def _fenced_blocks(text: str) -> Iterator[str]:
     opening = _OPENING.search(text)
     while opening and (closing := _CLOSING.search(text, opening.end())):
         yield text[opening.end() : closing.start()]
@@ -196,7 +186,7 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def findings_from_json(values: object) -> tuple[DelegateFinding, ...]:
-    """Return the findings of a list of JSON objects; what is none of them is left out."""
+    """Return the findings of a list of JSON objects; other items are left out."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return ()
     read = map(_finding_from_json, cast("Sequence[object]", values)[:MAX_FINDINGS])
@@ -219,9 +209,9 @@ def _finding_from_json(value: object) -> DelegateFinding | None:
 
 
 def _finding_texts(value: object) -> tuple[str, ...]:
-    """Return the texts of a list, or the one that stands in its place."""
-    given = cast("Sequence[object]", value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    texts = [one.strip() for one in given if isinstance(one, str) and one.strip()]
+    """Return the texts of a list, or of a single text."""
+    items = cast("Sequence[object]", value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    texts = [one.strip() for one in items if isinstance(one, str) and one.strip()]
     return tuple(dict.fromkeys(texts))[:MAX_FINDING_SOURCES]
 
 
@@ -230,86 +220,63 @@ DelegationState: TypeAlias = DelegationOutcome | Literal["running"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationRecord:
-    """One delegation, as the log has it."""
+    """One delegation, with the events that started and finished it."""
 
-    scope: str
-    agent: str
-    parent: str
-    task: str
-    state: DelegationState = "running"
-    visibility: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What was chosen for it, by class; empty where nobody chose."""
-    visible_spans: PositionSpans = ()
-    """Which messages of the line above it was shown when it began."""
-    briefing: str = ""
-    """What it was told about the rest."""
-    visible_tokens: int = 0
-    main_visibility: str = ""
-    answer: str = ""
-    sources: tuple[str, ...] = ()
-    error: str = ""
-    findings: tuple[DelegateFinding, ...] = ()
-    """What it found, claim by claim, with the sources that were checked."""
+    started: log.DelegationStarted
+    finished: log.DelegationFinished | None = None
+    """None while it runs."""
     message_count: int = 0
-    """How much was said in it."""
+    """How many messages its scope has."""
     request_count: int = 0
-    """How many requests were made for it; the log has each as it went out."""
+    """How many requests were made for it; the log has each as it was sent."""
     started_ms: int = 0
     ended_ms: int | None = None
 
     @property
+    def state(self) -> DelegationState:
+        """How it ended, or that it is running."""
+        return self.finished.state if self.finished else "running"
+
+    @property
+    def answer(self) -> str:
+        """The answer; empty where there is none."""
+        return self.finished.answer if self.finished else ""
+
+    @property
+    def error(self) -> str:
+        """Why there is no answer."""
+        return self.finished.error if self.finished else ""
+
+    @property
+    def findings(self) -> tuple[DelegateFinding, ...]:
+        """What it found, claim by claim, with the sources that were checked."""
+        return findings_from_json(self.finished.findings) if self.finished else ()
+
+    @property
     def description(self) -> str:
-        """What it was shown, in words."""
-        count = sum(stop - start for start, stop in self.visible_spans)
-        spans = ", ".join(
-            f"#{start}" if stop == start + 1 else f"#{start}–#{stop - 1}" for start, stop in self.visible_spans
-        )
+        """What it saw of its parent's conversation, in words."""
+        spans = self.started.visible_spans
+        count = sum(stop - start for start, stop in spans)
+        positions = ", ".join(f"#{start}" if stop == start + 1 else f"#{start}–#{stop - 1}" for start, stop in spans)
         many = "messages" if count > 1 else "message"
-        told = ["what it was told of the rest"] if self.briefing else []
-        return " and ".join([*([f"{count:,} {many} ({spans})"] if count else []), *told]) or "nothing"
+        briefing = ["what it was told of the rest"] if self.started.briefing else []
+        return " and ".join([*([f"{count:,} {many} ({positions})"] if count else []), *briefing]) or "nothing"
 
 
 def delegation_records(timed: Iterable[tuple[int, log.Event]]) -> list[DelegationRecord]:
     """Return the delegations of a log, the oldest first; each event comes with its time."""
     found: dict[str, DelegationRecord] = {}
-    said, asked = Counter[str](), Counter[str]()
+    messages, requests = Counter[str](), Counter[str]()
     for time_ms, event in timed:
         match event:
             case log.DelegationStarted():
-                found[event.scope] = _started_record(event, time_ms)
+                found[event.scope] = DelegationRecord(started=event, started_ms=time_ms)
             case log.DelegationFinished() if event.scope in found:
-                found[event.scope] = _finished_record(found[event.scope], event, time_ms)
+                found[event.scope] = replace(found[event.scope], finished=event, ended_ms=time_ms)
             case log.MessageAppended():
-                said[event.scope] += 1
+                messages[event.scope] += 1
             case log.RequestPrepared():
-                asked[event.scope] += 1
+                requests[event.scope] += 1
             case _:
                 pass
-    return [replace(one, message_count=said[scope], request_count=asked[scope]) for scope, one in found.items()]
-
-
-def _started_record(event: log.DelegationStarted, time_ms: int) -> DelegationRecord:
-    return DelegationRecord(
-        scope=event.scope,
-        agent=event.agent,
-        parent=event.parent,
-        task=event.task,
-        visibility=event.sees,
-        visible_spans=event.shown,
-        briefing=event.briefing,
-        visible_tokens=event.shown_tokens,
-        main_visibility=event.main_sees,
-        started_ms=time_ms,
-    )
-
-
-def _finished_record(known: DelegationRecord, event: log.DelegationFinished, time_ms: int) -> DelegationRecord:
-    return replace(
-        known,
-        state=event.state,
-        answer=event.answer,
-        sources=event.sources,
-        error=event.error,
-        findings=findings_from_json(event.findings),
-        ended_ms=time_ms,
-    )
+    return [replace(one, message_count=messages[scope], request_count=requests[scope]) for scope, one in found.items()]

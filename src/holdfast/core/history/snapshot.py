@@ -1,11 +1,8 @@
-"""A history without what was said: all that is needed to go on from where another has stopped.
+"""A snapshot of a history, without the messages, and its JSON.
 
-Small beside the log, whatever its length, and only a shortcut: reading the log from its beginning gives the same.
-
-Values as JSON and back, by their types: for what is kept beside the log and can be thrown away at any time.
-
-Not for the log itself: there every field has a name (`records`), here only a place. Whoever reads it must be of
-the same make as the one who wrote it.
+A snapshot is small, whatever the length of the log, and can be deleted at any time: replaying the log gives the same
+history. Its JSON has no field names, only positions, and nothing checks the types: the version that wrote a snapshot
+reads it. The log itself uses named fields, see `codec`.
 """
 
 import json
@@ -19,7 +16,7 @@ from operator import sub
 from types import UnionType
 from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from holdfast.core.history.compaction_events import PositionSpans
+from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.recall_marks import RecallMarksSnapshot
 from holdfast.core.history.scopes import MainVisibility
@@ -31,12 +28,11 @@ ValueReader = Callable[[object], object]
 
 
 def to_snapshot_json(value: object) -> str:
-    """Return a value as JSON: records as lists of their fields."""
+    """Return a value as JSON; a dataclass becomes a list of its fields."""
     return json.dumps(value, default=_encode_value, separators=(",", ":"))
 
 
 def _encode_value(value: object) -> object:
-    """Return what JSON has no word for as something it has."""
     if isinstance(value, range):
         return [value.start, value.stop]
     if isinstance(value, AbstractSet):
@@ -49,7 +45,7 @@ def _encode_value(value: object) -> object:
 
 
 def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
-    """Return the value of a type that `as_json` wrote; whatever is wrong with it is a ValueError."""
+    """Return the value that `to_snapshot_json` wrote; raise ValueError if it is not of that type."""
     try:
         return cast("SnapshotT", _reader_for(kind)(json.loads(text)))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
@@ -57,18 +53,17 @@ def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
 
 
 def pack_positions(positions: Sequence[int]) -> str:
-    """Return many positions as one text, the steps between them: JSON makes a small text of each number of a list."""
+    """Return positions as one text of differences, which JSON reads faster than a list of numbers."""
     return " ".join(map(str, map(sub, positions, [0, *positions])))
 
 
 def unpack_positions(text: str) -> "array[int]":
-    """Return the positions that `packed` wrote; a ValueError where they are none."""
+    """Return the positions that `pack_positions` wrote; raise ValueError if the text is wrong."""
     return array("q", accumulate(map(int, text.split())))
 
 
 @cache
 def _reader_for(hint: object) -> ValueReader:
-    """Return what reads values of a type."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if isinstance(hint, UnionType) or kind is Union:
         return _optional_reader(inner)
@@ -96,7 +91,7 @@ def _read_range(value: object) -> object:
 
 
 def _optional_reader(options: tuple[object, ...]) -> ValueReader:
-    """Return what reads a value that may be missing: only one of the options is a record."""
+    """Return a reader for a union, in which at most one option is a record."""
     inner = [_reader_for(option) for option in options if option is not type(None)]
     reads = next((reader for reader in inner if reader is not _read_as_is), _read_as_is)
     return lambda value: None if value is None else reads(value)
@@ -199,6 +194,6 @@ class HistorySnapshot:
     parents: Mapping[str, str]
     main_sees: MainVisibility
     main_limits: Mapping[str, MainVisibility]
-    visible_spans: Mapping[str, PositionSpans]
+    visible_spans: Mapping[str, PositionPairs]
     attributed_scopes: tuple[str, ...]
     ledgers: Mapping[str, PackedLedger]

@@ -5,13 +5,13 @@ given away is that of the classes: pins, then what is told, then turns, the newe
 line that the delegate could see anyway.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import EntryMessages
+from holdfast.core.conversation.spans import PositionPairs, position_pairs
 from holdfast.core.conversation.tokens import Counter, message_tokens
-from holdfast.core.history.compaction_events import PositionSpans
 from holdfast.core.history.context import Context
 from holdfast.core.history.history import History
 from holdfast.core.ledger.ledger import Ledger
@@ -69,7 +69,7 @@ SEES_NOTHING = Visibility()
 class VisibleParts:
     """What was chosen."""
 
-    spans: PositionSpans = ()
+    spans: PositionPairs = ()
     briefing: str = ""
     tokens: int = 0
 
@@ -79,14 +79,14 @@ def choose_visible(history: History, parent: str, visibility: Visibility, counte
     if visibility.is_unlimited:
         line, start = history.delegable_context(parent), history.version.state_of(parent).cleared_at
         return VisibleParts(
-            position_spans(position for position in range(start, len(history)) if line.is_visible(position))
+            position_pairs(position for position in range(start, len(history)) if line.is_visible(position))
         )
     choice = _VisibleSelection(history, parent, counter, visibility.max_tokens)
     if visibility.pins:
         choice.add_pins()
     briefing = choice.briefing(visibility) if visibility.ledger or visibility.files else ""
     choice.add_turns(ALL_TURNS if visibility.everything else visibility.turns)
-    return VisibleParts(position_spans(choice.positions), briefing, choice.spent)
+    return VisibleParts(position_pairs(choice.positions), briefing, choice.spent)
 
 
 class _VisibleSelection:
@@ -160,17 +160,6 @@ class _VisibleSelection:
         self.positions.update(new)
         self.spent += cost
         return True
-
-
-def position_spans(positions: Iterable[int]) -> PositionSpans:
-    """Return positions as spans."""
-    spans: list[tuple[int, int]] = []
-    for position in sorted(positions):
-        if spans and spans[-1][1] == position:
-            spans[-1] = spans[-1][0], position + 1
-        else:
-            spans.append((position, position + 1))
-    return tuple(spans)
 
 
 def _file_lines(ledger: Ledger, allowance_tokens: int, counter: Counter) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast
 
+from holdfast.core.conversation.spans import PositionRanges, merge_ranges, subtract_ranges
 from holdfast.core.history import events as log
 
 EvictionCause: TypeAlias = Literal["trimmed", "overflow", "cleared"]
 EVICTION_CAUSES: tuple[EvictionCause, ...] = ("trimmed", "overflow", "cleared")
 EMERGENCY_VIEW_KEY = "rescued"
 """In the situation of a request: that little of little was sent, because the provider had refused more."""
-MessageRanges: TypeAlias = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Eviction:
     """Of the event in the log: by that it is known again."""
     time_ms: int
     cause: EvictionCause
-    ranges: MessageRanges
+    ranges: PositionRanges
     summary: str = ""
     """What a model wrote of them; empty where none did."""
 
@@ -39,7 +39,7 @@ class Evictions:
     """How many records were taken in."""
     message_count: int = 0
     """How many messages were among them."""
-    reported: MessageRanges = ()
+    reported: PositionRanges = ()
     """Messages that have left, in order."""
     awaiting_summary: list[Eviction] = field(default_factory=list[Eviction])
     """What has left and waits for its summary."""
@@ -56,7 +56,7 @@ class Evictions:
             case log.CompactionCompleted(scope=log.MAIN):
                 return self._on_compaction(event, place, time_ms, may_wait=may_await_summary)
             case log.SummaryWritten(scope=log.MAIN):
-                return self._take_awaiting(range(event.start, event.stop), event.text)
+                return self._take_awaiting(range(event.start, event.stop), event.summary.text)
             case log.Forked():
                 # What left before is the parent's to tell of.
                 self.awaiting_summary = []
@@ -80,24 +80,24 @@ class Evictions:
             Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(range(self.message_count),))
         )
         return [
-            replace(one, ranges=_merge_ranges(one.ranges, *(past.ranges for past in waiting))) for one in left
+            replace(one, ranges=merge_ranges(one.ranges, *(past.ranges for past in waiting))) for one in left
         ] or waiting
 
     def _on_compaction(
         self, event: log.CompactionCompleted, place: int, time_ms: int, *, may_wait: bool
     ) -> list[Eviction]:
-        span = range(event.start, event.stop)
+        span = event.span.positions
         if not event.success:
             return self._take_awaiting(span, "") if event.ends_run else []
         is_emergency = event.trigger == "context_limit_retry" and not event.replacement
         cause: EvictionCause = "overflow" if is_emergency else "trimmed"
-        summary = event.summary_content if event.by_model else ""
+        summary = event.summary.text if event.summary.by_model else ""
         before = self._take_awaiting(span, summary) if summary else []
         whole = Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(span,), summary=summary)
-        left = self._new_part(whole, event.kept)
+        left = self._new_part(whole, event.span.kept)
         if before and left:
             # The summary speaks of both, and is told once.
-            messages = _merge_ranges(*(one.ranges for one in (*before, *left)))
+            messages = merge_ranges(*(one.ranges for one in (*before, *left)))
             return [replace(left[0], ranges=messages)]
         if left and may_wait and not event.replacement and not is_emergency:
             self.awaiting_summary += left
@@ -113,13 +113,13 @@ class Evictions:
         ]
         self.awaiting_summary = [one for one in self.awaiting_summary if one not in inside]
         if len(inside) > 1 and summary:
-            inside = [replace(inside[-1], ranges=_merge_ranges(*(one.ranges for one in inside)))]
+            inside = [replace(inside[-1], ranges=merge_ranges(*(one.ranges for one in inside)))]
         return [replace(one, summary=summary) for one in inside]
 
     def _new_part(self, left: Eviction, kept: Iterable[int] = ()) -> list[Eviction]:
         """Return what of something that left was not told before."""
-        new = _subtract_ranges(left.ranges, (*self.reported, *(range(at, at + 1) for at in kept)))
-        self.reported = _merge_ranges(self.reported, new)
+        new = subtract_ranges(left.ranges, (*self.reported, *(range(at, at + 1) for at in kept)))
+        self.reported = merge_ranges(self.reported, new)
         return [replace(left, ranges=new)] if new else []
 
     # How it is kept between two runs of a program.
@@ -171,35 +171,11 @@ def _count_from_json(value: object) -> int:
     return value
 
 
-def _ranges_to_json(spans: MessageRanges) -> list[list[int]]:
+def _ranges_to_json(spans: PositionRanges) -> list[list[int]]:
     return [[span.start, span.stop] for span in spans]
 
 
-def _ranges_from_json(pairs: object) -> MessageRanges:
+def _ranges_from_json(pairs: object) -> PositionRanges:
     return tuple(
         range(_count_from_json(start), _count_from_json(stop)) for start, stop in cast("list[list[object]]", pairs)
     )
-
-
-def _subtract_ranges(spans: Iterable[range], others: Iterable[range]) -> MessageRanges:
-    """Return what of some spans lies in none of the others."""
-    left = list(spans)
-    for other in others:
-        left = [
-            part
-            for span in left
-            for part in (range(span.start, min(span.stop, other.start)), range(max(span.start, other.stop), span.stop))
-            if part
-        ]
-    return tuple(left)
-
-
-def _merge_ranges(*groups: MessageRanges) -> MessageRanges:
-    """Return spans in order, those that touch as one."""
-    joined: list[range] = []
-    for span in sorted((span for group in groups for span in group if span), key=lambda span: span.start):
-        if joined and span.start <= joined[-1].stop:
-            joined[-1] = range(joined[-1].start, max(joined[-1].stop, span.stop))
-        else:
-            joined.append(span)
-    return tuple(joined)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from holdfast.core.memory.evictions import EvictionCause, MessageRanges
+from holdfast.core.conversation.spans import PositionRanges
+from holdfast.core.memory.evictions import EvictionCause
 
 EVICTION_TITLES: Mapping[EvictionCause, str] = {
     "trimmed": "Trimmed Context",
@@ -37,7 +38,7 @@ class MemoryNote:
     cause: EvictionCause
     time: str
     """Of the day, as HH:MM."""
-    messages: MessageRanges
+    messages: PositionRanges
     text: str
 
 
@@ -145,5 +146,5 @@ def _is_heading(line: str) -> bool:
     return line.startswith("#") or (line.endswith(":") and not line.startswith("- "))
 
 
-def _format_ranges(spans: MessageRanges) -> str:
+def _format_ranges(spans: PositionRanges) -> str:
     return ", ".join(f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in spans)

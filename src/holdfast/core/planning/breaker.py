@@ -1,9 +1,9 @@
-"""Why folding would not help, found out before anybody is asked to write a summary.
+"""Why a compaction would not help, found out before a model is asked for a summary.
 
-There are two reasons. What no fold can make smaller may fill the room by itself: then the parts are told, and which of
-them to make smaller. Or an agent got nowhere since the last compaction: every call gave what it had given before, and
-nobody said or decided anything. Folding that again would only let it begin anew, so it is said instead. A fold keeps
-marks of what had been done by then, a hash each, so that this is known without reading what was folded.
+There are two reasons. The parts that no compaction makes smaller may fill the budget by themselves: then the reason
+names them, and which to make smaller. Or an agent is in a loop since the last compaction: every call returned what it
+had returned before, and nothing was said or decided. Compacting again would only start the loop over. Each compaction
+stores hashes of the progress made by then, so that a loop is found without reading the compacted messages.
 """
 
 import re
@@ -18,33 +18,33 @@ from holdfast.core.planning.steps import PlanInput
 from holdfast.text import pluralize
 
 MAX_PROGRESS_MARKS = 200
-"""How many of the newest marks a fold keeps; what was done before them counts as new again."""
+"""How many of the newest marks a compaction stores; older progress counts as new again."""
 PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
-"""Fewer calls since the last compaction say nothing about an agent."""
+"""With fewer calls since the last compaction, no loop is assumed."""
 OVERSIZE_REMEDIES = {
     "system": "shorten the system text",
     "tools": "offer fewer tools",
     "pins": "unpin something",
     "newest prompt": "say less at once, or put it into a file",
 }
-# How long a command took is no news. Where numbers are no duration, the second alternative takes all of them at once,
-# so that a long list of numbers is read once and not again from each of its numbers.
+# A duration is no progress. Where numbers are no duration, the second alternative takes all of them at once, so that
+# a long list of numbers is read once and not again from each of its numbers.
 _DURATION = re.compile(
     r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)",
 )
 
 
 def loop_reason(plan_input: PlanInput) -> str:
-    """Return why another fold would lead nowhere; empty where something was done since the last one."""
-    standing = plan_input.projection.context.state
-    if not standing.compactions or not standing.compactions[-1].marks:
+    """Return why another compaction would only repeat a loop; empty where there was progress since the last one."""
+    state = plan_input.projection.context.state
+    if not state.compactions or not state.compactions[-1].marks:
         return ""
-    stop, known = standing.compactions[-1].stop, frozenset(standing.compactions[-1].marks)
-    behind = [entry for entry in _recorded_entries(plan_input) if (entry.position or 0) >= stop]
-    # What stayed behind the fold was said before it.
-    calls = sum(len(entry.message.results) for entry in behind if (entry.position or 0) >= standing.changed_at)
-    if calls < MIN_CALLS or any(mark not in known for mark in _marks_in(behind)):
+    stop, known = state.compactions[-1].span.stop, frozenset(state.compactions[-1].marks)
+    after = [entry for entry in _recorded_entries(plan_input) if (entry.position or 0) >= stop]
+    # Messages that the compaction kept were recorded before it.
+    calls = sum(len(entry.message.results) for entry in after if (entry.position or 0) >= state.changed_at)
+    if calls < MIN_CALLS or any(mark not in known for mark in _marks_in(after)):
         return ""
     return (
         f"the agent got nowhere since the last compaction: {pluralize(calls, 'call')} gave what they had given "
@@ -54,43 +54,43 @@ def loop_reason(plan_input: PlanInput) -> str:
 
 
 def progress_marks(plan_input: PlanInput) -> tuple[str, ...]:
-    """Return the marks of what has been done by now, those of the last fold included, the newest last."""
-    folds = plan_input.projection.context.state.compactions
-    before = folds[-1].marks if folds else ()
+    """Return the marks of all progress so far, those of the last compaction included, the newest last."""
+    compactions = plan_input.projection.context.state.compactions
+    before = compactions[-1].marks if compactions else ()
     newest_last = dict.fromkeys(reversed([*before, *_marks_in(_recorded_entries(plan_input))]))
     return tuple(reversed([*newest_last][:MAX_PROGRESS_MARKS]))
 
 
 def describe_breakdown(plan_input: PlanInput) -> str:
-    """Return what a request would be made of, in words."""
-    shown, sizes = plan_input.projection, plan_input.projection.entry_tokens()
-    last = sum(sizes[slice(*uncuttable_span(shown, len(shown) - 1))]) if len(shown) else 0
-    summaries = sum(size for entry, size in zip(shown.entries, sizes, strict=True) if entry.position is None)
+    """Return the parts of a request and their sizes, as text."""
+    projection, sizes = plan_input.projection, plan_input.projection.entry_tokens()
+    last = sum(sizes[slice(*uncuttable_span(projection, len(projection) - 1))]) if len(projection) else 0
+    summaries = sum(size for entry, size in zip(projection.entries, sizes, strict=True) if entry.position is None)
     parts = {**_fixed_tokens(plan_input), "last exchange": last, "summaries": summaries}
-    told = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items() if tokens)
-    whole = shown.tokens + plan_input.situation.extras_tokens + REPLY_OVERHEAD
-    return f"of {whole:,} tokens: {told}" if told else f"{whole:,} tokens"
+    listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items() if tokens)
+    whole = projection.tokens + plan_input.situation.extras_tokens + REPLY_OVERHEAD
+    return f"of {whole:,} tokens: {listed}" if listed else f"{whole:,} tokens"
 
 
 def describe_fixed_size(plan_input: PlanInput) -> str:
-    """Return what a request is made of and what to do about it, where no fold makes it small enough."""
+    """Return the parts of a request that no compaction makes small enough, and what to do about it."""
     fixed = _fixed_tokens(plan_input)
     return f"{describe_breakdown(plan_input)}; {OVERSIZE_REMEDIES[max(fixed, key=lambda name: fixed[name])]}"
 
 
 def without_durations(text: str) -> str:
-    """Return a text without the times that something took."""
+    """Return a text without durations."""
     return _DURATION.sub(r"\1\2", text)
 
 
 def _fixed_tokens(plan_input: PlanInput) -> dict[str, int]:
-    """Return what no fold makes smaller, by its parts."""
-    shown, situation = plan_input.projection, plan_input.situation
+    """Return the sizes of the parts that no compaction makes smaller."""
+    projection, situation = plan_input.projection, plan_input.situation
     parts = {"system": situation.system_tokens, "tools": situation.tools_tokens, "pins": 0, "newest prompt": 0}
-    for index, (entry, size) in enumerate(zip(shown.entries, shown.entry_tokens(), strict=True)):
+    for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
         if entry.message.role == "system":
             parts["system"] += size
-        elif index == shown.newest_prompt:
+        elif index == projection.newest_prompt:
             parts["newest prompt"] += size
         elif entry.position in situation.pins:
             parts["pins"] += size
@@ -98,7 +98,7 @@ def _fixed_tokens(plan_input: PlanInput) -> dict[str, int]:
 
 
 def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
-    """Return what stands as it was said, whatever it is shown as."""
+    """Return the visible messages as they were recorded."""
     entries = plan_input.history.entries
     positions = [entry.position for entry in plan_input.projection.entries if entry.position is not None]
     entries.require(positions)
@@ -106,7 +106,7 @@ def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
 
 
 def _marks_in(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield a mark for each thing the user said, each call with its result, and each decision of the model's."""
+    """Yield a mark for each prompt, each call with its result, and each decision of the model."""
     calls: dict[str, ToolCall] = {}
     for entry in entries:
         message = entry.message
@@ -118,9 +118,9 @@ def _marks_in(entries: Iterable[Entry]) -> Iterator[str]:
             asked = (call.name, call.arguments) if call else ("", "")
             yield _hash_mark(*asked, without_durations(result.text))
         if message.role == "assistant" and message.text:
-            wishes = Constraints()
-            wishes.observe(message.text, "assistant", entry.position or 0)
-            yield from (_hash_mark("decided", wish.text) for wish in wishes)
+            constraints = Constraints()
+            constraints.observe(message.text, "assistant", entry.position or 0)
+            yield from (_hash_mark("decided", constraint.text) for constraint in constraints)
 
 
 def _hash_mark(*parts: str) -> str:

@@ -1,13 +1,13 @@
-"""What each change of context did: its receipt, and bringing parts of a compaction back."""
+"""The receipt of a change of context, and bringing back messages of a compaction."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import TypeAlias
 
+from holdfast.core.conversation.spans import PositionRanges, format_positions
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
-from holdfast.core.planning.fit.receipt import PositionRanges, format_positions, ranges_without
 from holdfast.core.planning.situation import format_dollars
 from holdfast.errors import MalformedInputError, NothingToCompactError
 from holdfast.text import pluralize
@@ -15,21 +15,21 @@ from holdfast.text import pluralize
 ContextChange: TypeAlias = (
     log.CompactionCompleted | log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound
 )
-"""What changes how a conversation stands, and can be taken back."""
+"""The events that change a context and can be undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeReceipt:
-    """What one change of context did, or why a compaction did nothing. Positions are those of what was said."""
+    """What one change of context did, or why a compaction did nothing. Positions are those of the history."""
 
     event: ContextChange
     is_undone: bool = False
     undo_steps: int = 0
-    """How many times `undo` has to be called to take it back; 0 where it does not stand."""
+    """How many calls of `undo` take it back; 0 where it is not in force."""
     at_ms: int | None = None
     """When it was made, in milliseconds since 1970."""
     length: int = 0
-    """How much had been said by then."""
+    """How many messages there were by then."""
 
     @property
     def compaction(self) -> log.CompactionCompleted | None:
@@ -38,98 +38,42 @@ class ChangeReceipt:
 
     @property
     def compacted(self) -> range:
-        """The positions that its replacement stands for."""
-        has_text = self.compaction is not None and self.compaction.success and bool(self.compaction.replacement)
-        return range(self.compaction.start, self.compaction.stop) if self.compaction and has_text else range(0)
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The positions inside that stay whole."""
-        return self.compaction.kept if self.compaction else ()
+        """The positions that its texts replace."""
+        done = self.compaction
+        return done.span.positions if done and done.success and done.replacement else range(0)
 
     @property
     def dropped(self) -> PositionRanges:
-        """The positions that are not shown any more, and that nothing stands for."""
+        """The positions that left the view without a replacement."""
         match self.event:
             case log.Rewound(to=to):
                 return (range(to, self.length),) if to < self.length else ()
             case log.ContextCleared():
                 return (range(self.length),) if self.length else ()
-            case log.CompactionCompleted(success=True, replacement=()) as fold:
-                return ranges_without(fold.stop, list(fold.kept), start=fold.start)
+            case log.CompactionCompleted(success=True, replacement=()) as done:
+                return done.span.replaced
             case _:
                 return ()
 
     @property
     def tokens_before(self) -> int:
-        """What the messages cost before; 0 where nobody counted."""
-        return self.compaction.pre_compaction_tokens if self.compaction else self._effect.tokens_before
+        """Tokens of the messages before; 0 where they were not counted."""
+        return self.compaction.pre_compaction_tokens if self.compaction else self.effect.tokens_before
 
     @property
     def tokens_after(self) -> int:
-        """What they cost after it."""
-        return self.compaction.post_compaction_tokens if self.compaction else self._effect.tokens_after
+        """Tokens of the messages after it."""
+        return self.compaction.post_compaction_tokens if self.compaction else self.effect.tokens_after
 
     @property
-    def provenance(self) -> str:
-        """Where the counts come from."""
-        return self._effect.provenance
+    def effect(self) -> log.Effect:
+        """What it did to the next request; all zero where that was not measured."""
+        return self.event.effect or log.Effect()
 
     @property
-    def lost_prefix_tokens(self) -> int:
-        """Tokens that the provider's cache held, and that are not sent as they were any more."""
-        return self._effect.prefix_lost
-
-    @property
-    def rewritten_tokens(self) -> int:
-        """Tokens that are sent as new because of that."""
-        return self._effect.rewritten
-
-    @property
-    def model(self) -> str | None:
-        """Who wrote the summary; None where it was made by rule, or there is none."""
-        return self.compaction.by_model if self.compaction else None
-
-    @property
-    def usage(self) -> log.Usage | None:
-        """What the summary was billed, and how much of it came from the cache."""
-        return self.compaction.usage if self.compaction else None
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took to write."""
-        duration_ms = self.compaction.duration_ms if self.compaction else None
-        return None if duration_ms is None else duration_ms / 1000
-
-    @property
-    def summary_dollars(self) -> float | None:
-        """What writing the summary cost, where the prices are known."""
-        return self.compaction.dollars if self.compaction else None
-
-    @property
-    def rewrite_dollars(self) -> float | None:
-        """What the next request pays for what is sent as new, where the prices are known."""
-        return self._effect.rewrite_dollars
-
-    @property
-    def score(self) -> float | None:
-        """Which share of what must not be forgotten the summary and what stands beside it hold."""
-        return self.compaction.score if self.compaction else None
-
-    @property
-    def put_back(self) -> tuple[str, ...]:
-        """The facts that the model's text had lost, and that the check gave back to it."""
-        return self.compaction.put_back if self.compaction else ()
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The facts that stand neither in the summary nor beside it, each with its message."""
-        return self.compaction.left_out if self.compaction else ()
-
-    @property
-    def redacted(self) -> tuple[tuple[str, int], ...]:
-        """How many keys and passwords were kept from the summariser, by kind."""
-        return self.compaction.redacted if self.compaction else ()
+    def summary(self) -> log.Summary:
+        """The summary or digest of a compaction, with its cost; an empty one for other changes."""
+        return self.compaction.summary if self.compaction else log.Summary("")
 
     @property
     def reason(self) -> str:
@@ -153,18 +97,14 @@ class ChangeReceipt:
     def __str__(self) -> str:
         return "\n".join(line for line in (_headline(self), *_lines(self), self.undo) if line)
 
-    @property
-    def _effect(self) -> log.Effect:
-        return self.event.effect or log.Effect()
-
 
 def _headline(receipt: ChangeReceipt) -> str:
     match receipt.event:
-        case log.CompactionCompleted(success=False) as fold:
-            return f"not compacted ({fold.trigger}): {fold.error}"
-        case log.CompactionCompleted() as fold:
-            span = format_positions(ranges_without(fold.stop, list(fold.kept), start=fold.start)) or "nothing"
-            return f"compacted ({fold.trigger}) {span} by {fold.by_model or 'rule'}"
+        case log.CompactionCompleted(success=False) as failed:
+            return f"not compacted ({failed.trigger}): {failed.error}"
+        case log.CompactionCompleted() as done:
+            positions = format_positions(done.span.replaced) or "nothing"
+            return f"compacted ({done.trigger}) {positions} by {done.summary.by_model or 'rule'}"
         case log.OutputsOffloaded(line=line, max_chars=most):
             return f"tool outputs before #{line} are shown as previews of {most:,} characters"
         case log.TurnsReducedToText(line=line):
@@ -176,27 +116,26 @@ def _headline(receipt: ChangeReceipt) -> str:
 
 
 def _lines(receipt: ChangeReceipt) -> Iterator[str]:
-    fold = receipt.compaction
-    if fold is not None and not fold.success:
+    done, effect, summary = receipt.compaction, receipt.effect, receipt.summary
+    if done is not None and not done.success:
         return
     if receipt.tokens_before:
-        origin = f" ({receipt.provenance})" if receipt.provenance else ""
+        origin = f" ({effect.provenance})" if effect.provenance else ""
         yield f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,}{origin}"
-    if fold is not None:
-        into = f"folded into {len(fold.replacement):,}" if fold.replacement else "left out"
-        yield f"messages  {fold.messages_compacted:,} {into}, {len(fold.kept):,} kept whole; all are in the log"
+    if done is not None:
+        into = f"folded into {len(done.replacement):,}" if done.replacement else "left out"
+        yield f"messages  {done.span.message_count:,} {into}, {len(done.span.kept):,} kept whole; all are in the log"
     if receipt.dropped:
         yield f"dropped   {format_positions(receipt.dropped)}; all are in the log"
-    if receipt.lost_prefix_tokens:
-        lost, rewritten = receipt.lost_prefix_tokens, receipt.rewritten_tokens
-        yield f"cache     {lost:,} tokens of the prefix lost, {rewritten:,} sent as new"
-    if receipt.score is not None:
-        apart = ((len(receipt.put_back), "put back"), (len(receipt.left_out), "one recall away"))
-        told = "".join(f", {count:,} {what}" for count, what in apart if count)
-        yield f"survival  {receipt.score:.0%} of what must not be forgotten{told}"
-    if receipt.redacted:
-        yield f"redacted  {', '.join(_describe_secrets(*one) for one in receipt.redacted)} kept from the summariser"
-    yield from _cost_lines(receipt)
+    if effect.prefix_lost:
+        yield f"cache     {effect.prefix_lost:,} tokens of the prefix lost, {effect.rewritten:,} sent as new"
+    if summary.score is not None:
+        counts = ((len(summary.put_back), "put back"), (len(summary.left_out), "one recall away"))
+        details = "".join(f", {count:,} {what}" for count, what in counts if count)
+        yield f"survival  {summary.score:.0%} of what must not be forgotten{details}"
+    if summary.redacted:
+        yield f"redacted  {', '.join(_describe_secrets(*one) for one in summary.redacted)} kept from the summariser"
+    yield from _cost_lines(summary, effect)
     if receipt.reason:
         yield f"because   {receipt.reason}"
 
@@ -205,21 +144,19 @@ def _describe_secrets(kind: str, count: int) -> str:
     return pluralize(count, kind) if not kind.endswith("URL") else f"{pluralize(count, 'password')} in URLs"
 
 
-def _cost_lines(receipt: ChangeReceipt) -> Iterator[str]:
-    """Yield what a change cost, as far as that is known."""
-    if usage := receipt.usage:
-        whole = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+def _cost_lines(summary: log.Summary, effect: log.Effect) -> Iterator[str]:
+    if usage := summary.usage:
         cached = f" ({usage.cache_read_tokens:,} from the cache)" if usage.cache_read_tokens else ""
-        yield f"spent     {whole:,} tokens in{cached}, {usage.output_tokens:,} out"
-    costs = ((receipt.summary_dollars, "for the summary"), (receipt.rewrite_dollars, "for what is sent as new"))
-    if told := ", ".join(f"{format_dollars(dollars)} {what}" for dollars, what in costs if dollars):
-        yield f"cost      {told}"
-    if receipt.seconds is not None:
-        yield f"took      {receipt.seconds:.1f} s"
+        yield f"spent     {usage.all_input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
+    costs = ((summary.dollars, "for the summary"), (effect.rewrite_dollars, "for what is sent as new"))
+    if text := ", ".join(f"{format_dollars(dollars)} {what}" for dollars, what in costs if dollars):
+        yield f"cost      {text}"
+    if summary.duration_ms is not None:
+        yield f"took      {summary.duration_ms / 1000:.1f} s"
 
 
 def change_receipts(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[ChangeReceipt]:
-    """Return the receipt of every change of context of a log, and of every compaction that came to nothing, in order.
+    """Return the receipt of every change of context of a log, and of every failed compaction, in order.
 
     `times` are those of the events, in milliseconds since 1970.
     """
@@ -239,34 +176,31 @@ def change_receipts(events: Iterable[log.Event], times: Iterable[int] = ()) -> l
                 done.append(len(found) - 1)
                 undone.clear()
     steps = {number: len(done) - place for place, number in enumerate(done)}
-    stood = {number for number, receipt in enumerate(found) if receipt.compaction is None or receipt.compaction.success}
+    applied = {
+        number for number, receipt in enumerate(found) if receipt.compaction is None or receipt.compaction.success
+    }
     return [
-        replace(receipt, undo_steps=steps.get(number, 0), is_undone=number in stood and number not in steps)
+        replace(receipt, undo_steps=steps.get(number, 0), is_undone=number in applied and number not in steps)
         for number, receipt in enumerate(found)
     ]
 
 
 def with_messages_restored(context: Context, positions: Sequence[int]) -> log.CompactionCompleted:
     """Return the last compaction once more, with chosen messages of it kept whole."""
-    folds = context.state.compactions
-    if not folds:
+    if not context.state.compactions:
         raise NothingToCompactError(context.length)
-    fold = folds[-1]
+    last = context.state.compactions[-1]
+    span = last.span
     is_listed = isinstance(positions, Sequence) and not isinstance(positions, str) and len(positions) > 0
-    if not is_listed or not all(type(position) is int and fold.start <= position < fold.stop for position in positions):
-        raise MalformedInputError("positions", f"give positions between {fold.start} and {fold.stop - 1}")
-    kept = tuple(sorted({*fold.kept, *positions}))
+    if not is_listed or not all(type(position) is int and position in span.positions for position in positions):
+        raise MalformedInputError("positions", f"give positions between {span.start} and {span.stop - 1}")
+    kept = tuple(sorted({*span.kept, *positions}))
     return replace(
-        fold,
-        kept=kept,
-        count=max(0, fold.messages_compacted - len(kept) + len(fold.kept)),
+        last,
+        span=replace(span, kept=kept, count=max(0, span.message_count - len(kept) + len(span.kept))),
+        summary=replace(last.summary, put_back=(), left_out=(), redacted=(), usage=None, duration_ms=None),
         ends_run=False,
         reason="messages were brought back",
         checkpoint_number=None,
         checkpoint_path=None,
-        put_back=(),
-        left_out=(),
-        redacted=(),
-        usage=None,
-        duration_ms=None,
     )

@@ -1,13 +1,9 @@
-"""What a conversation is made of now, what of it could be freed, how near the next fold is and what it will cost.
+"""What fills the context now, what of it could be freed, how near the next compaction is and what it will cost.
 
-Read-only, for people: the same numbers that a plan is made of, in an order in which one can see where a window went.
-
-What the next fold will cost, before it is made.
-
-A fold comes when its line is reached, so the forecast is of that moment: how much there will be, what the rule leaves
-of it, what a model reads and writes for that, and what is sent as new afterwards, because no cache holds it. Sizes are
-what the policy allows at most, and what the last summary took where there was one; dollars are told where prices are
-known. Whatever a fold really did cost is on its receipt, in the same terms.
+The report is for people and changes nothing; it has the numbers that a plan is made of. The forecast is of the moment
+when the threshold is reached: how much there will be, what the rule leaves of it, what a model reads and writes for
+that, and what is sent as new afterwards, because no cache holds it. Sizes are the most that the policy allows, or the
+size of the last summary; dollars are there where prices are known. The receipt of a compaction has the real cost.
 """
 
 from collections import Counter as Tally
@@ -25,17 +21,17 @@ from holdfast.core.planning.steps import PlanInput, Threshold
 
 @dataclass(frozen=True, slots=True)
 class SummaryAuthor:
-    """Who will write the summary."""
+    """The model that will write the next summary."""
 
     prices: Prices | None = None
-    """None where nobody knows them."""
+    """None where they are unknown."""
     reuses_prefix: bool = False
-    """Whether it is asked behind the last request, so that a cache pays for reading."""
+    """Whether its prompt follows the last request, so that a cache holds most of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostForecast:
-    """What the next fold is expected to cost, in tokens as the provider counts them."""
+    """What the next compaction is expected to cost, in tokens as the provider counts them."""
 
     tokens_before: int
     """What the messages will take when it is made."""
@@ -61,22 +57,25 @@ class CostForecast:
 def cost_forecast(
     plan_input: PlanInput, policy: Policy, threshold: Threshold | None, summary_author: SummaryAuthor | None = None
 ) -> CostForecast | None:
-    """Return what the fold at a line is expected to cost; None where there will be none."""
+    """Return the expected cost of the compaction at a threshold; None where there will be none."""
     held = _tokens_at(threshold, plan_input.projection.tokens) if threshold is not None else 0
     leaves = policy.fold.forecast(plan_input, held) if policy.fold and held else None
     if leaves is None:
         return None
     factor, prices = plan_input.situation.calibration.factor, plan_input.situation.prices
-    folded = max(0, held - leaves.kept_tokens)
-    # What is no smaller than what it stands for does not count.
-    stands = min(
+    compacted = max(0, held - leaves.kept_tokens)
+    # A replacement that is not smaller than what it replaces is not used.
+    replacement = min(
         leaves.replacement_tokens,
-        folded,
+        compacted,
         (_last_summary_tokens(plan_input) if leaves.by_model else 0) or leaves.replacement_tokens,
     )
-    after, written = min(held, leaves.kept_tokens + leaves.quoted_tokens + stands), stands if leaves.by_model else 0
+    after, written = (
+        min(held, leaves.kept_tokens + leaves.quoted_tokens + replacement),
+        replacement if leaves.by_model else 0,
+    )
     is_cached = summary_author is not None and summary_author.reuses_prefix
-    read = (held + plan_input.situation.extras_tokens if is_cached else folded) if written else 0
+    read = (held + plan_input.situation.extras_tokens if is_cached else compacted) if written else 0
     sent, read, written = (_billed_tokens(tokens, factor) for tokens in (after, read, written))
     return CostForecast(
         tokens_before=_billed_tokens(held, factor),
@@ -90,15 +89,17 @@ def cost_forecast(
 
 
 def _tokens_at(threshold: Threshold, tokens: int) -> int:
-    """Return what the messages will take when a line is reached, at the size they have now where that is not tokens."""
+    """Return the tokens of the messages when a threshold is reached; in other units, at their present size each."""
     if threshold.unit == "tokens":
         return tokens + max(0, threshold.limit - threshold.current)
     return tokens * max(threshold.limit, threshold.current) // max(1, threshold.current)
 
 
 def _last_summary_tokens(plan_input: PlanInput) -> int:
-    """Return what the last summary took; 0 where no model has written one."""
-    usages = (fold.usage for fold in reversed(plan_input.projection.context.state.compactions) if fold.by_model)
+    """Return the tokens of the last summary; 0 where no model has written one."""
+    usages = (
+        one.summary.usage for one in reversed(plan_input.projection.context.state.compactions) if one.summary.by_model
+    )
     return next((usage.output_tokens for usage in usages if usage is not None), 0)
 
 
@@ -127,27 +128,27 @@ class ContextReport:
     pins: int = 0
     ledger: int = 0
     summary: int = 0
-    """What stands for folded messages, the ledger taken off."""
+    """What replaces compacted messages, without the ledger."""
     turns: int = 0
-    """What was said and still stands, and the beginning of an answer, which a request counts too."""
+    """Visible messages, and the opening of the answer, which a request counts too."""
     error: float = field(default=0.0, compare=False)
     """How far off all of these may be, as a share: measured by what the provider billed where it did."""
     reclaimable: int = 0
-    """What a compaction could free if nothing stood for it; `preview` says what one would free."""
+    """What a compaction could free without a replacement; `preview` says what one would free."""
     messages: int = 0
     roles: Mapping[str, int]
-    """By whose word they are: roles, and apart from them what comes from memory and what agents were told."""
+    """How many by role; messages from memory and tasks of agents are counted apart."""
     characters: int = 0
     prompts: int = 0
-    """How many things the user said are among them."""
+    """How many of them are prompts of the user."""
     threshold: Threshold | None = None
     """Where the policy acts next; in tokens, those of all that would be sent."""
     turns_left: int | None = None
-    """About how many turns it takes to get there, at the pace so far; None where nobody can say."""
+    """About how many turns it takes to get there, at the pace so far; None where that is unknown."""
     forecast: CostForecast | None = None
-    """What is paid for what is done there; None where nothing will be."""
+    """What the compaction there costs; None where there will be none."""
     loop_reason: str = ""
-    """Why nothing will be folded there because the agent got nowhere since the last time; empty where it did."""
+    """Why there will be no compaction because the agent is in a loop; empty where it is not."""
 
     @property
     def total(self) -> int:
@@ -161,17 +162,17 @@ class ContextReport:
 
 
 def context_report(plan_input: PlanInput, policy: Policy, summary_author: SummaryAuthor | None = None) -> ContextReport:
-    """Return what would be sent if nothing were done about it; `by` is who would write the next summary."""
-    situation, shown = plan_input.situation, plan_input.projection
+    """Return what would be sent now; `summary_author` is the model that would write the next summary."""
+    situation, projection = plan_input.situation, plan_input.projection
     sizes: Tally[str] = Tally(turns=REPLY_OVERHEAD)
-    for index, (entry, size) in enumerate(zip(shown.entries, shown.entry_tokens(), strict=True)):
+    for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
         ledger = _ledger_tokens(entry, plan_input)
         sizes["ledger"] += ledger
         sizes[_part_name(entry, plan_input)] += size - ledger
-        if entry.position is None or (index != shown.newest_prompt and entry.position not in situation.pins):
+        if entry.position is None or (index != projection.newest_prompt and entry.position not in situation.pins):
             sizes["free"] += size if entry.message.role != "system" else 0
-    line = policy.fold.threshold(plan_input) if policy.fold else None
-    prompts = sum(entry.message.is_prompt and entry.position is not None for entry in shown.entries)
+    threshold = policy.fold.threshold(plan_input) if policy.fold else None
+    prompts = sum(entry.message.is_prompt and entry.position is not None for entry in projection.entries)
 
     def billed(tokens: int) -> int:
         return -int(-tokens * situation.calibration.factor // 1)
@@ -184,20 +185,21 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         ledger=billed(sizes["ledger"]),
         summary=billed(sizes["summary"]),
         turns=billed(sizes["turns"]),
-        error=ERROR_ESTIMATED if shown.media_count and not situation.calibration.samples else situation.error,
+        error=ERROR_ESTIMATED if projection.media_count and not situation.calibration.samples else situation.error,
         reclaimable=billed(sizes["free"]),
-        messages=len(shown),
-        roles=Tally(entry.message.speaker for entry in shown.entries),
-        characters=sum(_character_count(entry) for entry in shown.entries),
+        messages=len(projection),
+        roles=Tally(entry.message.speaker for entry in projection.entries),
+        characters=sum(_character_count(entry) for entry in projection.entries),
         prompts=prompts,
-        turns_left=_turns_left(line, prompts, sizes["summary"] + sizes["ledger"]),
-        forecast=cost_forecast(plan_input, policy, line, summary_author),
+        turns_left=_turns_left(threshold, prompts, sizes["summary"] + sizes["ledger"]),
+        forecast=cost_forecast(plan_input, policy, threshold, summary_author),
         loop_reason=loop_reason(plan_input) if policy.fold and policy.fold.detects_loops else "",
     )
-    if line is not None and line.unit == "tokens":
-        # A rule counts messages alone, or as our counter does: a reader compares with all that would be sent.
-        line = Threshold(contents.total, contents.total + billed(line.limit - line.current), line.unit)
-    return replace(contents, threshold=line)
+    if threshold is not None and threshold.unit == "tokens":
+        # A rule counts messages alone, or as our counter does; a reader compares with the whole request.
+        limit = contents.total + billed(threshold.limit - threshold.current)
+        threshold = Threshold(contents.total, limit, threshold.unit)
+    return replace(contents, threshold=threshold)
 
 
 def _part_name(entry: Entry, plan_input: PlanInput) -> str:
@@ -209,7 +211,7 @@ def _part_name(entry: Entry, plan_input: PlanInput) -> str:
 
 
 def _ledger_tokens(entry: Entry, plan_input: PlanInput) -> int:
-    """Return what of a replacement is the ledger: it stands last."""
+    """Return the tokens of the ledger at the end of a replacement."""
     text = entry.message.text if entry.position is None else ""
     return plan_input.situation.counter.count(text[text.index(LEDGER_FRAME) :]) if LEDGER_FRAME in text else 0
 
@@ -220,7 +222,7 @@ def _character_count(entry: Entry) -> int:
 
 
 def _turns_left(threshold: Threshold | None, prompts: int, message_tokens: int) -> int | None:
-    """Return how many turns like those so far reach the line; what stands for older ones does not grow."""
+    """Return how many turns like those so far reach the threshold; replacements do not grow."""
     grown = 0 if threshold is None else threshold.current - (message_tokens if threshold.unit == "tokens" else 0)
     if threshold is None or not prompts or grown <= 0:
         return None

@@ -1,21 +1,15 @@
-"""What we want of a conversation, as data: when something is done about its length, what, and what is kept.
+"""A policy: when a conversation is shortened, how, and what is kept. Presets are policies.
 
-Four systems' ways with a long conversation, and our own.
-
-Policies written down: TOML in, a policy out, and a clear word about what is wrong with it.
-
-`base` names the preset to begin with (without one, the default), each table changes the settings of one rule,
-`rule` in it takes another rule, and `false` in the place of a table switches it off.
+`read_policy` reads one from TOML. `base` names the preset to start from (the default if missing). Each table changes
+the settings of one rule, `rule` in it chooses another rule, and `false` instead of a table switches the rule off.
 """
 
-import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Literal, TypeAlias, cast, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Literal, TypeAlias, cast
 
 from holdfast.core.history.scopes import MainVisibility
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds, types_in
 from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.rules.copilot import CopilotCompaction
 from holdfast.core.planning.rules.cowagent import CowAgentCompaction, Emergency
@@ -23,6 +17,7 @@ from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
 from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, Offload
 from holdfast.core.planning.rules.truncator import BasicTruncator
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds, suggest_similar, typed_fields, types_in
 from holdfast.errors import SettingsError
 
 SummaryTiming: TypeAlias = Literal["inline", "background", "deferred"]
@@ -33,73 +28,73 @@ SummaryAuthorChoice: TypeAlias = Literal["cheap_then_primary", "summariser", "se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """How a request that would not fit is made to fit, whatever the policy.
+    """How a request that is too long is made to fit, whatever the policy.
 
-    Shares are of the room that system text and tools leave to the messages.
+    Shares are of the tokens that system text and tools leave for the messages.
     """
 
     step_share: float = field(default=1 / 4, metadata=share_bounds())
-    """Lines move by this much at a time: between two moves a growing list keeps its prefix."""
+    """Cuts move by this much at a time: between two moves a growing list keeps its prefix."""
     clip_share: float = field(default=1 / 16, metadata=share_bounds())
     """Old tool output is clipped to this size."""
     clip_min_tokens: int = field(default=100, metadata=integer_bounds(1, 10**6))
     clip_zone_steps: int = field(default=4, metadata=integer_bounds(1, 1_000))
-    """Tool output is clipped this many steps before its message is folded."""
+    """Tool output is clipped this many steps before its message is compacted."""
     digest_share: float = field(default=1 / 10, metadata=share_bounds())
-    """The most that a digest of folded messages may take."""
+    """The largest digest of compacted messages."""
     digest_max_tokens: int = field(default=2_000, metadata=integer_bounds(1, 10**6))
     max_media: int = field(default=20, metadata=integer_bounds(1, 10**4))
-    """Images beyond this are elided, oldest first; more than 20 have to be small for some providers."""
+    """More images than this are dropped, oldest first; some providers accept more than 20 only if they are small."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "floor")
+        check_fields(self, "policy.floor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a conversation is kept inside a window. Presets are policies; what is None is not done."""
+    """How a conversation is kept inside the context window. A rule that is None is not applied."""
 
     name: str = "default"
     fold: DefaultCompaction | CoCliCompaction | InkeepCompaction | CopilotCompaction | CowAgentCompaction | None = (
         field(default_factory=DefaultCompaction)
     )
-    """When older messages are replaced by a summary, which, and by what."""
+    """When older messages are compacted, which ones, and into what."""
     offload: Offload | None = None
-    """When large settled tool outputs are shown as a preview from then on."""
+    """When large settled tool outputs are replaced by a preview, for good."""
     outputs: KeepHeads | KeepEnds | None = None
-    """How old tool output is shown, decided anew for every request."""
+    """How old tool output is shortened, decided again for every request."""
     limits: FixedLimits | None = None
-    """What is sent where no model is there to write summaries."""
+    """What is sent if there is no summarizer."""
     truncator: BasicTruncator | None = None
-    """What leaves a single request that is still too long."""
+    """What is dropped from a single request that is still too long."""
     emergency: Emergency | None = None
-    """What is left after a provider's refusal."""
+    """What is kept after a provider rejected a request as too long."""
     floor: FitSettings = field(default_factory=FitSettings)
     apply: SummaryTiming = "background"
-    """Whether a summary is waited for, written meanwhile, or put in place at the next turn."""
+    """Whether a request waits for a summary, a background task writes it, or it is applied at the next turn."""
     on_failure: FailureFallback = "digest"
-    """What happens where no summary could be had."""
+    """What happens if no summary can be written."""
     author: SummaryAuthorChoice = "cheap_then_primary"
-    """Which model writes summaries: a cheaper one unless the user asks, one of its own, or the session's."""
+    """Which model writes summaries: a cheaper one unless the user asks, a separate one, or the session's."""
     reuses_prefix: bool = True
-    """Whether the conversation's own model may be asked for a summary behind its last request: a prompt cache pays."""
+    """Whether the summary request may extend the last request, so that it reads the prompt cache."""
     manual_min_messages: int = field(default=2, metadata=integer_bounds(1, 10**6))
     needs_context: bool = False
-    """Whether a compaction on the user's word is refused before the first request, and without a model to write it."""
+    """Whether a manual compaction is refused before the first request, and without a summarizer."""
     main_sees: MainVisibility = "everything"
-    """What the main agent sees of what its delegates do, unless a delegation says otherwise."""
+    """What the main agent sees of its delegates' messages, unless a delegation says otherwise."""
     unknown_window: int = field(default=128_000, metadata=integer_bounds(1_000, 10**12))
-    """The window of a model nobody knows."""
+    """The context window assumed for an unknown model."""
     max_steps: int | None = field(default=50, metadata=integer_bounds(1, 10**6))
     """How many steps an agent may take in one turn."""
     restore: RestoreMode = "replay"
     remembers: bool = False
-    """Whether a program is to write down by day what leaves the view; a session does so wherever it has a folder."""
+    """Whether programs keep a daily memory of evicted messages; a session does so whenever it has a folder."""
     retention_days: int | None = field(default=None, metadata=integer_bounds(1, 10**6))
-    """After how many days a session may be cleaned up; None for never."""
+    """After how many days a session may be deleted; None for never."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "")
+        check_fields(self, "policy")
 
 
 DEFAULT = Policy(
@@ -116,7 +111,7 @@ CO_CLI = Policy(
     fold=CoCliCompaction(max_messages=40),
     apply="inline",
     on_failure="marker",
-    # A fresh agent with a prompt of its own and no tools writes: no request of the conversation begins so.
+    # A separate agent without tools writes the summary, so its request shares no prefix with the conversation.
     reuses_prefix=False,
     max_steps=None,
     restore="full",
@@ -174,7 +169,7 @@ def policy_named(policy: str | Policy) -> Policy:
 
 
 def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
-    """Return the policy that a TOML document describes; `base` is what it begins with where it does not say so."""
+    """Return the policy that a TOML document describes; it starts from `base` unless it names another."""
     if not isinstance(text, str):
         raise SettingsError("policy", f"must be TOML text, not {type(text).__name__}")
     try:
@@ -185,21 +180,19 @@ def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
 
 
 def with_policy_changes(policy: Policy, table: Mapping[str, object]) -> Policy:
-    """Return a policy with the settings of a table in their place."""
+    """Return a policy with the values of a table applied to it."""
     return cast("Policy", _with_changes(policy, table, "policy"))
 
 
-def _with_changes(settings: object, table: Mapping[str, object], place: str) -> object:
-    """Return settings with those of a table in their place."""
-    kind = type(settings)
-    hints = get_type_hints(kind)
-    known = [item.name for item in fields(cast("type", kind))]
+def _with_changes(record: object, table: Mapping[str, object], place: str) -> object:
+    hints = {item.name: hint for item, hint in typed_fields(type(record))}
     changes: dict[str, object] = {}
     for name, value in table.items():
-        if name not in known:
-            raise SettingsError(f"{place}.{name}", f"is not a setting{_suggestion(name, known)}")
-        changes[name] = _changed_value(getattr(settings, name), value, hints[name], f"{place}.{name}")
-    return replace(settings, **changes)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+        if name not in hints:
+            hint = suggest_similar(name, list(hints), f"there are: {', '.join(hints)}")
+            raise SettingsError(f"{place}.{name}", f"is not a setting; {hint}")
+        changes[name] = _changed_value(getattr(record, name), value, hints[name], f"{place}.{name}")
+    return replace(record, **changes)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
 def _changed_value(current: object, value: object, hint: object, place: str) -> object:
@@ -211,16 +204,10 @@ def _changed_value(current: object, value: object, hint: object, place: str) -> 
     if not isinstance(value, dict):
         raise SettingsError(place, f"must be a table of settings, or false, not {value!r:.60}")
     table = dict(cast("dict[str, object]", value))
-    named: dict[str, type] = {getattr(rule, "RULE", rule.__name__): rule for rule in rules}
-    wanted = table.pop("rule", None)
-    if wanted is not None and (not isinstance(wanted, str) or wanted not in named):
-        raise SettingsError(f"{place}.rule", f"{wanted!r:.60} is not known; choose one of: {', '.join(named)}")
-    begin = named[wanted]() if isinstance(wanted, str) else current if current is not None else rules[0]()
-    if type(begin) is type(current):
-        begin = current
-    return _with_changes(begin, table, place)
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known)}"
+    rules_by_name: dict[str, type] = {getattr(rule, "RULE", rule.__name__): rule for rule in rules}
+    name = table.pop("rule", None)
+    if name is not None and (not isinstance(name, str) or name not in rules_by_name):
+        raise SettingsError(f"{place}.rule", f"{name!r:.60} is not known; choose one of: {', '.join(rules_by_name)}")
+    rule = rules[0] if name is None else rules_by_name[name]
+    keeps_rule = current is not None and (name is None or type(current) is rule)
+    return _with_changes(current if keeps_rule else rule(), table, place)

@@ -1,14 +1,13 @@
 """All that a plan depends on besides the conversation and the policy.
 
 A `Budget` is the largest input, system text and tools included and the answer excluded. It comes
-from the user's word, else the provider's, else a table of models, else a conservative default; it
+from the user, else the provider, else a table of models, else a conservative default; it
 remembers which, because a wrong limit is the first thing to doubt.
 
-What a request costs with a prompt cache, and when folding pays.
-
-Providers bill the part of a prompt that they have seen before at a fraction, and some bill what is new a
-little above its price, because they write it to the cache. So a shorter prompt can cost more than a
-longer one: what was rewritten is new again. Prices here are relative to one input token.
+`Prices` say what a request costs with a prompt cache, and when a compaction pays. Providers bill the
+cached part of a prompt at a fraction, and some bill new text a little above its price, because they
+write it to the cache. So a shorter prompt can cost more than a longer one: a rewritten prefix is new
+text again. Prices are relative to one input token.
 """
 
 from collections.abc import Mapping
@@ -43,12 +42,12 @@ class Prices:
     """For a token that it does not hold yet."""
     output: float
     ttl_seconds: float | None = 300
-    """How long the cache keeps a prefix that nobody asks for; None for as long as it takes."""
+    """How long the cache keeps an unused prefix; None for ever."""
     dollars: float | None = None
     """What a million plain input tokens cost."""
 
     def dollars_to_write(self, tokens: int) -> float | None:
-        """Return what tokens cost that the cache does not hold; None where nobody knows the price."""
+        """Return what tokens cost that the cache does not hold; None where the price is unknown."""
         return None if self.dollars is None else tokens * self.write * self.dollars / MILLION
 
 
@@ -72,10 +71,10 @@ def request_cost(prices: Prices, *, cached: int, fresh: int, output: int = 0) ->
 def break_even_turns(
     prices: Prices, *, before: int, after: int, summary_input: float = 0.0, summary_output: int = 0
 ) -> float:
-    """Return after how many turns folding `before` tokens to `after` has paid for itself.
+    """Return after how many turns compacting `before` tokens to `after` has paid for itself.
 
-    `summary_input` is what reading the folded part costs, in units of one input token each: the price of a
-    cold read, of a cached one, or nothing for a digest. Infinite where folding saves nothing.
+    `summary_input` is what reading the compacted part costs, in units of one input token each: the price of a
+    cold read, of a cached one, or nothing for a digest. Infinite where compacting saves nothing.
     """
     saved = prices.read * (before - after)
     spent = (prices.write - prices.read) * after + summary_input * before + prices.output * summary_output
@@ -90,9 +89,9 @@ def format_dollars(dollars: float) -> str:
 LimitSource: TypeAlias = Literal["user", "provider", "table", "default"]
 
 DEFAULT_WINDOW = 128_000
-"""For a model nobody knows: what most have had since 2024."""
+"""For an unknown model: what most have had since 2024."""
 OUTPUT_SHARE = 0.25
-"""The most of a window that is set aside for an answer whose limit nobody set."""
+"""The most of a window that is set aside for an answer without a limit of its own."""
 MARGIN_ESTIMATED = ERROR_ESTIMATED
 """What stays free where the vocabulary is not the model's own: the worst text is that far off."""
 MARGIN_CALIBRATED = 0.05
@@ -131,9 +130,9 @@ class Budget:
         table_window: int | None = None,
         max_output: int | None = None,
     ) -> "Budget":
-        """Return the budget from the first source that has a word to say.
+        """Return the budget from the first source that names one.
 
-        A user's number is the input limit itself. A window, whoever names it, has to hold the answer
+        A user's number is the input limit itself. A window from any source has to hold the answer
         too, so room for the answer is taken off it.
         """
         if isinstance(user, Budget):
@@ -166,7 +165,7 @@ def _input_tokens(setting: str, window: int, max_output: int | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The circumstances of one request, as values."""
+    """All that a plan for one request depends on besides history and policy, as values."""
 
     budget: Budget
     counter: Counter
@@ -186,16 +185,16 @@ class Situation:
     scope: str = MAIN
     """Whose request it is."""
     window: int | None = None
-    """The model's context window; None where nobody knows it."""
+    """The model's context window; None where it is unknown."""
     prices: Prices | None = None
     idle_seconds: float = 0.0
-    """Since the last request: a prompt cache forgets."""
+    """Since the last request: a prompt cache expires."""
     has_summarizer: bool = False
-    """Whether a model is there to write summaries."""
+    """Whether a model can write summaries."""
     has_ready_summary: bool = False
-    """Whether a summary that was begun earlier waits to be applied."""
+    """Whether a summary that was started earlier is ready to be applied."""
     has_recall: bool = False
-    """Whether the model can ask for what it is not shown: only then markers say how."""
+    """Whether the model has the recall tool: only then markers say how to use it."""
     refusals: int = 0
     """How often in a row the provider has refused this request as too long."""
 
@@ -218,7 +217,7 @@ class Situation:
 
     @property
     def is_cache_cold(self) -> bool:
-        """Whether the prompt cache has forgotten the last request, so that a rewrite costs nothing extra."""
+        """Whether the prompt cache of the last request has expired, so that a rewrite costs nothing extra."""
         ttl = self.prices.ttl_seconds if self.prices else None
         return ttl is not None and self.idle_seconds > ttl
 
@@ -244,5 +243,5 @@ class Situation:
 
     @property
     def extras_tokens(self) -> int:
-        """What is sent besides the messages."""
+        """System text outside the messages, and tools."""
         return self.system_tokens + self.tools_tokens

@@ -1,17 +1,17 @@
-"""What there is to do: each step is the twin of the event that will tell of it.
+"""What a rule looks at, and the steps it proposes; each step becomes one event.
 
-A rule looks at what stands and proposes steps; it touches nothing. What is to be done before the request
-goes out is `now`, what may be done meanwhile is `later`.
+A rule touches nothing. Steps to carry out before the request goes out are `now`, steps for the background are `later`.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.history.events import CompactionTrigger, Usage
+from holdfast.core.history.events import CompactionTrigger
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
@@ -19,29 +19,21 @@ from holdfast.core.planning.situation import Situation
 MAX_SUMMARY_TOKENS = 4_000
 """What a model may write where the policy names no size."""
 ReplacementKind: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
-"""What takes the place of a span: a model's summary, one made by rule, a word that there was something, nothing."""
+"""What replaces a span: a model's summary, one made by rule, a marker that something was there, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactSpan:
     """Replace the messages of a span; becomes `CompactionCompleted`."""
 
-    start: int
-    stop: int
-    """Positions in the history."""
+    span: Span
     by: ReplacementKind
-    count: int
-    """How many messages, as the rule counts them, the replacement stands for."""
-    kept: tuple[int, ...] = ()
-    """Positions inside the span that stay whole."""
     trigger: CompactionTrigger = "threshold"
-    is_merged: bool = False
-    """Whether the text goes into the first prompt that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadOutputs:
-    """Show tool outputs before a line as a preview; becomes `OutputsOffloaded`."""
+    """Show tool outputs before a position as a preview; becomes `OutputsOffloaded`."""
 
     before: int
     max_chars: int
@@ -49,7 +41,7 @@ class OffloadOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceTurnsToText:
-    """Show turns before a line as words alone; becomes `TurnsReducedToText`."""
+    """Show turns before a position as text alone; becomes `TurnsReducedToText`."""
 
     before: int
 
@@ -63,62 +55,40 @@ Step: TypeAlias = CompactSpan | OffloadOutputs | ReduceTurnsToText | AwaitSummar
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What a model wrote about a span."""
-
-    text: str
-    by_model: str | None = None
-    usage: Usage | None = None
-    duration_ms: int | None = None
-    score: float | None = None
-    """Which share of what must not be forgotten it holds, with what stands beside it."""
-    dollars: float | None = None
-    """What writing it cost, where the prices of the model are known."""
-    request_id: str | None = None
-    """What the provider calls the call."""
-    put_back: tuple[str, ...] = ()
-    """What the model's text had lost and the check gave back to it, a fact each."""
-    left_out: tuple[str, ...] = ()
-    """What must not be forgotten and stands neither in it nor beside it; each names its message, one recall away."""
-    redacted: tuple[tuple[str, int], ...] = ()
-    """How many keys and passwords were kept from the summariser, by kind; never one of them."""
-
-
-@dataclass(frozen=True, slots=True)
 class CompactionForecast:
-    """What a fold is expected to leave of the messages, in tokens: a forecast is made of it."""
+    """What a compaction is expected to leave of the messages, in tokens."""
 
     kept_tokens: int
-    """As it was said."""
+    """Of messages that stay unchanged."""
     replacement_tokens: int
-    """For the rest, at most."""
+    """Of what replaces the rest, at most."""
     quoted_tokens: int = 0
-    """Beside that, of what was said."""
+    """Of messages that are quoted next to it."""
     by_model: bool = False
-    """Whether a model writes what stands for the rest."""
+    """Whether a model writes the replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """What a rule looks at: everything that happened, what stands of it, and the circumstances."""
+    """What a rule looks at: the history, its projection for one agent, and the situation."""
 
     history: History
     projection: Projection
     situation: Situation
     window: int
-    """The model's, or what the policy takes for that of a model nobody knows."""
+    """The model's window, or the policy's assumption for an unknown model."""
     entries: list[Entry]
-    """What stands, with old tool output shown as the policy wants it."""
+    """The visible messages, with old tool output as the policy shows it."""
     message_tokens: int
-    """What those cost."""
+    """Of those entries."""
 
     @property
     def tokens(self) -> int:
-        """What a request with all of them would cost, as our counter counts."""
+        """What a request with all entries would cost, as our counter counts."""
         return self.message_tokens + self.situation.extras_tokens + REPLY_OVERHEAD
 
     def prompts_between(self, start: int, stop: int) -> list[int]:
-        """Return the positions of what the user said in a span, as far as it stands, newest first."""
+        """Return the positions of the user's visible prompts in a span, newest first."""
         prompts, context = self.history.prompt_positions, self.projection.context
         own = context.scopes.lineage(context.scope)
         first, last = bisect_left(prompts, start), bisect_left(prompts, stop)
@@ -131,19 +101,20 @@ class PlanInput:
     @property
     def fill(self) -> float:
         """How full the budget is: the largest share of any of its limits."""
-        budget, shown = self.situation.budget, self.projection
+        budget, projection = self.situation.budget, self.projection
         shares = [self.token_fill]
         if budget.messages:
-            shares.append(len(shown) / budget.messages)
+            shares.append(len(projection) / budget.messages)
         if budget.turns:
-            shares.append(sum(entry.message.is_prompt for entry in shown.entries) / budget.turns)
+            shares.append(sum(entry.message.is_prompt for entry in projection.entries) / budget.turns)
         if budget.bytes:
-            shares.append(sum(map(self._bytes, shown.entries)) / budget.bytes)
+            sizes = (self.history.reader.json_bytes(entry.message) for entry in projection.entries)
+            shares.append(sum(sizes) / budget.bytes)
         return max(shares)
 
     @property
     def token_fill(self) -> float:
-        """How much of their room the messages take."""
+        """Which share of their budget the messages take."""
         return self.projection.tokens / max(1, self.situation.message_budget)
 
     @property
@@ -154,17 +125,14 @@ class PlanInput:
 
     @property
     def fixed_tokens(self) -> int:
-        """What no fold makes smaller: system text, tools, pins, and the newest prompt."""
-        shown, pins = self.projection, self.situation.pins
+        """What no compaction makes smaller: system text, tools, pins, and the newest prompt."""
+        projection, pins = self.projection, self.situation.pins
         kept = sum(
             size
-            for index, (entry, size) in enumerate(zip(shown.entries, shown.entry_tokens(), strict=True))
-            if entry.message.role == "system" or entry.position in pins or index == shown.newest_prompt
+            for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True))
+            if entry.message.role == "system" or entry.position in pins or index == projection.newest_prompt
         )
         return kept + self.situation.extras_tokens + REPLY_OVERHEAD
-
-    def _bytes(self, entry: Entry) -> int:
-        return self.history.reader.json_bytes(entry.message)
 
     @property
     def is_summarizing(self) -> bool:
@@ -174,20 +142,22 @@ class PlanInput:
 
 
 @dataclass(frozen=True, slots=True)
-class StepProposal:
-    """What a rule wants done, and why."""
+class Plan:
+    """What to do about a request, and why."""
 
     now: tuple[Step, ...] = ()
+    """Before the request goes out."""
     later: tuple[Step, ...] = ()
-    reasons: tuple[str, ...] = field(default=())
+    """In the background."""
+    reasons: tuple[str, ...] = ()
 
 
-NO_PROPOSAL = StepProposal()
+NO_STEPS = Plan()
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Where a rule acts: how much there is of something, and how much there may be."""
+    """Where a rule acts: the current amount of something, and its limit."""
 
     current: int
     limit: int
@@ -195,30 +165,32 @@ class Threshold:
 
     @property
     def fill(self) -> float:
-        """Which share of it is reached."""
+        """Which share of the limit is reached."""
         return self.current / max(1, self.limit)
 
 
 def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
-    """Return the fold of everything that was said and answered, on the user's word; None where nothing was."""
-    shown = plan_input.projection
-    said = [entry for entry in shown.entries if entry.position is not None and entry.message.role != "system"]
+    """Return a manual compaction of everything that was said and answered; None where nothing was."""
+    projection = plan_input.projection
+    said = [entry for entry in projection.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
         return None
-    step = CompactSpan(start=0, stop=shown.position_at(len(shown)), by="summary", count=len(said), trigger="manual")
-    # A prompt that nobody has answered yet is the next thing to answer, whatever is folded.
+    step = CompactSpan(
+        span=Span(start=0, stop=projection.position_at(len(projection)), count=len(said)),
+        by="summary",
+        trigger="manual",
+    )
+    # A prompt without an answer stays: it is the next thing to answer.
     return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
 
 
 def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:
-    """Return a fold without the newest exchange, which may not be over, and with the newest prompt kept."""
-    shown = plan_input.projection
-    if not len(shown):
+    """Return a compaction that keeps the newest exchange, which may not be over, and the newest prompt."""
+    projection, span = plan_input.projection, step.span
+    if not len(projection):
         return None
-    stop = min(step.stop, shown.position_at(uncuttable_span(shown, len(shown) - 1)[0]))
-    prompt = None if shown.newest_prompt is None else shown.entries[shown.newest_prompt].position
-    kept = {position for position in (*step.kept, prompt) if position is not None and step.start <= position < stop}
-    gone = [
-        entry for entry in plan_input.projection.context.entries_between(step.start, stop) if entry.position not in kept
-    ]
-    return replace(step, stop=stop, kept=tuple(sorted(kept)), count=len(gone)) if gone else None
+    stop = min(span.stop, projection.position_at(uncuttable_span(projection, len(projection) - 1)[0]))
+    prompt = None if projection.newest_prompt is None else projection.entries[projection.newest_prompt].position
+    kept = {position for position in (*span.kept, prompt) if position is not None and span.start <= position < stop}
+    gone = [entry for entry in projection.context.entries_between(span.start, stop) if entry.position not in kept]
+    return replace(step, span=replace(span, stop=stop, kept=tuple(sorted(kept)), count=len(gone))) if gone else None

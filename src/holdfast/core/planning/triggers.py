@@ -1,9 +1,9 @@
-"""When something is done: thresholds as data, and what two systems make of them."""
+"""When a policy acts: thresholds as data, and how two systems apply them."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, number_bounds
+from holdfast.core.schema import check_fields, integer_bounds, number_bounds
 from holdfast.errors import SettingsError
 
 SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
@@ -11,7 +11,7 @@ SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextLoad:
-    """How much of everything a conversation has."""
+    """How large a conversation is, in every unit."""
 
     messages: int = 0
     turns: int = 0
@@ -37,7 +37,7 @@ class Trigger:
             raise SettingsError("trigger.fraction", f"must lie between 0 and 1, not {self.fraction!r}")
 
     def reasons(self, load: ContextLoad) -> list[str]:
-        """Return why it fires, in words; nothing where it does not."""
+        """Return why it fires; an empty list where it does not."""
         counted = (
             ("messages", load.messages, self.over_messages),
             ("turns", load.turns, self.over_turns),
@@ -60,7 +60,7 @@ def mid_run_fraction(window: int) -> float:
 
 
 class PendingCompaction(Enum):
-    """What has become of a compaction in the background."""
+    """The state of a compaction in the background."""
 
     NONE = "none"
     RUNNING = "running"
@@ -86,7 +86,7 @@ class TwoThresholds:
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold.lines")
+        check_fields(self, "policy.fold.lines")
         if self.background >= self.exhausted:
             problem = f"{self.background} must lie below {self.exhausted}"
             raise SettingsError("policy.fold.lines.background", problem)

@@ -1,8 +1,8 @@
-"""A recall query, and the recall tool that a model is offered.
+"""A recall query, and the recall tool as a model sees it.
 
-A query selects messages by reference, by words, by a literal text, by speaker and time, or simply the newest.
-A model's arguments are read leniently; an argument that makes no sense raises an error that says what would.
-The description of the tool is short, because every request carries it.
+A query selects messages by reference, search words, literal text, speaker, tool, file, time, or the newest ones. A
+model's arguments are read leniently; an error says what would be accepted. The description of the tool is short
+because every request carries it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,19 @@ from holdfast.core.recall.references import (
     parse_references,
     parse_span,
 )
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError
 
 DEFAULT_RECALL_TOKENS, MIN_RECALL_TOKENS, MAX_RECALL_TOKENS = 1_000, 100, 100_000
 MAX_NEIGHBORS = 20
 MAX_RECALL_TEXT_CHARS = 10_000
-"""Of a question or a literal text: more says no more."""
+"""The longest question or literal text."""
 RECALL_ROLES: tuple[Role, ...] = get_args(Role)
 MAX_DIFF_REFS = 2
-"""As many things are compared."""
 SHORT_QUERY_CHARS = 160
-"""A question up to this length is told again as it is."""
+"""A question up to this length is not shortened."""
 INTERNAL_FIELDS = frozenset({"is_unseen_first", "least_share"})
-"""What no model asks for."""
+"""Fields that a model cannot set."""
 HUGE_NUMBER = "a number of thousands of digits"
 EMPTY_QUERY = "say what to look for: a ref such as #12, a query, a text, or last"
 ARGUMENT_ALIASES: Mapping[str, str] = {
@@ -41,46 +41,46 @@ ARGUMENT_ALIASES: Mapping[str, str] = {
     "q": "query",
     "literal": "text",
 }
-"""What models say besides the names."""
+"""Other names that models use for the arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallQuery:
-    """One question to the past; at least one of the first nine says what is wanted."""
+    """A query for earlier messages; at least one of the first nine fields must be set."""
 
     query: str | tuple[str, ...] = ()
-    """Words; several questions are searched for apart, and the best of each come first."""
+    """Search words; several questions are searched separately, and the best hits of each come first."""
     text: str = ""
-    """To stand in the message as it is, small letters or capitals; never a pattern."""
+    """Literal text that the message contains, in any case; not a pattern."""
     refs: str = ""
     """`#12`, `#12-#20`, `#12.2` (its second part), `#12:4000-8000` (characters), `#12:L40-L80` (lines), a call's id."""
     last: int = 0
-    """The newest so many messages."""
+    """How many of the newest messages to return or search."""
     role: str = ""
     tool: str = ""
-    """Calls of a tool, and what it gave back."""
+    """The calls and results of a tool."""
     file: str = ""
-    """A path, or the end of one: where it is named, and what was done with it."""
+    """A path or the end of one: messages that name it or work with it."""
     since: str = ""
     until: str = ""
-    """ISO dates or times; a date is meant to its end. UTC where no zone is said."""
+    """ISO dates or times, in UTC without a zone; a date includes its whole day."""
     lines: str = ""
-    """Of each message referred to: `40-80`, from 1, the last included."""
+    """Lines of each referenced message: `40-80`, from 1, inclusive."""
     chars: str = ""
-    """Of each message referred to: `0-2000`, from 0, the last not included."""
+    """Characters of each referenced message: `0-2000`, from 0, exclusive."""
     neighbours: int = 0
-    """So many messages before and after each one found."""
+    """How many messages to add before and after each hit."""
     max_tokens: int = DEFAULT_RECALL_TOKENS
     skip: int = 0
-    """How many messages of the same search were seen already."""
+    """How many hits of the same search to skip."""
     before: int = 0
-    """Only what was said before the message at this position; 0 for everything."""
+    """Only messages before this position; 0 for all."""
     diff: bool = False
-    """What changed between two readings of a file: two refs, the newer alone, or a file for its two newest."""
+    """Compare two readings of a file: two refs, the newer one alone, or a file for its two newest."""
     is_unseen_first: bool = False
-    """Whether what stands in view anyway comes last."""
+    """Whether messages that are in view come last."""
     least_share: float = 0.0
-    """What fits a question less than this share of what fits it best is left out; a model asks without it."""
+    """Leave out hits that score less than this share of the best one."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -115,7 +115,7 @@ class RecallQuery:
 
     @classmethod
     def from_text(cls, text: str, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> "RecallQuery":
-        """Return the question that a line of text asks: references where it is made of them, else words."""
+        """Return the query for a line of text: references if it consists of them, else search words."""
         if not isinstance(text, str) or not text.strip():
             raise MalformedInputError("recall", EMPTY_QUERY)
         if is_reference_text(text):
@@ -124,21 +124,21 @@ class RecallQuery:
 
     @classmethod
     def from_arguments(cls, arguments: object, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> "RecallQuery":
-        """Return the question of a model, whose arguments may be anything."""
+        """Return the query for the arguments of a model, which may be anything."""
         if not isinstance(arguments, Mapping):
             raise MalformedInputError("recall", f"the arguments must be an object, not {_preview(arguments)}")
         known = {item.name for item in fields(cls)} - INTERNAL_FIELDS
-        given: dict[str, object] = {"max_tokens": max_tokens}
+        values: dict[str, object] = {"max_tokens": max_tokens}
         for key, value in cast("Mapping[object, object]", arguments).items():
             name = ARGUMENT_ALIASES.get(_value_as_text(key), _value_as_text(key))
             if name in known and value not in (None, "", [], 0):
-                given[name] = _coerce_argument(name, value)
-        return cls(is_unseen_first=True, **given)  # pyright: ignore[reportArgumentType] - checked when it is made
+                values[name] = _coerce_argument(name, value)
+        return cls(is_unseen_first=True, **values)  # pyright: ignore[reportArgumentType] - checked when it is made
 
     def to_arguments(self) -> dict[str, object]:
-        """Return the arguments by which a model asks this."""
-        told = {item.name: getattr(self, item.name) for item in fields(self)}
-        known = {name: value for name, value in told.items() if value and name not in INTERNAL_FIELDS}
+        """Return the arguments with which a model makes this query."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        known = {name: value for name, value in values.items() if value and name not in INTERNAL_FIELDS}
         if known["max_tokens"] == DEFAULT_RECALL_TOKENS:
             del known["max_tokens"]
         if "query" in known:
@@ -148,29 +148,29 @@ class RecallQuery:
         return known
 
     def shortened(self) -> "RecallQuery":
-        """Return the same question in as few words as find the same."""
+        """Return the query with only the search words of long questions."""
         return replace(self, query=tuple(_shorten_question(question) for question in self.questions))
 
     def with_doubled_budget(self) -> "RecallQuery":
-        """Return the same question with twice the room, where an answer had no room for anything."""
+        """Return the query with twice the tokens for the answer."""
         return replace(self, max_tokens=min(MAX_RECALL_TOKENS, 2 * self.max_tokens))
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """What is searched for, each for itself."""
-        given = (self.query,) if isinstance(self.query, str) else self.query
-        return tuple(question for question in given if question)
+        """The questions, each searched separately."""
+        questions = (self.query,) if isinstance(self.query, str) else self.query
+        return tuple(question for question in questions if question)
 
     @property
     def is_search(self) -> bool:
-        """Whether anything is to be looked for."""
+        """Whether the query searches, not only reads references."""
         return bool(
             self.questions or self.text or self.role or self.tool or self.file or self.since or self.until
         )  # fmt: skip
 
     @property
     def references(self) -> list[MessageReference]:
-        """The places it names, with the part of each that is wanted."""
+        """The referenced messages, with the selected part of each."""
         span = self._span
         found = parse_references(self.refs)
         return found if span is None else [place.with_span(span) for place in found]
@@ -191,7 +191,7 @@ def _shorten_question(question: str) -> str:
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not is_integer(value) or not least <= value <= most:
         raise MalformedInputError(
             f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {_preview(value)}"
         )
@@ -205,7 +205,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _coerce_argument(name: str, value: object) -> object:
-    """Return what a model means by a value that is nearly of the right kind."""
+    """Return the value that a model probably means by one of a similar type."""
     if name == "diff":
         return _value_as_text(value).strip().lower() not in {"false", "no", "0"}
     if name in {"last", "neighbours", "max_tokens", "skip", "before"}:
@@ -232,11 +232,11 @@ def _coerce_number(value: object) -> object:
 
 def _coerce_reference(value: object) -> str:
     written = _value_as_text(value)
-    return f"#{written}" if isinstance(value, int) and not isinstance(value, bool) else written
+    return f"#{written}" if is_integer(value) else written
 
 
 def _value_as_text(value: object) -> str:
-    """Return a value as a text; Python writes no number of thousands of digits."""
+    """Return a value as text; Python prints no integer of thousands of digits."""
     try:
         return str(value)
     except ValueError as error:
@@ -244,10 +244,7 @@ def _value_as_text(value: object) -> str:
 
 
 def _preview(value: object) -> str:
-    try:
-        return f"{value!r:.60}"
-    except ValueError:
-        return HUGE_NUMBER
+    return short_repr(value, huge_number=HUGE_NUMBER)
 
 
 RECALL_DESCRIPTION = (
@@ -288,4 +285,4 @@ RECALL_PARAMETERS: Mapping[str, object] = {
     },
     "additionalProperties": False,
 }
-"""`lines` and `chars` are understood too."""
+"""`lines` and `chars` are accepted too."""

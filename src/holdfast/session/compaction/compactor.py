@@ -1,8 +1,8 @@
-"""Compaction beside the conversation: a summary is begun, written while requests go on, judged, and put in place.
+"""Compaction in the background: a summary is started, written while requests go on, checked, and applied.
 
-Everything that matters is in the log. Who begins a summary says so there, so one runs at a time, whatever process
-asks; a summary that was written is there too, before it counts, so a crash in between loses nothing; and it is put in
-place only where the context has not changed since it was begun. One that comes too late is kept for the next fold.
+Everything that matters is in the log. A started summary is recorded there, so one runs at a time, whatever process
+asks; a written summary is recorded before it is applied, so a crash in between loses nothing; and it is applied only
+where the context has not changed since it was started. One that comes too late is kept for the next compaction.
 """
 
 import asyncio
@@ -13,20 +13,18 @@ from typing import TypeAlias
 
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history import events as log
+from holdfast.core.history.events import Summary
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.changes import (
     compaction_abandoned_event,
     compaction_completed_event,
     compaction_started_event,
-    step_from_event,
-    summary_from_event,
-    summary_written_event,
 )
 from holdfast.core.planning.context_report import SummaryAuthor
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Prices, Situation
-from holdfast.core.planning.steps import CompactSpan, Summary
+from holdfast.core.planning.steps import CompactSpan
 from holdfast.core.planning.summary.chunks import RedactText
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import (
@@ -40,30 +38,31 @@ from holdfast.errors import (
 )
 from holdfast.models.base import Closable, Summarizer, supports_prefix
 from holdfast.models.open import open_summarizer
+from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.memory_writer import MemoryWriter
 from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
-from holdfast.session.compaction.summarizer import RetryLimits, SentRequest, SummaryJob, summarize, summary_job
+from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summarize, summary_job
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.session.memory.daily import DailyMemory
 
 LEASE_MS = 600_000
-"""After this long a compaction that has not ended is taken for abandoned."""
+"""A compaction that has not ended after this long counts as abandoned."""
 POLL_SECONDS = 0.2
-"""How often one looks whether another process is done."""
+"""How often to look whether another process has finished."""
 REQUESTED_TRIGGERS = frozenset({"manual", "agent_request"})
 CANCEL_GRACE_SECONDS = 5.0
-"""How long one waits for a writer that was told to stop."""
+"""How long to wait for a cancelled summarizer."""
 COMPACTING_TEXT = "Compacting conversation history"
 
 Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
-"""Says whether a summary may count; a text takes its place."""
+"""Says whether a summary may be applied; a text replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryDraft:
-    """A summary before it counts."""
+    """A summary before it is applied."""
 
     step: CompactSpan
     summary: Summary
@@ -73,20 +72,20 @@ class SummaryDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions(CompactionObservers):
-    """Who writes summaries, and what goes with them."""
+    """Which models write summaries, and who observes them."""
 
     automatic: str | Summarizer | None = None
-    """Writes summaries that nobody asked for: a cheaper model will do."""
+    """Writes summaries that nobody requested: a cheaper model will do."""
     manual: str | Summarizer | None = None
-    """Writes those that somebody asked for."""
+    """Writes requested summaries."""
     retry_limits: RetryLimits = field(default_factory=RetryLimits)
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
-    """Hears what is being waited for, and an empty text when that is over."""
+    """Called with what is being waited for, and with an empty text when that is over."""
     prices: Prices | None = None
-    """What tokens cost, for who knows that better than the table of models: a fold is weighed with it."""
+    """What tokens cost, where the caller knows better than the model table."""
     redact: bool = True
-    """Whether what looks like a key is kept from the writer and out of the summary; what is stored keeps it."""
+    """Whether what looks like a key is hidden from the summarizer; the stored messages keep it."""
 
     def __post_init__(self) -> None:
         for name in ("automatic", "manual"):
@@ -100,31 +99,35 @@ class CompactionOptions(CompactionObservers):
 
 
 class Compactor:
-    """Begins, watches and ends the compactions of one session."""
+    """Starts, watches and ends the compactions of one session.
+
+    The caller of a method other than `wait`, `cancel`, `close` and `draft_summary` holds the session's lock.
+    """
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
-        self._policy = policy
+        self.policy = policy
+        """The policy in force; every part of the session reads it here."""
         self.options = options
         self._task: asyncio.Task[None] | None = None
         self.observers = ObserverRunner(session_log, options, self._memory_writer)
         self._running_owner = ""
         self._opened_summarizers: dict[str, Summarizer] = {}
-        """The writers that were named and not given: they are ours to close."""
+        """The summarizers that were opened by name: they are ours to close."""
         self._started_in_prompt: int | None = None
-        """The prompt in whose turn a summary was last begun."""
+        """The prompt in whose turn a summary was last started."""
         self.last_error: HoldfastError | None = None
-        """Why the last one came to nothing."""
+        """Why the last compaction failed."""
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
-        """Go by another policy from now on, and in another way where one is given."""
-        self._policy = policy
+        """Use another policy from now on, and other options where given."""
+        self.policy = policy
         if options is not None:
             self.options = options
             self.observers.set_observers(options)
 
     def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
-        """Return what writes down what leaves this session."""
+        """Return the writer of this session's evicted messages."""
         return MemoryWriter(
             self._log,
             daily,
@@ -134,7 +137,7 @@ class Compactor:
 
     @property
     def has_summarizer(self) -> bool:
-        """Whether there is anybody to write summaries."""
+        """Whether there is a summarizer."""
         return self.options.manual is not None or self.options.automatic is not None
 
     @property
@@ -144,16 +147,14 @@ class Compactor:
         return facts.running_compaction is not None and facts.ready_summary is None
 
     def may_start(self, situation: Situation) -> bool:
-        """Return whether a summary may be begun: one at a time, and one a turn."""
+        """Return whether a summary may be started: one at a time, and one a turn."""
         shown = self._log.history.projection(situation.counter, situation.scope)
         return self._log.history.session_state.running_compaction is None and (
             _answered_prompt(shown) is None or _answered_prompt(shown) != self._started_in_prompt
         )
 
-    # All of what follows up to `wait` is called by who holds the session's turn.
-
     async def end_stale_run(self) -> None:
-        """End what has been abandoned, and what was overtaken by another change of context."""
+        """End a compaction that was abandoned, or overtaken by another change of context."""
         history = self._log.history
         run, done = history.session_state.running_compaction, history.session_state.ready_summary
         if run is None:
@@ -165,7 +166,7 @@ class Compactor:
             await self._record_given_up(run, "whoever began it did not finish it")
 
     async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
-        """Make room for another compaction: a summary that waits to be put in place is kept for the next fold."""
+        """Make room for another compaction: a summary that is ready is kept for the next one."""
         facts = self._log.history.session_state
         if (
             facts.running_compaction is not None
@@ -179,43 +180,40 @@ class Compactor:
     async def start(
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> None:
-        """Begin a summary of a span; the conversation goes on. `sent` is the last request, to be asked behind."""
-        outlook = plan_input_of(self._log.history, self._policy, situation)
-        job, writer = (
-            self.make_job(step, situation, focus, last_request=last_request),
-            self.summarizer_for(step.trigger),
-        )
-        owner = new_owner_id()
-        event = replace(compaction_started_event(step, outlook, focus), owner=owner)
+        """Start a summary of a span in the background; `last_request` is the request to ask after."""
+        plan_input = plan_input_of(self._log.history, self.policy, situation)
+        job = self.make_job(step, situation, focus, last_request=last_request)
+        summarizer, owner = self.summarizer_for(step.trigger), new_owner_id()
+        event = compaction_started_event(step, plan_input, focus, owner=owner)
         HELD_HERE.add(owner)
         try:
             await self._log.append(event)
         except BaseException:
             HELD_HERE.discard(owner)
             raise
-        self._started_in_prompt = _answered_prompt(outlook.projection)
+        self._started_in_prompt = _answered_prompt(plan_input.projection)
         self.last_error = None
         self._running_owner = owner
-        self._task = asyncio.create_task(self._run(job, event, writer))
+        self._task = asyncio.create_task(self._run(job, event, summarizer))
 
     def make_job(
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> SummaryJob:
-        """Return all that a summary of a span is made of, as it stands now."""
-        outlook = plan_input_of(self._log.history, self._policy, situation)
-        return summary_job(step, outlook, self._policy, focus, redacts=self.options.redact, last_request=last_request)
+        """Return the job of summarizing a span as it is now."""
+        plan_input = plan_input_of(self._log.history, self.policy, situation)
+        return summary_job(step, plan_input, self.policy, focus, redacts=self.options.redact, last_request=last_request)
 
     @property
     def redact(self) -> RedactText:
-        """What takes out of a text what a summariser may not see."""
+        """Hides what a summarizer may not see."""
         return redact_text if self.options.redact else str
 
     async def draft_summary(self, job: SummaryJob) -> Summary:
-        """Return a summary that was written and judged, and that nobody but who asked knows of."""
-        writer, seconds = self.summarizer_for(job.step.trigger), self.options.retry_limits.deadline_seconds
+        """Return a written and checked summary, and record nothing."""
+        summarizer, seconds = self.summarizer_for(job.step.trigger), self.options.retry_limits.deadline_seconds
         self._report_progress(COMPACTING_TEXT)
         try:
-            return await self._summarize(job, writer)
+            return await self._summarize(job, summarizer)
         except TimeoutError:
             raise CompactionFailedError(f"it took longer than {seconds:g} s") from None
         finally:
@@ -230,7 +228,7 @@ class Compactor:
 
     @property
     def owned_summarizers(self) -> list[Summarizer]:
-        """The writers that were named and not given; what is wrong with a name is said when it is needed."""
+        """The summarizers that are opened by name; a wrong name raises when it is needed."""
         for name in (self.options.automatic, self.options.manual):
             if isinstance(name, str):
                 with suppress(SettingsError):
@@ -238,19 +236,19 @@ class Compactor:
         return list(self._opened_summarizers.values())
 
     def summarizer_for(self, trigger: log.CompactionTrigger) -> Summarizer:
-        """Return who writes, as the policy says: often a cheaper model by itself, the primary when somebody asks."""
+        """Return the summarizer that the policy chooses: often a cheap model, and the primary one on request."""
         named = self._configured_summarizer(trigger)
         if named is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
-        cheap, primary, author = self.options.automatic, self.options.manual, self._policy.author
+        cheap, primary, author = self.options.automatic, self.options.manual, self.policy.author
         is_primary = author == "session" or (author == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
         return (primary or cheap) if is_primary else (cheap or primary)
 
     def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
-        """Return who would write the next summary for a model's conversation in a format; None where nobody would."""
+        """Return the author of the next summary for a model's conversation in a format; None where there is none."""
         named = self._configured_summarizer("threshold")
         if named is None:
             return None
@@ -258,26 +256,26 @@ class Compactor:
         prices = prices_of(known) if (known := find_model(name)) else None
         if name != model:
             return SummaryAuthor(prices)
-        can_ask_behind = not isinstance(named, str) and supports_prefix(named, format or "")
-        return SummaryAuthor(self.options.prices or prices, reuses_prefix=can_ask_behind and self._policy.reuses_prefix)
+        supports_it = not isinstance(named, str) and supports_prefix(named, format or "")
+        return SummaryAuthor(self.options.prices or prices, reuses_prefix=supports_it and self.policy.reuses_prefix)
 
     def _open_summarizer(self, name: str) -> Summarizer:
-        """Return a named writer: made once and kept, as one may have a server of its own to start."""
+        """Return a named summarizer: opened once, as one may have to start a server of its own."""
         if name not in self._opened_summarizers:
             self._opened_summarizers[name] = open_summarizer(name)
         return self._opened_summarizers[name]
 
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
-        """Put the summary that was written in place; None where there is none, or it does not fit any more."""
+        """Apply the summary that is ready; None where there is none, or the context has changed."""
         await self.end_stale_run()
-        facts, rule = self._log.history.session_state, self._policy.fold
+        facts, rule = self._log.history.session_state, self.policy.fold
         run, done = facts.running_compaction, facts.ready_summary
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
-        step, summary = step_from_event(run), summary_from_event(done)
+        step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
         event = await self._log.load_and_retry(
             lambda: compaction_completed_event(
-                step, rule, plan_input_of(self._log.history, self._policy, situation), summary
+                step, rule, plan_input_of(self._log.history, self.policy, situation), done.summary
             )
         )
         event = await self.observers.add_checkpoint(event)
@@ -285,13 +283,13 @@ class Compactor:
         return event
 
     async def record_completed(self, event: log.CompactionCompleted) -> None:
-        """Record how a compaction ended, and let it be known."""
+        """Record how a compaction ended, and notify the observers."""
         await self._log.append(event)
         self.observers.announce_completed(event)
         await self.observers.update_checkpoints()
 
     async def wait(self) -> None:
-        """Wait until the summary that is being written is there or came to nothing; not by who holds the turn."""
+        """Wait until the running summary is written or has failed. The caller must not hold the lock."""
         self._report_progress(COMPACTING_TEXT)
         try:
             if self._task is not None and not self._task.done():
@@ -309,13 +307,13 @@ class Compactor:
             self._report_progress("")
 
     async def cancel(self) -> bool:
-        """Give up the summary that is being written here, and say whether there was one."""
+        """Cancel the summary that is being written here, and return whether there was one."""
         task = self._task
         if task is None or task.done():
             return False
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
-        # One that never got to run, or that does not let itself be stopped, cannot say that it is over.
+        # A task that never ran, or that ignores the cancellation, cannot release its lease itself.
         HELD_HERE.discard(self._running_owner)
         with suppress(ConcurrentWriteError, StoreError):
             async with self._log.lock:
@@ -335,7 +333,7 @@ class Compactor:
         except HoldfastError as error:
             self.last_error = error
             await self._record_outcome(event, compaction_abandoned_event(event, str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever a caller's own code raises, the session goes on
+        except Exception as error:  # noqa: BLE001 - whatever a caller's code raises, the session goes on
             self.last_error = CompactionFailedError(f"{type(error).__name__}: {error}")
             await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
         finally:
@@ -353,23 +351,24 @@ class Compactor:
             if approved is None:
                 return compaction_abandoned_event(event, "it was not approved", is_cancelled=True)
             summary = approved
-        return summary_written_event(event, summary)
+        span = event.span
+        return log.SummaryWritten(start=span.start, stop=span.stop, summary=summary, scope=event.scope)
 
     async def _ask_approval(self, draft: SummaryDraft) -> Summary | None:
-        """Return a summary as somebody approved it; only a yes and a text are approval."""
+        """Return the summary as it was approved; only True and a text are approval."""
         verdict: object = None
         if self.options.approve is not None:
             with suppress(Exception):
                 verdict = await self.options.approve(draft)
         if isinstance(verdict, str) and verdict.strip():
-            # Nobody has judged what was edited.
+            # An edited text was not checked.
             return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
         return draft.summary if verdict is True else None
 
     async def _record_outcome(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
     ) -> None:
-        """Record how it went, if it is still ours to say."""
+        """Record the outcome, if the lease is still ours."""
         with suppress(StoreError, SessionClosedError):
             while True:
                 with suppress(ConcurrentWriteError):
@@ -391,25 +390,25 @@ class Compactor:
                 self.observers.start_memory_update()
 
     async def close(self) -> None:
-        """Give up what is running, and wait for what goes with it."""
+        """Cancel what is running, wait for the observers, and close our summarizers."""
         await self.cancel()
         await self.observers.close()
-        for writer in self._opened_summarizers.values():
-            if isinstance(writer, Closable):
-                await writer.close()
+        for summarizer in self._opened_summarizers.values():
+            if isinstance(summarizer, Closable):
+                await summarizer.close()
         self._opened_summarizers.clear()
 
     async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
         await self.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
 
     def _is_abandoned(self, started: log.CompactionStarted) -> bool:
-        """Return whether nobody is at it any more: the process is gone, or too much time has passed."""
+        """Return whether the owner has exited, or its lease has expired."""
         if started.owner in HELD_HERE:
             return False
         if has_owner_exited(started.owner):
             return True
         began = self._log.compaction_started_ms
-        # One that begins in the future was begun before the clock was set back.
+        # A start in the future means that the clock was set back.
         return began is None or abs(self._log.clock() - began) > LEASE_MS
 
     def _report_progress(self, text: str) -> None:

@@ -1,9 +1,9 @@
-"""A session's memory of what left its view: it follows the log, and writes each thing down once.
+"""Notes about evicted messages: follows a session's log, and writes each note once.
 
-How far it has come is a fact in the store, and what it writes can be told from what is there: so whatever is stopped at
-whatever moment is done later, and nothing is done twice. What has left is what stood when it left, whatever was rewound
-since; of that, what the store has lost is left out. A model's summary is taken where the session has one; for what was
-cleared or refused one is asked for; else a digest says it. None of it can hurt the session.
+The store keeps the progress, and a note that exists is recognized: so work that was interrupted at any moment is done
+later, and nothing is done twice. A note tells what was in force when the messages left, whatever was rewound since;
+messages that the store has lost are left out. Where the session has a model's summary, that is the note; for what was
+cleared or refused a summary is requested; else a digest is made. No failure here affects the session.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, user
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record
 from holdfast.core.history.context import ContextVersion
@@ -23,8 +24,9 @@ from holdfast.core.planning.steps import CompactSpan
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, MissingBlobError, WorkspaceUnavailableError
 from holdfast.models.base import Summarizer
+from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
-from holdfast.session.compaction.summarizer import RetryLimits, SummaryJob, summarize
+from holdfast.session.compaction.summarizer import SummaryJob, summarize
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.records import RECORDS_PER_PAGE, inline_blob
 from holdfast.session.memory.daily import DailyMemory
@@ -32,17 +34,17 @@ from holdfast.stores.base import StoredRecord, session_value_key
 from holdfast.wire.formats import format_named
 
 MAX_NOTE_TOKENS = 700
-"""The most that a digest, or a summary that is made for memory alone, takes."""
+"""The largest digest, or summary that is made for memory alone."""
 MAX_NOTED_PROMPTS, MAX_NOTED_RECENT = 128, 64
-"""Of what left: so many of the user's messages, and so many of the newest, are looked at."""
+"""How many of the user's messages, and of the newest ones, a note is made from."""
 PLACEHOLDER_MESSAGE = user("")
-"""Stands for any message where only its place counts."""
+"""Used for any message where only its position matters."""
 MIN_SUMMARIZED_MESSAGES = 4
 """Fewer messages than this are not worth a model's summary."""
 
 
 class MemoryWriter:
-    """Writes down what leaves one session."""
+    """Writes notes about the evicted messages of one session."""
 
     def __init__(
         self,
@@ -52,24 +54,24 @@ class MemoryWriter:
         has_summarizer: Callable[[], bool],
         get_summarizer: Callable[[], Summarizer],
     ) -> None:
-        """`writer` gives who writes summaries, where `has_summarizer` says that there is anybody."""
+        """`get_summarizer` is called only where `has_summarizer` returns True."""
         self._log = session_log
         self._daily = daily
         self._has_summarizer = has_summarizer
         self._get_summarizer = get_summarizer
         self._evictions: Evictions | None = None
         self._saved_log_position = 0
-        """How far the store says that it has come."""
+        """The progress that the store has."""
         self._pending: list[Eviction] = []
-        """What is known to have left and could not be written yet."""
+        """Evictions that are not written yet."""
         self._lock = asyncio.Lock()
         self.is_due = False
-        """Whether something has happened since it last looked."""
+        """Whether events were appended since the last update."""
         self.is_closing = False
-        """Whether there is no time left to ask a model."""
+        """Whether the session closes, so that no model is asked any more."""
 
     async def update(self) -> None:
-        """Write down what has left since; where a disk or a store fails, that is raised, and done next time."""
+        """Write notes about new evictions; where a disk or a store fails, raise, and catch up next time."""
         async with self._lock:
             known = self._evictions
             if known is None:
@@ -94,17 +96,17 @@ class MemoryWriter:
         return session_value_key(self._log.session, "memory")
 
     async def _read_log(self, evictions: Evictions) -> None:
-        """Take in what stands in the log since."""
+        """Read the new events of the log."""
         store, session = self._log.store, self._log.session
         while page := await store.read(session, start=evictions.log_index, limit=RECORDS_PER_PAGE):
             for stored in page:
                 event = _decode_event(stored)
                 self._pending += evictions.observe(event, stored.time_ms, may_await_summary=self._has_summarizer())
                 if isinstance(event, log.Forked):
-                    self._pending.clear()  # it was noted for the conversation that this one goes on from
+                    self._pending.clear()  # noted by the session that this one was forked from
 
     async def _write_pending(self) -> None:
-        """Write down what is known to have left; a day's file that cannot be written holds up no other day."""
+        """Write the pending notes; a day's file that cannot be written delays no other day."""
         refused: WorkspaceUnavailableError | None = None
         at = 0
         while at < len(self._pending):
@@ -117,17 +119,17 @@ class MemoryWriter:
             raise refused
 
     async def _write_note(self, index: int) -> None:
-        leaving = self._pending[index]
-        entries = await self._relevant_entries(leaving)
+        eviction = self._pending[index]
+        entries = await self._relevant_entries(eviction)
         if not entries:
             return
-        text = leaving.summary or await self._summarize(leaving, entries) or self._digest(leaving, entries)
-        # Where it cannot be written now, nobody is asked for it again.
-        self._pending[index] = replace(leaving, summary=text)
-        await self._daily.add(self._log.session, leaving, text)
+        text = eviction.summary or await self._summarize(eviction, entries) or self._digest(eviction, entries)
+        # Where it cannot be written now, the text is not made again.
+        self._pending[index] = replace(eviction, summary=text)
+        await self._daily.add(self._log.session, eviction, text)
 
     async def _relevant_entries(self, eviction: Eviction) -> list[Entry]:
-        """Return the messages that tell most of what left: what the user said, and the newest."""
+        """Return the messages that say most about an eviction: the user's, and the newest."""
         positions = [position for span in eviction.ranges for position in span]
         async with self._log.lock:
             history = self._log.history
@@ -141,7 +143,7 @@ class MemoryWriter:
             return [entry for entry in found if entry.message.role != "system"]
 
     async def _read_messages(self, positions: list[int]) -> None:
-        """Read messages of the past, each by itself: one that is gone or damaged costs no other."""
+        """Load earlier messages one by one: one that is gone or damaged costs no other."""
         for position, stored in await self._log.message_records(positions):
             with suppress(MissingBlobError, MalformedInputError):
                 event = from_record(await inline_blob(self._log.store, stored.record))
@@ -149,7 +151,7 @@ class MemoryWriter:
                     self._log.history.load_message(position, event)
 
     async def _version_at(self, eviction: Eviction) -> ContextVersion:
-        """Return how the conversation stood when something left it; read off the log where a rewind hides it now."""
+        """Return the context when the messages left; replayed from the log where a rewind hides them now."""
         now = self._log.history.version
         if not any(now.is_hidden(position) for span in eviction.ranges for position in span):
             return now
@@ -164,43 +166,35 @@ class MemoryWriter:
         return past.version
 
     async def _summarize(self, eviction: Eviction, entries: list[Entry]) -> str:
-        """Return what a model says of what was cleared or refused; nothing where there is none, or it fails."""
+        """Return a model's summary of what was cleared or refused; empty where there is no model, or it fails."""
         is_asked = self._has_summarizer() and not self.is_closing and len(entries) >= MIN_SUMMARIZED_MESSAGES
         if eviction.cause == "trimmed" or not is_asked:
             return ""
-        stop = eviction.ranges[-1].stop
+        span = Span(start=eviction.ranges[0].start, stop=eviction.ranges[-1].stop, count=len(entries))
         job = SummaryJob(
-            step=CompactSpan(start=eviction.ranges[0].start, stop=stop, by="summary", count=len(entries)),
+            step=CompactSpan(span=span, by="summary"),
             entries=tuple(entries),
-            previous="",
-            plan="",
-            todos="",
-            skills=(),
-            focus="",
-            tail="",
-            system_context="",
             counter=counter_for(None),
             replaced_tokens=2 * MAX_NOTE_TOKENS,
             max_tokens=MAX_NOTE_TOKENS,
-            must_keep=None,
             redact=redact_text,
         )
         with suppress(HoldfastError, TimeoutError):
-            patience = RetryLimits()
-            async with asyncio.timeout(patience.deadline_seconds):
-                return (await summarize(job, self._get_summarizer(), patience)).text
+            limits = RetryLimits()
+            async with asyncio.timeout(limits.deadline_seconds):
+                return (await summarize(job, self._get_summarizer(), limits)).text
         return ""
 
     @staticmethod
     def _digest(eviction: Eviction, entries: list[Entry]) -> str:
         many = sum(map(len, eviction.ranges))
         text = make_digest(entries, allowance_tokens=MAX_NOTE_TOKENS, counter=counter_for(None), message_count=many)
-        # Its first line is for a model; who searches memory is told the same for all that was found.
+        # The first line is for a model; a memory search says the same once for all that it finds.
         return text.partition("\n")[2] or text
 
 
 def _decode_event(stored: StoredRecord) -> log.Event:
-    """Return the event of a record; of a message only that it is one."""
+    """Return the event of a record; of a message without its content."""
     if stored.record.get("type") == log.MessageAppended.KIND:
         return log.MessageAppended(format="", native={})
     try:

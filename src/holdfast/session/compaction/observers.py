@@ -86,7 +86,7 @@ class ObserverRunner:
         if self.observers.checkpoints is None or not event.success:
             return event
         try:
-            made = await self.observers.checkpoints.add(event.summary_content, stop=event.stop)
+            made = await self.observers.checkpoints.add(event.summary.text, stop=event.span.stop)
         except WorkspaceUnavailableError as error:
             self._report([str(error)])
             return event
@@ -108,7 +108,7 @@ class ObserverRunner:
             session=self._log.session,
             trigger=event.trigger,
             success=event.success,
-            summary=event.summary_content,
+            summary=event.summary.text,
             error=event.error,
             checkpoint_path=event.checkpoint_path,
         )

@@ -1,29 +1,26 @@
-"""A span becomes a summary: every word of it is shown to a model, and what it wrote is judged.
+"""Summarizing a span: a model reads all of it, and what it writes is checked.
 
-Where the conversation's own model writes, it is asked behind the conversation's last request, which its provider holds
-in a cache. Else, and where that does not work out, the span goes to it as data, in pieces that fit.
-What is to be summarised is taken out of the history at once, as values: the conversation goes on meanwhile. What looks
-like a key is taken out of it, and out of what comes back, unless somebody wants it otherwise; the log has it still.
-
-Asking for a summary behind the conversation's own last request, so that the provider's prompt cache pays.
-
-Possible where the conversation's own model writes, the writer speaks its format, nothing of the context has changed
-since, no secret stands in what was sent, and the question still fits. What of the span the request does not show, or
-not whole, goes with the question: all of a span reaches a summariser, whichever way it is asked.
+Where the conversation's own model writes, it is asked after the conversation's last request, whose prefix the provider
+has cached. Else, or where that fails, the span goes out as data, in chunks that fit. Either way all of the span reaches
+the summarizer. The job takes the messages from the history at once, as values, so that the conversation can go on
+meanwhile. What looks like a key is hidden from the summarizer and removed from its reply, unless the options say
+otherwise; the log keeps it.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypedDict
+from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.json_values import dump_json, replace_surrogates
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history import events as log
+from holdfast.core.history.context import Context
+from holdfast.core.history.events import Summary
+from holdfast.core.history.projection import Projection
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.rules.default import DefaultCompaction
-from holdfast.core.planning.steps import MAX_SUMMARY_TOKENS, CompactSpan, PlanInput, Summary
+from holdfast.core.planning.steps import MAX_SUMMARY_TOKENS, CompactSpan, PlanInput
 from holdfast.core.planning.summary.check import check_summary
 from holdfast.core.planning.summary.chunks import (
     MIN_CHUNK_TOKENS,
@@ -33,16 +30,35 @@ from holdfast.core.planning.summary.chunks import (
     split_into_chunks,
 )
 from holdfast.core.planning.summary.must_keep import MustKeep, must_keep_lines, must_keep_of, must_keep_redacted
-from holdfast.core.planning.summary.prompt import chunk_overhead_tokens, chunk_prompt, prefix_prompt
+from holdfast.core.planning.summary.prompt import SummaryMaterial
 from holdfast.core.planning.summary.sanitize import sanitize_summary
 from holdfast.counters.models import dollars_of, find_model
 from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
-from holdfast.models.base import CachedPrefix, ModelReply, Summarizer, SummaryPrompt, supports_prefix
-from holdfast.models.retry import MAX_ATTEMPTS, REPLY_TIMEOUT_SECONDS, with_retries
+from holdfast.models.base import (
+    DEFAULT_SUMMARIZER_WINDOW,
+    MAX_PIECE_BYTES,
+    CachedPrefix,
+    ModelReply,
+    Summarizer,
+    SummaryPrompt,
+    supports_prefix,
+)
+from holdfast.models.retry import RetryLimits, with_retries
 from holdfast.redaction import Redactor, redact_text
 
 MAX_POSITIONS_TOKENS = 1_500
-"""What an index of positions may take."""
+"""The largest index of positions."""
+MIN_ROOM_TOKENS = 600
+MIN_OUTPUT_TOKENS, MIN_WORDS = 256, 50
+MAX_SUMMARY_CHARS_PER_TOKEN = 12
+"""A reply with more characters for each allowed token is rejected."""
+MAX_TAIL_TOKENS, MAX_SYSTEM_TOKENS = 1_500, 1_000
+"""How much of the messages after the span, and of the system text, a summarizer is given."""
+RESTORED_SHARE, MIN_RESTORED_TOKENS = 0.25, 600
+"""Room for facts that a summary lost: a share of its size, and enough tokens for the user's rules."""
+SHRINK_FACTOR = 0.5
+"""After an overflow the next chunks are this much smaller."""
+MAX_SHRINKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,177 +67,91 @@ class SentRequest:
 
     prefix: CachedPrefix
     model: str | None
-    """Who was asked."""
+    """The model it was sent to."""
     tokens: int
-    """What it costs, as the provider counts."""
+    """Its size, as the provider counts."""
     window: int
-    """The model's, or what the policy takes for that of a model nobody knows."""
+    """The model's, or what the policy assumes for an unknown model."""
     whole_positions: frozenset[int]
-    """The positions of the messages that it shows as they were said."""
+    """The positions of the messages that it holds unchanged."""
     change_count: int
     """How often the context had changed by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixQuestion:
-    """What is asked behind it."""
-
-    entries: tuple[Entry, ...]
-    """The messages to summarise."""
-    previous: str
-    plan: str
-    todos: str
-    skills: tuple[str, ...]
-    focus: str
-    max_words: int
-    max_output_tokens: int
-    counter: Counter
-    max_bytes: int
-    redact: RedactText
-    redact_and_count: RedactText
-    """Hides as well, and counts what it takes out of what is shown."""
-
-    def prompt_after(self, last_request: SentRequest, summarizer: Summarizer, window: int) -> SummaryPrompt | None:
-        """Return the ask that a writer can be given behind a request, or None where it has to be given the data."""
-        is_own = summarizer.name == last_request.model and supports_prefix(summarizer, last_request.prefix.format)
-        if not self.entries or not is_own or self._has_secret(last_request.prefix):
-            return None
-        room = window - last_request.tokens - self.max_output_tokens
-        missing = self._missing_text(last_request, room)
-        if missing is None:
-            return None
-        asked = prefix_prompt(
-            range(self.entries[0].position or 0, (self.entries[-1].position or 0) + 1),
-            position_index(
-                self._whole_entries(last_request), self.counter, MAX_POSITIONS_TOKENS, self.redact_and_count
-            ),
-            missing=missing,
-            previous=self.previous,
-            plan=self.plan,
-            todos=self.todos,
-            skills=self.skills,
-            focus=self.focus,
-            max_words=self.max_words,
-        )
-        if self.counter.count(asked.system) + self.counter.count(asked.text) > room:
-            return None
-        return SummaryPrompt(
-            system=asked.system, text=asked.text, max_output_tokens=self.max_output_tokens, prefix=last_request.prefix
-        )
-
-    def _whole_entries(self, last_request: SentRequest) -> list[Entry]:
-        return [entry for entry in self.entries if entry.position in last_request.whole_positions]
-
-    def _missing_text(self, last_request: SentRequest, room: int) -> str | None:
-        """Return what the request does not show whole, as data; None where it is too much for one question."""
-        missing = [entry for entry in self.entries if entry.position not in last_request.whole_positions]
-        if not missing:
-            return ""
-        if room < MIN_CHUNK_TOKENS or len(missing) == len(self.entries):
-            return None
-        parts = split_into_chunks(missing, self.counter, room, self.max_bytes, self.redact_and_count)
-        return "".join(parts) if len(parts) <= 1 else None
-
-    def _has_secret(self, prefix: CachedPrefix) -> bool:
-        text = dump_json([prefix.system, prefix.tools, list(prefix.messages)])
-        return self.redact(text) != text
-
-
-DEFAULT_SUMMARIZER_WINDOW = 32_000
-"""What is sent at a time to a writer whose window nobody knows."""
-MAX_PIECE_BYTES = 400_000
-MIN_ROOM_TOKENS = 600
-MIN_OUTPUT_TOKENS, MIN_WORDS = 256, 50
-MAX_SUMMARY_CHARS_PER_TOKEN = 12
-"""An answer with more characters than this for each token it may have is no answer."""
-MAX_TAIL_TOKENS, MAX_SYSTEM_TOKENS = 1_500, 1_000
-"""How much of what stays, and of the system text, a summariser is shown."""
-RESTORED_SHARE, MIN_RESTORED_TOKENS = 0.25, 600
-"""For what a summary lost: of what it may take, and at least so many tokens, for the user's rules must fit."""
-SHRINK_FACTOR = 0.5
-"""After a writer's refusal as too long, its pieces get this much smaller."""
-MAX_SHRINKS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryLimits:
-    """How long a summary is waited for."""
-
-    timeout_seconds: float = REPLY_TIMEOUT_SECONDS
-    """For each call."""
-    attempts: int = MAX_ATTEMPTS
-    deadline_seconds: float = 300.0
-    """For all of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryJob:
-    """All that a summary is made of and judged by."""
+    """All that a summary is made of and checked by."""
 
     step: CompactSpan
     entries: tuple[Entry, ...]
-    previous: str
-    plan: str
-    todos: str
-    skills: tuple[str, ...]
-    focus: str
-    tail: str
-    system_context: str
+    material: SummaryMaterial = field(default=SummaryMaterial())
     counter: Counter
     replaced_tokens: int
     max_tokens: int
     """What the summary may take."""
-    must_keep: tuple[MustKeep, ...] | None
-    """What must survive; None where the policy takes a summary as it is."""
+    must_keep: tuple[MustKeep, ...] | None = None
+    """Facts that must survive; None where the policy does not check summaries."""
     adjacent_texts: tuple[str, ...] = ()
     redact: RedactText = str
-    """Takes out what a summariser may not see, nor write."""
+    """Hides what a summarizer may neither see nor write."""
     redactor: Redactor | None = None
-    """Does so for what it is shown, and counts; None where nobody asks how many there were."""
+    """Hides the same in what the summarizer is given, and counts; None where no count is needed."""
     last_request: SentRequest | None = None
-    """The last request, where the policy lets a summary be asked for behind it."""
+    """The last request, where the policy lets a summary be asked for after it."""
 
     @property
     def redact_and_count(self) -> RedactText:
-        """What a text goes through that the summariser is shown."""
+        """What hides secrets in the texts that the summarizer is given."""
         return self.redactor or self.redact
+
+    def max_output(self, window: int) -> int:
+        """Return how many tokens a model with a window may write."""
+        return min(MAX_SUMMARY_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * self.max_tokens), max(64, window // 4))
+
+    def max_words(self, max_output: int) -> int:
+        """Return how many words to ask for."""
+        return max(MIN_WORDS, min(self.max_tokens, max_output) // 2)
 
 
 def summary_job(
     step: CompactSpan,
-    outlook: PlanInput,
+    plan_input: PlanInput,
     policy: Policy,
     focus: str = "",
     *,
     redacts: bool = False,
     last_request: SentRequest | None = None,
 ) -> SummaryJob:
-    """Return the job of summarising a span as it stands; `sent` is the last request."""
-    redactor, hide = (Redactor(), redact_text) if redacts else (None, str)
-    tell: RedactText = redactor or str
-    history, context, scope = outlook.history, outlook.projection.context, outlook.situation.scope
-    facts, before = history.session_state_for(scope), history.session_state.summary_within(step.start, step.stop, scope)
-    first = max(before.stop if before else step.start, context.state.cleared_at)
-    history.entries.require(range(first, min(step.stop, context.length)))
+    """Return the job of summarizing a span as it is now."""
+    redactor, redact = (Redactor(), redact_text) if redacts else (None, str)
+    redact_and_count: RedactText = redactor or str
+    history, context, situation = plan_input.history, plan_input.projection.context, plan_input.situation
+    span, scope, counter = step.span, situation.scope, situation.counter
+    state, before = history.session_state_for(scope), history.session_state.summary_within(span.start, span.stop, scope)
+    first = max(before.stop if before else span.start, context.state.cleared_at)
+    history.entries.require(range(first, min(span.stop, context.length)))
     rule = policy.fold if isinstance(policy.fold, DefaultCompaction) else None
+    tail = list(context.entries_between(span.stop, context.length))
     return SummaryJob(
         step=step,
-        entries=tuple(context.entries_between(first, step.stop)),
-        previous=tell(before.text if before else _previous_summary(outlook, step)),
-        plan=tell(facts.plan),
-        todos=tell(facts.todos),
-        skills=tuple(map(tell, facts.skills)),
-        focus=tell(focus),
-        tail=_tail_text(outlook, step, tell),
-        system_context=_clip(
-            tell(history.session_state.extras_for(scope).system), MAX_SYSTEM_TOKENS, outlook.situation.counter
+        entries=tuple(context.entries_between(first, span.stop)),
+        material=SummaryMaterial(
+            previous=redact_and_count(before.summary.text if before else _previous_summary(context, span)),
+            plan=redact_and_count(state.plan),
+            todos=redact_and_count(state.todos),
+            skills=tuple(map(redact_and_count, state.skills)),
+            focus=redact_and_count(focus),
+            tail=newest_as_text(tail, counter, MAX_TAIL_TOKENS, MAX_PIECE_BYTES, redact_and_count),
+            system_context=_clip(
+                redact_and_count(history.session_state.extras_for(scope).system), MAX_SYSTEM_TOKENS, counter
+            ),
         ),
-        counter=outlook.situation.counter,
-        replaced_tokens=max(2, outlook.projection.tokens - _tokens_after(outlook, step)),
-        max_tokens=rule.max_summary_tokens(outlook, step) if rule else MAX_SUMMARY_TOKENS,
-        must_keep=tuple(must_keep_redacted(must_keep_of(history.ledger(scope, step.stop)), hide)) if rule else None,
-        adjacent_texts=tuple(map(hide, rule.texts_beside_summary(outlook, step))) if rule else (),
-        redact=hide,
+        counter=counter,
+        replaced_tokens=max(2, plan_input.projection.tokens - _tokens_after(plan_input.projection, span)),
+        max_tokens=rule.max_summary_tokens(plan_input, step) if rule else MAX_SUMMARY_TOKENS,
+        must_keep=tuple(must_keep_redacted(must_keep_of(history.ledger(scope, span.stop)), redact)) if rule else None,
+        adjacent_texts=tuple(map(redact, rule.texts_beside_summary(plan_input, step))) if rule else (),
+        redact=redact,
         redactor=redactor,
         last_request=last_request
         if policy.reuses_prefix and last_request and last_request.change_count == history.change_count
@@ -230,12 +160,12 @@ def summary_job(
 
 
 async def summarize(job: SummaryJob, summarizer: Summarizer, limits: RetryLimits) -> Summary:
-    """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` where it may not count."""
+    """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` where the check rejects it."""
     began = time.monotonic()
     found, spent = await _summarize_after_prefix(job, summarizer, limits)
     if found is None:
         answer, more = await _summarize_shrinking(job, summarizer, limits)
-        found, spent = _check_summary(job, answer), _add_usage(more, spent)
+        found, spent = _check_summary(job, answer), more + spent
     duration_ms = int((time.monotonic() - began) * 1000)
     dollars = dollars_of(spent, found.by_model or summarizer.name)
     taken = job.redactor.counts if job.redactor else ()
@@ -245,9 +175,9 @@ async def summarize(job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 async def _summarize_after_prefix(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 ) -> tuple[Summary | None, log.Usage]:
-    """Return the summary as the conversation's own model writes it behind the last request, and what was spent.
+    """Return the summary that the conversation's own model writes after the last request, and what was spent.
 
-    There is none where it cannot be asked so, says that it is too long, or writes what does not do as a summary.
+    None where the model cannot be asked this way, overflows, or writes a summary that the check rejects.
     """
     ask, spent = _prefix_prompt(job, summarizer), log.Usage()
     try:
@@ -262,47 +192,61 @@ async def _summarize_after_prefix(
 
 
 def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | None:
-    if job.last_request is None:
+    """Return the question to ask after the last request, or None where the messages have to go out as data.
+
+    It is asked only where the conversation's own model writes the summary, the summarizer speaks its format, the
+    prefix holds no secret, and the question fits the window.
+    """
+    last = job.last_request
+    is_own = last and summarizer.name == last.model and supports_prefix(summarizer, last.prefix.format)
+    if last is None or not job.entries or not is_own or _has_secret(last.prefix, job.redact):
         return None
-    window = _summarizer_window(summarizer) or job.last_request.window
-    max_output = _max_output(job, window)
-    question = PrefixQuestion(
-        entries=job.entries,
-        previous=job.previous,
-        plan=job.plan,
-        todos=job.todos,
-        skills=job.skills,
-        focus=job.focus,
-        max_words=_max_words(job, max_output),
-        max_output_tokens=max_output,
-        counter=job.counter,
-        max_bytes=MAX_PIECE_BYTES,
-        redact=job.redact,
-        redact_and_count=job.redact_and_count,
+    window = _summarizer_window(summarizer) or last.window
+    max_output = job.max_output(window)
+    room = window - last.tokens - max_output
+    missing = _missing_text(job, last, room)
+    if missing is None:
+        return None
+    whole = [entry for entry in job.entries if entry.position in last.whole_positions]
+    call = job.material.after_prefix(
+        range(job.entries[0].position or 0, (job.entries[-1].position or 0) + 1),
+        position_index(whole, job.counter, MAX_POSITIONS_TOKENS, job.redact_and_count),
+        missing,
+        max_words=job.max_words(max_output),
     )
-    return question.prompt_after(job.last_request, summarizer, window)
+    if job.counter.count(call.system) + job.counter.count(call.text) > room:
+        return None
+    return SummaryPrompt(system=call.system, text=call.text, max_output_tokens=max_output, prefix=last.prefix)
+
+
+def _missing_text(job: SummaryJob, last_request: SentRequest, room: int) -> str | None:
+    """Return the messages that the last request does not show whole, as data; None where one call cannot hold them."""
+    missing = [entry for entry in job.entries if entry.position not in last_request.whole_positions]
+    if not missing:
+        return ""
+    if room < MIN_CHUNK_TOKENS or len(missing) == len(job.entries):
+        return None
+    chunks = split_into_chunks(missing, job.counter, room, MAX_PIECE_BYTES, job.redact_and_count)
+    return "".join(chunks) if len(chunks) <= 1 else None
+
+
+def _has_secret(prefix: CachedPrefix, redact: RedactText) -> bool:
+    text = dump_json([prefix.system, prefix.tools, list(prefix.messages)])
+    return redact(text) != text
 
 
 def _summarizer_window(summarizer: Summarizer) -> int | None:
-    """Return the largest input of a writer: as it says, else as the table of models does."""
+    """Return the largest input of a summarizer: its own figure, else that of the model table."""
     known = find_model(summarizer.name) if summarizer.window is None else None
     return known.max_input_tokens if known else summarizer.window
 
 
-def _max_output(job: SummaryJob, window: int) -> int:
-    return min(MAX_SUMMARY_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * job.max_tokens), max(64, window // 4))
-
-
-def _max_words(job: SummaryJob, max_output: int) -> int:
-    return max(MIN_WORDS, min(job.max_tokens, max_output) // 2)
-
-
 async def _ask_model(job: SummaryJob, summarizer: Summarizer, prompt: SummaryPrompt, limits: RetryLimits) -> ModelReply:
-    """Return what a writer wrote, without what it may not write; refused where it is nothing, or has no end."""
+    """Return a redacted reply; raises where it is empty or far too long."""
     answer = await with_retries(summarizer, prompt, timeout_seconds=limits.timeout_seconds, attempts=limits.attempts)
     if len(answer.text) > MAX_SUMMARY_CHARS_PER_TOKEN * prompt.max_output_tokens:
         raise CompactionFailedError("the summary is far longer than was asked for")
-    if not sanitize_summary(answer.text, range(job.step.stop)):
+    if not sanitize_summary(answer.text, range(job.step.span.stop)):
         raise CompactionFailedError("the summary is empty")
     return replace(answer, text=job.redact(replace_surrogates(answer.text)))
 
@@ -310,7 +254,7 @@ async def _ask_model(job: SummaryJob, summarizer: Summarizer, prompt: SummaryPro
 async def _summarize_shrinking(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 ) -> tuple[ModelReply, log.Usage]:
-    """Return the answer, with smaller pieces each time a writer says that one was too long for it."""
+    """Return the reply, with smaller chunks after each overflow."""
     window, attempt = _summarizer_window(summarizer) or DEFAULT_SUMMARIZER_WINDOW, 0
     while True:
         try:
@@ -325,52 +269,28 @@ async def _summarize_shrinking(
 async def _summarize_in_chunks(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits, window: int
 ) -> tuple[ModelReply, log.Usage]:
-    """Return the last answer and what all of them cost: each is shown to the next as the summary so far."""
-    max_output = _max_output(job, window)
-    around = _prompt_context(job)
-    room = window - max_output - chunk_overhead_tokens(job.counter, previous_tokens=max_output, **around)
+    """Return the last reply and what all of them cost: each call updates the summary of the one before."""
+    max_output, material = job.max_output(window), job.material
+    room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     if room < MIN_ROOM_TOKENS:
-        # A small model is shown less around the messages, and all of the messages.
-        around = _PromptContext(focus=job.focus)
-        room = window - max_output - chunk_overhead_tokens(job.counter, previous_tokens=max_output, **around)
-    parts = split_into_chunks(
+        # A small model is given less around the messages, and all of the messages.
+        material = SummaryMaterial(previous=material.previous, focus=material.focus)
+        room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
+    chunks = split_into_chunks(
         job.entries, job.counter, max(MIN_CHUNK_TOKENS, room), MAX_PIECE_BYTES, job.redact_and_count
     ) or [""]
-    previous, spent = job.previous, log.Usage()
-    answer = ModelReply(text="", model=summarizer.name)
-    for number, part in enumerate(parts, start=1):
-        max_words = _max_words(job, max_output)
-        call = chunk_prompt(part, previous=previous, number=number, total=len(parts), max_words=max_words, **around)
-        ask = SummaryPrompt(system=call.system, text=call.text, max_output_tokens=max_output)
-        answer = await _ask_model(job, summarizer, ask, limits)
-        spent, previous = _add_usage(spent, answer.usage), sanitize_summary(answer.text, range(job.step.stop))
-    return answer, spent
-
-
-class _PromptContext(TypedDict, total=False):
-    """What a summariser is shown besides the messages."""
-
-    plan: str
-    todos: str
-    skills: Sequence[str]
-    focus: str
-    tail: str
-    system_context: str
-
-
-def _prompt_context(job: SummaryJob) -> _PromptContext:
-    return _PromptContext(
-        plan=job.plan,
-        todos=job.todos,
-        skills=job.skills,
-        focus=job.focus,
-        tail=job.tail,
-        system_context=job.system_context,
-    )
+    spent, reply = log.Usage(), ModelReply(text="", model=summarizer.name)
+    for number, chunk in enumerate(chunks, start=1):
+        call = material.as_data(chunk, number=number, total=len(chunks), max_words=job.max_words(max_output))
+        prompt = SummaryPrompt(system=call.system, text=call.text, max_output_tokens=max_output)
+        reply = await _ask_model(job, summarizer, prompt, limits)
+        spent += reply.usage or log.Usage()
+        material = replace(material, previous=sanitize_summary(reply.text, range(job.step.span.stop)))
+    return reply, spent
 
 
 def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
-    """Return the summary that counts, with its score and what it leaves out, or refuse it by name."""
+    """Return the checked summary with its score and what it leaves out; raises where it is not good enough."""
     if job.must_keep is None:
         if reply.is_cut_off:
             raise CompactionFailedError("the summary was cut off")
@@ -378,7 +298,7 @@ def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
     found = check_summary(
         reply.text,
         is_cut_off=reply.is_cut_off,
-        span=range(job.step.stop),
+        span=range(job.step.span.stop),
         facts=job.must_keep,
         adjacent_texts=job.adjacent_texts,
         counter=job.counter,
@@ -397,42 +317,18 @@ def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
     )
 
 
-def _add_usage(one: log.Usage, other: log.Usage | None) -> log.Usage:
-    if other is None:
-        return one
-    return replace(
-        one,
-        input_tokens=one.input_tokens + other.input_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        cache_read_tokens=one.cache_read_tokens + other.cache_read_tokens,
-        cache_write_tokens=one.cache_write_tokens + other.cache_write_tokens,
-    )
+def _previous_summary(context: Context, span: Span) -> str:
+    """Return the summary that is in the span already: it is updated, and not summarized again."""
+    inside = [one.summary for one in context.state.compactions if span.contains(one.span) and one.summary.by_model]
+    return inside[-1].text if inside else ""
 
 
-def _previous_summary(outlook: PlanInput, step: CompactSpan) -> str:
-    """Return the summary that stands in a span already: it is updated, and not summarised again."""
-    folds = [
-        fold
-        for fold in outlook.projection.context.state.compactions
-        if fold.start >= step.start and fold.stop <= step.stop and fold.by_model
-    ]
-    return folds[-1].summary_content if folds else ""
-
-
-def _tokens_after(outlook: PlanInput, step: CompactSpan) -> int:
-    shown = outlook.projection
+def _tokens_after(projection: Projection, span: Span) -> int:
     return sum(
         size
-        for entry, size in zip(shown.entries, shown.entry_tokens(), strict=True)
-        if entry.position is not None and (entry.position >= step.stop or entry.position in step.kept)
+        for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)
+        if entry.position is not None and (entry.position >= span.stop or entry.position in span.kept)
     )
-
-
-def _tail_text(outlook: PlanInput, step: CompactSpan, redact: RedactText) -> str:
-    """Return the newest of what stays behind a fold, as text."""
-    context = outlook.projection.context
-    behind = list(context.entries_between(step.stop, context.length))
-    return newest_as_text(behind, outlook.situation.counter, MAX_TAIL_TOKENS, MAX_PIECE_BYTES, redact)
 
 
 def _clip(text: str, tokens: int, counter: Counter) -> str:

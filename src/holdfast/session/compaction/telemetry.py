@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Usage
 from holdfast.models.base import COMPACTION_INTERACTION
-from holdfast.session.request import engine_version
+from holdfast.session.log.records import engine_version
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
@@ -96,7 +96,9 @@ class Telemetry:
         shared: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
         if span is None:
             span = CompactionSpan(
-                self._span(COMPACTION_SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.duration_ms or 0)
+                self._span(
+                    COMPACTION_SPAN, {**shared, "compaction.scope": event.scope}, ago_ms=event.summary.duration_ms or 0
+                )
             )
         is_word = error_type is not None and _WORD.fullmatch(error_type)
         failure = None if event.success else error_type if is_word else UNNAMED_ERROR
@@ -112,7 +114,7 @@ class Telemetry:
         compacted: Attributes = {"gen_ai.conversation.compacted": True} if event.success else {}
         outcome = _outcome_attributes(event, failure)
         span.set_attributes({**compacted, **sizes, **outcome})
-        span.add_event(COMPLETED_EVENT, {**shared, **sizes, **outcome, **_usage_attributes(event.usage)})
+        span.add_event(COMPLETED_EVENT, {**shared, **sizes, **outcome, **_usage_attributes(event.summary.usage)})
         span.end(failure)
         if instruments := self._instruments:
             instruments.record_completed(event, failure)
@@ -298,11 +300,11 @@ class _Instruments:
 
     def record_completed(self, event: CompactionCompleted, failure: str | None) -> None:
         kind: Attributes = {"compaction.trigger": event.trigger, "compaction.success": event.success}
-        kind |= _without_none({"gen_ai.request.model": event.by_model, "error.type": failure})
+        kind |= _without_none({"gen_ai.request.model": event.summary.by_model, "error.type": failure})
         with suppress(Exception):
             self.completions.add(1, kind)
-            if event.duration_ms is not None:
-                self.seconds.record(event.duration_ms / 1_000, kind)
+            if event.summary.duration_ms is not None:
+                self.seconds.record(event.summary.duration_ms / 1_000, kind)
             if event.success:
                 self.tokens_removed.record(max(0, event.tokens_removed), kind)
                 self.messages_removed.record(max(0, event.messages_removed), kind)
@@ -316,9 +318,9 @@ def _outcome_attributes(event: CompactionCompleted, failure: str | None) -> Attr
             "compaction.tokens_removed": event.tokens_removed,
             "compaction.messages_removed": event.messages_removed,
             "compaction.checkpoint_number": event.checkpoint_number,
-            "compaction.duration_ms": event.duration_ms,
-            "compaction.request_id": event.request_id,
-            "gen_ai.request.model": event.by_model,
+            "compaction.duration_ms": event.summary.duration_ms,
+            "compaction.request_id": event.summary.request_id,
+            "gen_ai.request.model": event.summary.by_model,
             "error.type": failure,
         }
     )
@@ -329,7 +331,7 @@ def _usage_attributes(usage: Usage | None) -> Attributes:
     if usage is None:
         return {}
     return {
-        "gen_ai.usage.input_tokens": usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens,
+        "gen_ai.usage.input_tokens": usage.all_input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
         "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,

@@ -1,15 +1,14 @@
-"""A session's history in memory beside its log in the store: whatever changes is durable before it is true.
+"""A session's history in memory, and its log in the store: a change is durable before the history has it.
 
-When another process has written meanwhile, that is taken in first and the change is made after it. A long log is
-opened by a shortcut, and of what was said only what is asked for is read.
-
-What misses messages of the past, or was overtaken by another writer, begins again.
+When another process has written meanwhile, its events are applied first. A long log is opened from a snapshot, and
+only the messages that are needed are read. `locked` and `retried` are the two ways to use the history: both run a
+method again when it needs messages that are not in memory, or when another writer was faster.
 """
 
 import asyncio
 from array import array
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from itertools import zip_longest
 from random import random
@@ -42,35 +41,33 @@ T = TypeVar("T")
 Clock: TypeAlias = Callable[[], int]
 MakeEvents: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[IndexEntry]]]
 MAX_CONFLICTS = 1_000
-"""How often a writer lets others go first before it gives up."""
+"""How many sequence conflicts a writer survives before it gives up."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.002, 0.1
-"""In seconds."""
 SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
-"""How many records later another shortcut is worth its price: so many, and a twentieth of all; fewer at the end."""
+"""New records after which another snapshot pays off: this many and a twentieth of the log; fewer at close."""
 FIRST_LOAD_MESSAGES, LOAD_BEFORE_MESSAGES = 256, 16
-"""How many messages are read around one that is missing; twice as many each time."""
+"""How many messages are read around a missing one; the first number doubles each time."""
 MAX_EXTRA_CACHED = 256
-"""How many messages are held besides those that are shown, before all but the newest of them are let go."""
+"""How many messages outside the view are cached before all but the newest of them are evicted."""
 
 
 class _UnconfirmedAppend(NamedTuple):
-    """What was said when the store failed, and where it stands in the log if it arrived all the same."""
+    """Messages whose append failed, and their place in the log if the store has them all the same."""
 
     log_position: int
     events: tuple[log.MessageAppended, ...]
 
 
 class SessionLock:
-    """Held by who reads and changes; never while waiting for anybody but the store, and by nobody after the end."""
+    """Guards a session's history: held while waiting for the store only, and never granted after the close."""
 
     def __init__(self, session: str) -> None:
         self._session = session
         self._lock = asyncio.Lock()
         self.is_closed = False
-        """Whether the session was closed."""
 
     def check_open(self) -> None:
-        """Raise `SessionClosedError` where the session was closed."""
+        """Raise `SessionClosedError` if the session was closed."""
         if self.is_closed:
             raise SessionClosedError(self._session)
 
@@ -86,7 +83,7 @@ class SessionLock:
 
 
 class SessionLog:
-    """Holds one history and writes its log."""
+    """Holds one history and writes its log. Callers of everything below `find_scope` hold the lock."""
 
     def __init__(self, store: Store, session: str, clock: Clock) -> None:
         self.store = store
@@ -96,24 +93,38 @@ class SessionLog:
         self._is_loaded = False
         self.reset()
 
+    @asynccontextmanager
+    async def locked(self) -> AsyncGenerator[None, None]:
+        """Hold the lock over a history that has every event of the store."""
+        async with self.lock:
+            await self.refresh()
+            yield
+
+    async def find_scope(self, scope: str) -> str:
+        """Return what `require_scope` does, after a refresh if the scope is not known yet. Takes the lock itself."""
+        if not self._has_scope(scope):
+            async with self.lock:
+                await self.refresh()
+        return self.require_scope(scope)
+
     def reset(self) -> None:
         """Forget everything that is held in memory."""
         self.history = History(format_named)
         self.stored = StoredLog(self.store, self.session)
         self.damage: list[str] = []
-        """What of the log could not be taken in, and why."""
+        """Which records could not be applied, and why."""
         self.last_request_ms: int | None = None
         """When the last request was prepared."""
         self.compaction_started_ms: int | None = None
         """When the last compaction was started."""
         self.last_sent: list[tuple[Mapping[str, object], str, int | None]] = []
-        """What was last sent, with its hashes and the positions it came from."""
+        """The messages of the last request, with their hashes and the positions they came from."""
         self.message_hashes: dict[int, str] = {}
-        """Of recorded messages that are held, by position."""
+        """The hashes of cached messages, by position."""
         self.fingerprints: dict[str, dict[int, str]] = {}
-        """By format, what recorded messages go by when they are sent again, by position; notes by no name."""
+        """By format and position, the fingerprints of recorded messages; empty for a note from memory."""
         self._log_positions = array("q")
-        """Where in the log each message is."""
+        """The place of each message in the log."""
         self._unconfirmed: _UnconfirmedAppend | None = None
         self._snapshot_length = 0
         self._load_count = FIRST_LOAD_MESSAGES
@@ -122,50 +133,45 @@ class SessionLog:
     # Reading.
 
     async def _load_snapshot(self) -> None:
-        """Take the shortcut, if there is one."""
         self._is_loaded = True
-        try:
-            snapshot = await self.store.get_snapshot(self.session)
-        except StoreError:
-            snapshot = None
-        if snapshot and (shortcut := decode_snapshot(snapshot.data)):
-            self.history = History.from_snapshot(shortcut.state, format_named)
-            self._log_positions = unpack_positions(shortcut.log_positions)
-            self.last_request_ms, self.compaction_started_ms = shortcut.last_request_ms, shortcut.compaction_started_ms
-            self.damage = list(shortcut.damage)
-            self.stored.length = self._snapshot_length = snapshot.length
-            self.stored.newest_schema = max(RECORD_SCHEMA, shortcut.newest_schema)
+        stored = None
+        with suppress(StoreError):
+            stored = await self.store.get_snapshot(self.session)
+        if stored and (snapshot := decode_snapshot(stored.data)):
+            self.history = History.from_snapshot(snapshot.state, format_named)
+            self._log_positions = unpack_positions(snapshot.log_positions)
+            self.last_request_ms, self.compaction_started_ms = snapshot.last_request_ms, snapshot.compaction_started_ms
+            self.damage = list(snapshot.damage)
+            self.stored.length = self._snapshot_length = stored.length
+            self.stored.newest_schema = max(RECORD_SCHEMA, snapshot.newest_schema)
 
-    async def check_scope(self, scope: str) -> str:
-        """Return a scope that somebody works or has worked under; raises `UnknownScopeError` for any other."""
+    def require_scope(self, scope: str) -> str:
+        """Return a scope that an agent works or has worked under; raises `UnknownScopeError` for any other."""
         if not self._has_scope(scope):
-            async with self.lock:
-                await self.refresh()
-            if not self._has_scope(scope):
-                raise UnknownScopeError(scope, sorted(self.history.scopes.parents))
+            raise UnknownScopeError(scope, sorted(self.history.scopes.parents))
         return scope
 
     def _has_scope(self, scope: str) -> bool:
         return scope == log.MAIN or scope in self.history.scopes.parents or scope in self.history.message_counts
 
     async def refresh(self) -> int:
-        """Take in what others have written since, and return how many events that were."""
+        """Apply what other writers have appended since, and return how many events that were."""
         if not self._is_loaded:
             await self._load_snapshot()
         start = self.stored.length
         news = await self.stored.read_new()
         if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
-            # What was taken out of the log must not live on here; whoever is stopped meanwhile hears of it again.
+            # A scrubbed secret must not live on in memory. If this is cancelled, the next refresh sees the event again.
             self.stored.length = start
             return await self._reload()
         return self._apply_all(news, start)
 
     async def _reload(self) -> int:
-        """Forget everything, and read the log from its beginning; all of it or nothing."""
-        whole = StoredLog(self.store, self.session)
-        news = await whole.read_new()
+        """Read the log from its beginning, and only then replace what is in memory."""
+        stored = StoredLog(self.store, self.session)
+        news = await stored.read_new()
         self.reset()
-        self.stored = whole
+        self.stored = stored
         return self._apply_all(news, 0)
 
     def _apply_all(self, timed_events: Sequence[tuple[int, log.Event]], start: int) -> int:
@@ -179,7 +185,7 @@ class SessionLog:
         return len(timed_events)
 
     async def load_messages(self, positions: Sequence[int]) -> None:
-        """Read messages of the past that are not in memory; the whole log, where it is more than messages."""
+        """Read messages that are not in memory; no positions mean the whole log."""
         if not positions:
             await self._reload()
             return
@@ -194,19 +200,19 @@ class SessionLog:
                 self.history.load_message(places[place], event)
 
     async def message_records(self, positions: Sequence[int]) -> list[tuple[int, StoredRecord]]:
-        """Return the records of messages, with their positions; what is held in memory stays as it is."""
+        """Return the records of messages, with their positions, without caching them."""
         places = {self._log_positions[position]: position for position in positions}
         found = await self.store.read_at(self.session, list(places)) if places else []
         return [(places[stored.position], stored) for stored in found]
 
     def require_content(self, positions: Iterable[int]) -> None:
-        """Raise `MissingBlobError` where the content of a message that was read is gone from the store."""
+        """Raise `MissingBlobError` if the store has lost the content of one of the messages."""
         for position in positions:
             if digest := self.stored.missing_blobs.get(self._log_positions[position]):
                 raise MissingBlobError(digest)
 
     async def load_and_retry(self, decide: Callable[[], T]) -> T:
-        """Return what a pure decision comes to; what of the past it misses is read, and it is made again."""
+        """Return the result of a pure function, called again after each load of messages that it needs."""
         while True:
             try:
                 return decide()
@@ -225,30 +231,31 @@ class SessionLog:
     # Writing.
 
     async def append(self, *events: log.Event) -> None:
-        """Record events that speak of what was said; refused where they cannot be true."""
+        """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed."""
         await self.write(lambda: (events, ()), must_be_current=True)
 
     async def append_messages(
         self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, must_be_current: bool = False
     ) -> range:
-        """Record what was said, and return the positions.
+        """Record messages, and return their positions.
 
-        What is said again after the store failed may have arrived the first time; then it is not said twice.
+        A failed append may have reached the store; the same messages are then not recorded a second time.
         """
         if (known := await self._already_appended(events)) is not None:
             return known
         start = len(self.history)
 
-        def change() -> tuple[Sequence[log.Event], Sequence[IndexEntry]]:
+        def make_events() -> tuple[Sequence[log.Event], Sequence[IndexEntry]]:
             nonlocal start
-            start, answers = len(self.history), self.history.recall_marks.for_unrecorded()
-            said = enumerate(zip(events, messages, strict=True), start)
-            marked = [(at, answers.observe(message, at, event.scope)) for at, (event, message) in said]
-            return events, index_entries(marked)
+            start, marks = len(self.history), self.history.recall_marks.for_unrecorded()
+            numbered = enumerate(zip(events, messages, strict=True), start)
+            return events, index_entries(
+                (position, marks.observe(message, position, event.scope)) for position, (event, message) in numbered
+            )
 
         if events:
             try:
-                await self.write(change, messages, must_be_current=must_be_current)
+                await self.write(make_events, messages, must_be_current=must_be_current)
             except (StoreUnavailableError, asyncio.CancelledError):
                 self._unconfirmed = _UnconfirmedAppend(self.stored.length, tuple(events))
                 raise
@@ -257,28 +264,28 @@ class SessionLog:
         return range(start, start + len(events))
 
     async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
-        """Return where messages stand that are said again, if they arrived when nobody could say so."""
-        unsettled = self._unconfirmed
-        if unsettled is None or unsettled.events != tuple(events):
+        """Return the positions of messages whose append failed and that the store has all the same."""
+        unconfirmed = self._unconfirmed
+        if unconfirmed is None or unconfirmed.events != tuple(events):
             self._unconfirmed = None
             return None
         await self.refresh()
-        places, found = range(unsettled.log_position, unsettled.log_position + len(events)), list[log.Event]()
+        places, found = range(unconfirmed.log_position, unconfirmed.log_position + len(events)), list[log.Event]()
         with suppress(MalformedInputError):
             found = [event for _, event in await self.stored.events_at(places)]
         self._unconfirmed = None
         if found != list(events):
             return None
-        start = self._log_positions.index(unsettled.log_position)
+        start = self._log_positions.index(unconfirmed.log_position)
         return range(start, start + len(events))
 
     async def write(
         self, make_events: MakeEvents, messages: Sequence[Message] = (), *, must_be_current: bool = False
     ) -> None:
-        """Make a change durable and then true; when others were faster, take in theirs and try again.
+        """Append events to the store, then apply them; after a conflict, refresh and try again.
 
-        `said` are the messages of its events, where they were read already.
-        What was decided by how everything stood is not written after somebody else's change: `ConcurrentWriteError`.
+        `messages` are the decoded messages of the events. With `must_be_current` the events were decided on the
+        current history, so a conflict raises `ConcurrentWriteError` instead.
         """
         for conflicts in range(MAX_CONFLICTS):
             events, words = make_events()
@@ -289,9 +296,9 @@ class SessionLog:
             try:
                 await self.stored.append(records, time_ms, words)
             except SequenceConflictError:
-                # Whoever was overtaken steps back for a moment, each for another one, or all would run again at once.
-                moment = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(conflicts, 6))
-                await asyncio.sleep(random() * moment)  # noqa: S311 - nobody is to guess it, only to differ
+                # Back off with jitter so that conflicting writers do not retry in lockstep.
+                seconds = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(conflicts, 6))
+                await asyncio.sleep(random() * seconds)  # noqa: S311 - jitter needs no cryptography
                 if await self.store.length(self.session) < place:
                     raise UnknownSessionError(self.session) from None
                 await self.refresh()
@@ -306,32 +313,32 @@ class SessionLog:
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
 
     def _evict(self) -> None:
-        """Hold no more messages than are of use; only who writes does so, or what was fetched would go at once."""
+        """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
         if self.history.entries.cached_count <= self._cache_limit:
             return
-        with suppress(NotInMemoryError):  # pins that were not read yet: they are when somebody asks what is shown
+        with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
             for position in self.history.evict(MAX_EXTRA_CACHED // 2):
                 self.message_hashes.pop(position, None)
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
-        """Give a new log this one's past, up to a message if `at` says so."""
+        """Copy this log into a new one, up to the message at a position if one is named."""
         stop = len(self.history) if at is None else at
         if not 0 <= stop <= len(self.history):
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
-        past, said = _events_before(await self.stored.events(), stop)
-        words = index_entries((entry.position or 0, entry.message) for entry in said.entries)
+        past, history = _events_before(await self.stored.events(), stop)
+        words = index_entries((entry.position or 0, entry.message) for entry in history.entries)
         await other.write(lambda: ([*past, log.Forked(parent=self.session, at=stop)], words))
 
     async def close(self) -> None:
-        """Leave a shortcut for who comes next, where that is worth it, and let nobody go on; by who holds the turn."""
+        """Save a snapshot if worthwhile, and mark the session closed."""
         if self.stored.length - self._snapshot_length >= SNAPSHOT_AT_CLOSE:
             await self.save_snapshot()
         self.lock.is_closed = True
 
     async def save_snapshot(self) -> None:
-        """Keep a shortcut to how everything stands; a cache, so that nothing is lost where that cannot be done."""
-        shortcut = SessionSnapshot(
+        """Save a snapshot. It is a cache, so a store that cannot keep it loses nothing."""
+        snapshot = SessionSnapshot(
             state=self.history.snapshot(),
             log_positions=pack_positions(self._log_positions),
             last_request_ms=self.last_request_ms,
@@ -340,14 +347,14 @@ class SessionLog:
             newest_schema=self.stored.newest_schema,
         )
         try:
-            await self.store.put_snapshot(self.session, Snapshot(self.stored.length, encode_snapshot(shortcut)))
+            await self.store.put_snapshot(self.session, Snapshot(self.stored.length, encode_snapshot(snapshot)))
         except StoreError:
             return
         self._snapshot_length = self.stored.length
 
 
 def _events_before(events: Sequence[log.Event], stop: int) -> tuple[list[log.Event], History]:
-    """Return what happened before the message at a position was said, as far as it could be taken in."""
+    """Return the events before the message at a position that could be applied, and their history."""
     past, history = list[log.Event](), History(format_named)
     for event in events:
         if isinstance(event, log.MessageAppended) and len(history) == stop:
@@ -358,34 +365,49 @@ def _events_before(events: Sequence[log.Event], stop: int) -> tuple[list[log.Eve
     return past, history
 
 
-class LoadsMessages(Protocol):
-    """Who can read messages of the past into memory."""
+class HasSessionLog(Protocol):
+    """An object that works on a session's log."""
 
-    async def load_messages(self, positions: Sequence[int]) -> None:
-        """Read messages of the past into memory."""
-        ...
+    _log: SessionLog
 
 
 P = ParamSpec("P")
-S = TypeVar("S", bound=LoadsMessages)
+S = TypeVar("S", bound=HasSessionLog)
+AsyncMethod: TypeAlias = Callable[Concatenate[S, P], Coroutine[object, object, T]]
 
 
-def retry_when_not_loaded(
-    method: Callable[Concatenate[S, P], Coroutine[object, object, T]],
-) -> Callable[Concatenate[S, P], Coroutine[object, object, T]]:
-    """Let a method that misses messages of the past begin again when they have been read.
+def _log_of(owner: HasSessionLog) -> SessionLog:
+    return owner._log  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - decorators are part of their class
 
-    Safe because decisions are pure: what was recorded before the gap was found stands, and is not done twice.
+
+def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
+    """Run a method again after loading messages that it needs, and after another writer was faster.
+
+    This is safe because decisions are pure: events that the method has already recorded are not recorded twice.
     """
 
     @wraps(method)
-    async def again(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         while True:
             try:
                 return await method(self, *args, **kwargs)
             except NotInMemoryError as missing:
-                await self.load_messages(missing.positions)
+                session_log = _log_of(self)
+                async with session_log.lock:
+                    await session_log.load_messages(missing.positions)
             except ConcurrentWriteError:
                 continue
 
-    return again
+    return wrapper
+
+
+def locked(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
+    """Run a method under the session's lock, on a refreshed history, and again where `retried` does."""
+
+    @retried
+    @wraps(method)
+    async def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with _log_of(self).locked():
+            return await method(self, *args, **kwargs)
+
+    return wrapper

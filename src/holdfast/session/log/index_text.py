@@ -1,4 +1,7 @@
-"""What a message is found by: its words, those of calls and results, and of a very long one each further word once."""
+"""The indexed text of a message: its words, and those of calls and results.
+
+Of a very long message, words beyond the limit are indexed once each.
+"""
 
 import re
 from collections.abc import Iterable
@@ -9,20 +12,20 @@ from holdfast.core.recall.passages import describe_media
 from holdfast.stores.base import IndexEntry
 
 MAX_INDEXED_CHARS = 200_000
-"""So much of a message is indexed as it is; behind it, of as much again, each further word once."""
+"""This much of a message is indexed as it is, and as much again of its further words, each once."""
 MAX_INDEXED_INPUT_CHARS = 8_000_000
 PARTLY_INDEXED_MARK = "holdfastindexedinpart"
-"""Stands in the index where words of a message are missing from it."""
+"""Marks a message in the index whose words are not all indexed."""
 _WORD = re.compile(r"\w+(?:[-./_]\w+)*")
 
 
 def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
-    """Return what is to be found of messages: their words, and those of calls and results."""
+    """Return the index entries of messages."""
     return [IndexEntry(position, text) for position, message in messages if (text := index_text_of(message))]
 
 
 def index_text_of(message: Message) -> str:
-    """Return what one message is found by; what recall has answered is found where it was said."""
+    """Return the indexed text of a message; what recall has answered is indexed where it was first said."""
     results = [result for result in message.results if not result.is_recall_answer]
     parts = (*message.parts, *(inner for result in results for inner in result.content))
     pieces = [message.text, *(result.text for result in results)]
@@ -33,9 +36,9 @@ def index_text_of(message: Message) -> str:
 
 
 def _remaining_words(text: str) -> str:
-    """Return the words of a long text that its first part has not, each once, and a mark where some are left out."""
+    """Return the words of a long text that its first part lacks, each once, and a mark if some are left out."""
     known = {*_WORD.findall(text, 0, MAX_INDEXED_CHARS)}
-    # From a little before the first part ends: it may end within a word.
+    # Start a little earlier: the first part may end within a word.
     found = dict.fromkeys(_WORD.findall(text, MAX_INDEXED_CHARS - 200, MAX_INDEXED_INPUT_CHARS))
     words = " ".join(word for word in found if word not in known)
     is_whole = len(text) <= MAX_INDEXED_INPUT_CHARS and len(words) <= MAX_INDEXED_CHARS

@@ -1,20 +1,20 @@
-"""Who is at something that was begun in a log: a name by which another process sees whether anybody still is."""
+"""Owners of compactions and delegations, by which another process sees whether the work was abandoned."""
 
 import os
 import secrets
 import socket
 
 HELD_HERE: set[str] = set()
-"""The owners that are at work in this process."""
+"""The owners at work in this process."""
 
 
 def new_owner_id() -> str:
-    """Return a name for who begins something here: a host, a process and a number."""
+    """Return a new owner id: a host, a process and a random number."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def has_owner_exited(owner: str) -> bool:
-    """Return whether it is certain that nobody is at it any more: of another host that cannot be known."""
+    """Return whether the owning process has certainly exited; on another host that cannot be known."""
     host, process = owner.split(":")[:2] if owner.count(":") > 1 else ("", "0")
     if owner in HELD_HERE or host != socket.gethostname() or not process.isdecimal():
         return False

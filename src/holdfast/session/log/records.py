@@ -1,10 +1,12 @@
-"""A session's log in its store: events become records, and records events.
+"""A session's log in its store: events become records, and records become events.
 
-Large messages are kept apart from their records, once, whoever repeats them; what is gone leaves a notice.
+A large message is stored as a blob, once, however often it is repeated. A notice replaces a message whose blob is lost.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -15,13 +17,22 @@ from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.wire.formats import FORMATS, format_named
 
 MIN_BLOB_BYTES = 16_384
-"""A message larger than this is kept apart."""
+"""A message of at least this size becomes a blob."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
-"""What stands in the place of a message whose content is gone."""
+"""Replaces a message whose content is lost."""
+
+
+@cache
+def engine_version() -> str:
+    """Return the installed version of Holdfast."""
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
+        return "unknown"
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
-    """Return a record as it is kept: a large message becomes a blob, whose hash is added to `blobs`."""
+    """Return a record as it is stored: a large message becomes a blob, whose hash is added to `blobs`."""
     data = record.get("data")
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return record
@@ -35,7 +46,7 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
-    """Return a record with the message inside that is kept apart."""
+    """Return a record with the message of its blob inside."""
     digest = blob_digest(record)
     if digest is None:
         return record
@@ -49,7 +60,7 @@ async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
 
 
 def blob_digest(record: JsonRecord) -> str | None:
-    """Return the hash of the message that a record keeps apart."""
+    """Return the hash of a record's blob, or None."""
     data = record.get("data")
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "blob" not in data:
         return None
@@ -57,33 +68,32 @@ def blob_digest(record: JsonRecord) -> str | None:
 
 
 def message_in_record(record: JsonRecord) -> tuple[str, Mapping[str, object]]:
-    """Return the format and the message of a record that tells of one."""
+    """Return the format and the message of a message record."""
     event = from_record(record) if record.get("schema") != RECORD_SCHEMA else None
     data = event or record.get("data")
     if isinstance(event, log.MessageAppended):
         return event.format, event.native
     if record.get("type") == log.MessageAppended.KIND and isinstance(data, Mapping):
         values = cast("Mapping[str, object]", data)
-        spoken, native = values.get("format"), values.get("native")
-        if isinstance(spoken, str) and isinstance(native, Mapping):
-            return spoken, cast("Mapping[str, object]", native)
+        name, native = values.get("format"), values.get("native")
+        if isinstance(name, str) and isinstance(native, Mapping):
+            return name, cast("Mapping[str, object]", native)
     raise MalformedInputError("record", "tells of no message")
 
 
 def lost_message_record(record: JsonRecord) -> JsonRecord:
-    """Return what stands in the place of a message that could not be read: reference, and nobody's word."""
+    """Return the record of a notice in the place of a message that could not be read."""
     data = record.get("data")
     values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
-    spoken = str(values.get("format"))
-    wire = spoken if spoken in FORMATS else "openai-chat"
-    native = format_named(wire).encode(user(LOST_MESSAGE_TEXT, trust="memory"))
-    scope = values.get("scope")
-    spoken_in = scope if isinstance(scope, str) else log.MAIN
-    return to_record(log.MessageAppended(format=wire, native=native, scope=spoken_in, trust="memory"))
+    name, scope = str(values.get("format")), values.get("scope")
+    name = name if name in FORMATS else "openai-chat"
+    native = format_named(name).encode(user(LOST_MESSAGE_TEXT, trust="memory"))
+    scope = scope if isinstance(scope, str) else log.MAIN
+    return to_record(log.MessageAppended(format=name, native=native, scope=scope, trust="memory"))
 
 
 def is_message_record(record: JsonRecord) -> bool:
-    """Return whether a record tells of a message in a way that this program knows."""
+    """Return whether a record is a message in a schema that this version reads."""
     schema = record.get("schema", RECORD_SCHEMA)
     return record.get("type") == log.MessageAppended.KIND and isinstance(schema, int) and schema <= RECORD_SCHEMA
 
@@ -105,10 +115,10 @@ class StoredLog:
         self.damage: list[str] = []
         """What could not be read."""
         self.missing_blobs: dict[int, str] = {}
-        """By the place of a message whose content is gone from the store, the hash of that."""
+        """The hashes of lost blobs, by the place of their message in the log."""
 
     async def append(self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = ()) -> None:
-        """Write records; raises `SequenceConflictError` if another writer was faster, and then wrote nothing."""
+        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer was faster."""
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
@@ -120,30 +130,30 @@ class StoredLog:
                     self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
                 )
             except MissingBlobError:
-                # The last session that referred to it was deleted in between: it is put there once more.
+                # The last session that referred to a blob was deleted meanwhile: store the blob again.
                 if attempt:
                     raise
                 continue
             return
 
     async def read_new(self) -> list[tuple[int, log.Event]]:
-        """Return what was written since, by whomever, with the times."""
+        """Return the events that were written since, each with its time."""
         found: list[tuple[int, log.Event]] = []
         while True:
             page = await self.store.read(self.session, start=self.length + len(found), limit=RECORDS_PER_PAGE)
             found += [(stored.time_ms, await self._decode(stored)) for stored in page]
             if len(page) < RECORDS_PER_PAGE:
                 break
-        # Only now: whoever is stopped on the way has read nothing, and reads all of it the next time.
+        # Only now: a read that was cancelled has read nothing, and the next one reads all of it.
         schemas = [event.schema for _, event in found if isinstance(event, log.UnknownEvent)]
         self.newest_schema = max([self.newest_schema, *schemas])
         self.length += len(found)
         return found
 
     async def _decode(self, stored: StoredRecord) -> log.Event:
-        """Return the event of a record; one that cannot be read is kept as something nobody knows, and told.
+        """Return the event of a record; one that cannot be read becomes an unknown event, and is reported as damage.
 
-        A message whose content is gone leaves a notice in its place, so that all others stay where they are.
+        A notice replaces a message whose content is lost, so that all others keep their positions.
         """
         try:
             return from_record(await inline_blob(self.store, stored.record))
@@ -157,11 +167,11 @@ class StoredLog:
             return from_record(lost_message_record(stored.record)) if is_message else _damaged_event(stored.record)
 
     async def events(self) -> list[log.Event]:
-        """Return everything that happened, from the beginning."""
+        """Return all events from the beginning."""
         return [event for _, event in await self.timed_events()]
 
     async def timed_events(self) -> list[tuple[int, log.Event]]:
-        """Return everything that happened, each with its time."""
+        """Return all events from the beginning, each with its time."""
         return await StoredLog(self.store, self.session).read_new()
 
     async def events_at(self, positions: Sequence[int]) -> list[tuple[int, log.Event]]:
@@ -171,7 +181,7 @@ class StoredLog:
 
 
 def encode_event(event: log.Event) -> JsonRecord:
-    """Return an event as a record that can be read again; raises `MalformedInputError` where it could not be."""
+    """Return an event as a record; raises `MalformedInputError` if the record could not be read again."""
     record = to_record(event)
     if not isinstance(event, log.UnknownEvent):
         from_record(record)
@@ -179,6 +189,6 @@ def encode_event(event: log.Event) -> JsonRecord:
 
 
 def _damaged_event(record: JsonRecord) -> log.UnknownEvent:
-    """Return what stands for a record that nobody can read, with the schema that it is of."""
+    """Return the event for a record that cannot be read, with its schema."""
     schema = record.get("schema")
     return log.UnknownEvent(kind=DAMAGED_KIND, schema=schema if isinstance(schema, int) else RECORD_SCHEMA, data={})

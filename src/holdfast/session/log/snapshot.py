@@ -1,7 +1,7 @@
-"""A shortcut to a session's history: a cache beside the log, to be thrown away at any time.
+"""A snapshot of a session's history: a cache that can be deleted at any time.
 
-Holds how everything stands and where each message is, and none of the messages. Whatever is wrong with one (another
-Holdfast wrote it, a byte is not what it was) makes it no shortcut, and the log is read from its beginning.
+It holds the state and the place of each message, and none of the messages. A snapshot that another version wrote, or
+that is damaged, is ignored, and the log is read from its beginning.
 """
 
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from hashlib import sha256
 
 from holdfast.core.history.codec import RECORD_SCHEMA
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json
-from holdfast.session.request import engine_version
+from holdfast.session.log.records import engine_version
 
-SNAPSHOT_VERSION = 8
-"""Changes whenever a snapshot of before would be read wrongly."""
+SNAPSHOT_VERSION = 9
+"""Changes whenever an older snapshot would be read wrongly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSnapshot:
-    """What a session needs to go on."""
+    """What a session needs to continue."""
 
     state: HistorySnapshot
     log_positions: str
-    """Where in the log each message is, packed."""
+    """The place of each message in the log, packed."""
     last_request_ms: int | None
     compaction_started_ms: int | None
     damage: tuple[str, ...]
@@ -29,15 +29,15 @@ class SessionSnapshot:
 
 
 def encode_snapshot(snapshot: SessionSnapshot) -> bytes:
-    """Return a shortcut as it is kept."""
+    """Return a snapshot as bytes, with a checksum."""
     body = to_snapshot_json(snapshot).encode()
     return _checksum(body) + body
 
 
 def decode_snapshot(data: bytes) -> SessionSnapshot | None:
-    """Return the shortcut that was kept, or None where it is none."""
-    seal, body = data[:32], data[32:]
-    if seal != _checksum(body):
+    """Return the snapshot in some bytes, or None if they are not one of this version."""
+    checksum, body = data[:32], data[32:]
+    if checksum != _checksum(body):
         return None
     try:
         return from_snapshot_json(SessionSnapshot, body)

@@ -1,7 +1,7 @@
-"""Takes a leaked secret out of a session, wherever it stands, and leaves a tombstone in its place.
+"""Replaces a leaked secret by a tombstone everywhere in a session.
 
-The one thing that changes what was recorded. Requests that held the secret can no longer be proved by their
-hash; the event that tells of the scrub says why. Other sessions, forks too, are left alone, and named.
+Nothing else changes what was recorded. Requests that held the secret can no longer be verified by their hash; the
+scrub's own event says why. Other sessions that hold the secret, forks too, are not changed but listed.
 """
 
 import json
@@ -23,7 +23,7 @@ from holdfast.wire.formats import format_named
 
 TOMBSTONE = "[scrubbed]"
 MIN_SECRET_CHARS = 4
-"""Less than that stands everywhere by chance."""
+"""Shorter texts occur everywhere by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class ScrubResult:
     """What a scrub did."""
 
     count: int
-    """How often the secret stood there."""
+    """How often the secret occurred."""
     positions: tuple[int, ...]
     """The records that were changed."""
     elsewhere: tuple[str, ...]
-    """Other sessions in which it stands."""
+    """Other sessions that hold it."""
 
 
 @dataclass(slots=True)
 class _RecordCopy:
-    """A record before and after."""
+    """A record before and after the scrub."""
 
     stored: JsonRecord
     record: JsonRecord
@@ -48,7 +48,7 @@ class _RecordCopy:
 
 
 async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> ScrubResult:
-    """Replace a secret in everything a session has recorded; nothing is written where it is not found."""
+    """Replace a secret in everything a session has recorded; nothing is written if it is not found."""
     if len(secret.strip()) < MIN_SECRET_CHARS:
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
@@ -58,8 +58,9 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     changed = [position for position, copy in enumerate(copies) if copy.count]
     count = sum(copy.count for copy in copies)
     if changed:
-        history, said = _replayed(copies)
-        index = [IndexEntry(said[at], index_text_of(history.entries[said[at]].message)) for at in changed if at in said]
+        history, positions = _replayed(copies)
+        messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
+        index = [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
         blobs: list[str] = []
         records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
         still_used = {blob_digest(copy.stored) for copy in copies if not copy.count} | set(blobs)
@@ -83,7 +84,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
-    """Replace a secret in files of text beside a session, and return those in which it stood."""
+    """Replace a secret in text files, and return those that held it."""
     words, changed = secret_spellings(secret), list[Path]()
     for path in paths:
         try:
@@ -92,7 +93,7 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
             continue
         except OSError as error:
             raise StoreUnavailableError(str(path), f"{error.strerror or error}; look into it by hand") from error
-        # Where lines are marked, such as in a history of prompts, a secret of several lines has marks in it.
+        # A history of prompts marks its lines, so a secret of several lines has marks in it.
         for word in (*words, secret.replace("\n", "\n+")):
             text, before = text.replace(word, TOMBSTONE), text
             if text != before and path not in changed:
@@ -103,7 +104,7 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
 
 
 def secret_spellings(secret: str) -> list[str]:
-    """Return how a secret may be written: as it is, and as it stands in JSON inside of JSON."""
+    """Return how a secret may be written: as it is, in JSON, and in JSON inside JSON."""
     found = {secret}
     for _ in range(2):
         found |= {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in found for ascii_only in (True, False)}
@@ -111,7 +112,7 @@ def secret_spellings(secret: str) -> list[str]:
 
 
 def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
-    """Return a JSON value with every spelling replaced, and how many there were."""
+    """Return a JSON value with every spelling replaced, and their number."""
     if isinstance(value, str):
         count = 0
         for word in words:
@@ -124,7 +125,7 @@ def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
     if not isinstance(value, Mapping):
         return value, 0
     total, out = 0, dict[str, object]()
-    # The names that formats give their fields are plain words: a plain word is looked for in what was said only.
+    # Field names of formats are plain words, so a plain word is replaced in values only.
     keys = () if all(re.fullmatch("[A-Za-z_]+", word) for word in words) else words
     for key, item in cast("Mapping[str, object]", value).items():
         new_key, in_key = replace_secret(key, keys)
@@ -140,15 +141,15 @@ async def _scrubbed_copies(store: Store, session: str, words: Sequence[str]) -> 
             try:
                 whole = await inline_blob(store, stored.record)
             except (MissingBlobError, MalformedInputError):
-                whole = lost_message_record(stored.record)  # nothing can stand in what is gone
+                whole = lost_message_record(stored.record)  # lost content holds no secret
             data, count = replace_secret(whole.get("data"), words)
             copies.append(_RecordCopy(stored.record, {**whole, "data": data} if count else whole, count))
     return copies
 
 
 def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]]:
-    """Return the history as it will be, and which message each record is; refuses what would break a record."""
-    history, said = History(format_named), dict[int, int]()
+    """Return the history after the scrub, and the message position of each record; raises if a record would break."""
+    history, positions = History(format_named), dict[int, int]()
     for position, copy in enumerate(copies):
         before = len(history)
         try:
@@ -158,18 +159,10 @@ def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]
                 problem = f"without it record {position} could not be read any more ({error.where}); give more of it"
                 raise SettingsError("text", problem) from error
         if len(history) > before:
-            said[position] = before
-    return history, said
-
-
-async def _contains_secret(store: Store, session: str, words: Sequence[str]) -> bool:
-    return any(copy.count for copy in await _scrubbed_copies(store, session, words))
+            positions[position] = before
+    return history, positions
 
 
 async def _other_sessions_with(store: Store, session: str, words: Sequence[str]) -> list[str]:
-    """Return the other sessions in which a secret stands."""
-    return [
-        info.id
-        async for info in iter_sessions(store)
-        if info.id != session and await _contains_secret(store, info.id, words)
-    ]
+    others = [info.id async for info in iter_sessions(store) if info.id != session]
+    return [other for other in others if any(copy.count for copy in await _scrubbed_copies(store, other, words))]

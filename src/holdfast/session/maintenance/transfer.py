@@ -1,12 +1,12 @@
-"""Whole logs on their way out of a store and into one: export, import, and what was salvaged.
+"""Export and import of whole logs, and import of what was recovered from a damaged store.
 
-Records travel as they are, with large messages inside; what this program does not know is kept. A record that
-could not be opened again is not brought in: it is reported, and a message leaves a notice in its place, so that
-folds, pins and rewinds still speak of the messages they meant.
+Records are copied as they are, with large messages inside and unknown events kept. A record that could not be read
+again is not imported but reported. A notice replaces a message of that kind, so that compactions, pins and rewinds
+still refer to the right positions.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import cast
@@ -24,7 +24,7 @@ from holdfast.session.log.records import (
     is_message_record,
     lost_message_record,
 )
-from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
+from holdfast.stores.base import JsonRecord, Store, StoredRecord
 from holdfast.stores.jsonl import LoadedConversation
 from holdfast.stores.sqlite.recover import RecoveredStore
 from holdfast.wire.formats import format_named
@@ -34,24 +34,24 @@ ImportProgress = Callable[[int], None]
 
 @dataclass(slots=True)
 class ImportResult:
-    """What came in."""
+    """What was imported."""
 
     session: str
     records: int = 0
     messages: int = 0
     newest_schema: int = RECORD_SCHEMA
     refused: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Where it stood (a line or a position), and why it could not be taken in."""
+    """The line or position of each record that could not be imported, and why."""
 
     @property
     def is_read_only(self) -> bool:
-        """Whether a newer program wrote it, so that this one must not go on writing."""
+        """Whether a newer version wrote it, so that this one must not write to it."""
         return self.newest_schema > RECORD_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSession:
-    """What was saved of one session."""
+    """What was recovered of one session."""
 
     result: ImportResult
     lost: list[int]
@@ -61,7 +61,7 @@ class RecoveredSession:
 async def export_records(store: Store, session: str, missing: list[int] | None = None) -> AsyncIterator[StoredRecord]:
     """Yield the records of a log with large messages inside.
 
-    A notice goes out in the place of a message whose content the store has lost; its position is added to `gone`.
+    A notice replaces a message whose content the store has lost; its position is added to `missing`.
     """
     start = 0
     while page := await store.read(session, start=start, limit=RECORDS_PER_PAGE):
@@ -77,11 +77,11 @@ async def export_records(store: Store, session: str, missing: list[int] | None =
 
 
 def records_from_file(conversation: LoadedConversation, now_ms: int) -> list[tuple[int, int, JsonRecord]]:
-    """Return what a file holds as records, each with its line and a time."""
+    """Return the content of a file as records, each with its line and a time."""
     out: list[tuple[int, int, JsonRecord]] = []
     time_ms = now_ms
-    for line, given, record in conversation.records:
-        time_ms = time_ms if given is None else given
+    for line, recorded_ms, record in conversation.records:
+        time_ms = time_ms if recorded_ms is None else recorded_ms
         out.append((line, time_ms, record))
     for line, message in conversation.messages:
         out.append((line, now_ms, to_record(log.MessageAppended(format=conversation.format, native=message))))
@@ -96,47 +96,36 @@ async def import_session(
     name: str = "",
     progress: ImportProgress = lambda _: None,
 ) -> ImportResult:
-    """Write records, each with its place and time, as a new session; on a failure nothing of it stays."""
+    """Write records, each with its place and time, as a new session; a failure leaves nothing behind."""
     if await store.length(session):
         raise SettingsError("session", f"{session!r} is already there; choose another name")
-    arrived = ImportResult(session)
+    result = ImportResult(session)
     history = History(format_named)
-    readable = [(time_ms, _readable_record(place, record, history, arrived)) for place, time_ms, record in records]
+    readable = [(time_ms, _readable_record(place, record, history, result)) for place, time_ms, record in records]
     if not any(record for _, record in readable):
         raise MalformedInputError("session", "there is no record that could be taken in")
-    said = 0
     try:
         for time_ms, group in groupby(readable, key=lambda pair: pair[0]):
             batch = [record for _, record in group if record is not None]
-            more = sum(map(is_message_record, batch))
-            words = index_entries((at, history.entries[at].message) for at in range(said, said + more))
-            said += more
-            await _append_batch(store, arrived, batch, time_ms, words)
-            progress(arrived.records)
+            start, result.messages = result.messages, result.messages + sum(map(is_message_record, batch))
+            index = index_entries((at, history.entries[at].message) for at in range(start, result.messages))
+            if batch:
+                blobs: list[str] = []
+                packed = [await extract_blob(store, record, blobs) for record in batch]
+                result.records = await store.append(
+                    session, packed, after=result.records, time_ms=time_ms, index=index, blobs=blobs
+                )
+            progress(result.records)
         if name:
             await store.rename(session, name)
     except BaseException:
         await store.delete(session)
         raise
-    arrived.messages = said
-    return arrived
-
-
-async def _append_batch(
-    store: Store, result: ImportResult, batch: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry]
-) -> None:
-    """Write records of one time."""
-    if not batch:
-        return
-    blobs: list[str] = []
-    packed = [await extract_blob(store, record, blobs) for record in batch]
-    result.records = await store.append(
-        result.session, packed, after=result.records, time_ms=time_ms, index=index, blobs=blobs
-    )
+    return result
 
 
 def _readable_record(place: int, record: JsonRecord, history: History, result: ImportResult) -> JsonRecord | None:
-    """Return a record that can be opened again: itself, a notice in the place of a message, or None."""
+    """Return a record that can be read again: itself, a notice in the place of a message, or None."""
     try:
         event = from_record(record)
         history.append(event)
@@ -155,26 +144,26 @@ def _readable_record(place: int, record: JsonRecord, history: History, result: I
 async def import_recovered(
     recovered: RecoveredStore, store: Store, progress: ImportProgress = lambda _: None
 ) -> list[RecoveredSession]:
-    """Write what was salvaged of a damaged store into a new one."""
-    rescued: list[RecoveredSession] = []
-    for salvaged in recovered.logs.values():
+    """Write what was recovered of a damaged store into a new one."""
+    sessions: list[RecoveredSession] = []
+    for found in recovered.logs.values():
         records = [
             (position, time_ms, _with_blob_inlined(recovered, record))
-            for position, (time_ms, record) in sorted(salvaged.records.items())
+            for position, (time_ms, record) in sorted(found.records.items())
         ]
         try:
-            arrived = await import_session(store, salvaged.id, records, name=salvaged.name, progress=progress)
+            result = await import_session(store, found.id, records, name=found.name, progress=progress)
         except MalformedInputError as error:
-            # One session of which nothing can be used must not cost the others.
-            arrived = ImportResult(salvaged.id, refused=[(records[0][0], str(error))])
-        rescued.append(RecoveredSession(arrived, salvaged.lost))
+            # A session without a single readable record must not prevent the import of the others.
+            result = ImportResult(found.id, refused=[(records[0][0], str(error))])
+        sessions.append(RecoveredSession(result, found.lost))
     for key, value in recovered.values.items():
         await store.put_value(key, value)
-    return rescued
+    return sessions
 
 
 def _with_blob_inlined(recovered: RecoveredStore, record: JsonRecord) -> JsonRecord:
-    """Return a record with its message inside; without one where that is gone, which `import_session` reports."""
+    """Return a record with its message inside, or without one if its blob is lost, which `import_session` reports."""
     digest = blob_digest(record)
     content = recovered.blobs.get(digest) if digest else None
     if content is None:

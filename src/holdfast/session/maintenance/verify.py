@@ -1,4 +1,4 @@
-"""Proves that what was stored is what was sent: every request of a log is built again and held against its hash."""
+"""Verifies that what was stored is what was sent: rebuilds every request of a log and compares its hash."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,32 +15,31 @@ from holdfast.wire.formats import format_named
 
 @dataclass(frozen=True, slots=True)
 class RebuiltRequest:
-    """A request of the past, built again."""
+    """A recorded request, rebuilt."""
 
     number: int
-    """Which request of the session it is, counted from 0."""
+    """The number of the request in the session, from 0."""
     messages: list[Mapping[str, object]]
     system: object
     tools: object
     is_same: bool
-    """Whether it has the hash that was recorded when it was sent."""
+    """Whether its hash is the recorded one."""
     is_scrubbed: bool
-    """Whether it differs because a secret was taken out of the log since."""
+    """Whether it differs because a secret was scrubbed since."""
 
 
 def rebuilt_requests(events: list[log.Event]) -> Iterator[RebuiltRequest]:
-    """Yield every request that a log tells of, built from what had happened up to then."""
+    """Yield every request of a log, rebuilt from the events before it."""
     history, number = History(format_named), 0
     has_scrubs = any(isinstance(event, log.SessionScrubbed) for event in events)
     for event in events:
         if isinstance(event, log.RequestPrepared):
-            wire = format_named(history.message_format)
             known = history.session_state.extras_for(event.scope)
-            beside = known.system or None, list(known.tools) or None
-            messages, found = rebuild_request(event, history, wire)
-            is_same = found == event.payload_hash
-            is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *beside], default=str)
-            yield RebuiltRequest(number, messages, *beside, is_same, is_scrubbed)
+            extras = known.system or None, list(known.tools) or None
+            messages, digest = rebuild_request(event, history, format_named(history.message_format))
+            is_same = digest == event.payload_hash
+            is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *extras], default=str)
+            yield RebuiltRequest(number, messages, *extras, is_same, is_scrubbed)
             number += 1
         with suppress(MalformedInputError):
             history.append(event)

@@ -24,11 +24,10 @@ from holdfast.core.planning.summary.board_prompt import (
 from holdfast.core.planning.summary.chunks import split_into_chunks
 from holdfast.counters.models import find_model
 from holdfast.errors import MalformedInputError, ModelError, StoreError
-from holdfast.models.base import Closable, Summarizer, SummaryPrompt
+from holdfast.models.base import DEFAULT_SUMMARIZER_WINDOW, MAX_PIECE_BYTES, Closable, Summarizer, SummaryPrompt
 from holdfast.models.open import open_summarizer
-from holdfast.models.retry import with_retries
+from holdfast.models.retry import RetryLimits, with_retries
 from holdfast.redaction import redact_text
-from holdfast.session.compaction.summarizer import DEFAULT_SUMMARIZER_WINDOW, MAX_PIECE_BYTES, RetryLimits
 from holdfast.session.log.records import StoredLog
 from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board import ContextBoard, board_key

@@ -1,15 +1,13 @@
-"""One question to the past of one session, answered for one agent: found, packed into its allowance, told.
+"""Answers one recall query for one agent of one session, within an allowance of tokens.
 
-Who asks, and which session is asked, is settled before; here it is only looked for and put together.
-
-What changed between two readings of a file: they are looked for, read, and compared within an allowance.
-
-Two references name both; one names the newer, and the reading before it is looked for; a path means its two newest
-readings. A reading is what a tool gave back that was asked for a file and wrote nothing.
+A query asks for references, searches, or compares two readings of a file. A reading is the result of a tool call that
+read a file and wrote nothing. Two references name both readings; one names the newer, and the reading before it is
+searched; a path means its two newest readings.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from holdfast.core.conversation.messages import ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Counter
@@ -53,14 +51,14 @@ from holdfast.session.recall.search import (
 
 COMPARED_READINGS = 2
 READING_SEARCH_TOKENS = 10_000
-"""How far a search for readings looks: it gives none of them out."""
+"""The allowance of a search for readings, none of which are returned."""
 DIFFERENT_LINES_NOTE = "the two readings are of different lines of the file"
 
 
 async def compare_readings(
     reader: MessageReader, finder: MessageFinder, query: RecallQuery, counter: Counter
 ) -> RecallAnswer:
-    """Return what changed between the two readings that a question means."""
+    """Return what changed between the two readings that a query means."""
     before, after = await _ReadingFinder(reader, finder).find_pair(query)
     for reading in (before, after):
         if is_too_long_to_diff(reading):
@@ -72,35 +70,35 @@ async def compare_readings(
         *reader.notes,
         *([DIFFERENT_LINES_NOTE] if before.path == after.path and before.lines != after.lines else []),
     ]
-    rest, room = lines[query.skip :], query.max_tokens
+    rest, allowance = lines[query.skip :], query.max_tokens
     while True:
-        shown = lines_within(rest, counter, room)
-        told = FileDiff(before, after, "\n".join(shown), len(shown), len(lines))
-        more = replace(query, skip=query.skip + len(shown)) if len(shown) < len(rest) else None
-        more = more.with_doubled_budget() if more and not shown else more
+        part = lines_within(rest, counter, allowance)
+        diff = FileDiff(before, after, "\n".join(part), len(part), len(lines))
+        more = replace(query, skip=query.skip + len(part)) if len(part) < len(rest) else None
+        more = more.with_doubled_budget() if more and not part else more
         answer = RecallAnswer(
-            found_count=COMPARED_READINGS, diff=told, notes=tuple(notes), next_query=more, query=query
+            found_count=COMPARED_READINGS, diff=diff, notes=tuple(notes), next_query=more, query=query
         )
-        over = counter.count(str(answer)) - query.max_tokens
-        if over <= 0 or not shown:
+        excess = counter.count(str(answer)) - query.max_tokens
+        if excess <= 0 or not part:
             return answer
-        room -= over
+        allowance -= excess
 
 
 class _ReadingFinder:
-    """Looks for readings on behalf of one agent."""
+    """Finds readings for one agent."""
 
     def __init__(self, reader: MessageReader, finder: MessageFinder) -> None:
         self._reader = reader
         self._finder = finder
 
     async def find_pair(self, query: RecallQuery) -> tuple[FileReading, FileReading]:
-        """Return the two readings that are meant, the older first; or in the order in which they are named."""
-        places = query.references if query.refs else []
-        if len(places) == COMPARED_READINGS:
-            return await self._reading_at(places[0]), await self._reading_at(places[1])
-        if places:
-            newer = await self._reading_at(places[0])
+        """Return the two readings that a query means, in its order if it names both, else the older first."""
+        references = query.references if query.refs else []
+        if len(references) == COMPARED_READINGS:
+            return await self._reading_at(references[0]), await self._reading_at(references[1])
+        if references:
+            newer = await self._reading_at(references[0])
             if not newer.path:
                 raise MalformedInputError("recall.diff", f"{newer.ref} is no reading of a file; give two refs")
             older = await self._readings_before(newer.path, newer.position, newer.lines)
@@ -110,47 +108,42 @@ class _ReadingFinder:
         found = await self._readings_before(query.file, query.before or None)
         if len(found) < COMPARED_READINGS:
             raise MalformedInputError("recall.diff", f"{query.file} was not read twice here")
-        return await self._with_previous(found)
-
-    async def _with_previous(self, found: Sequence[FileReading]) -> tuple[FileReading, FileReading]:
         newer, *others = found
         older = await self._readings_before(newer.path, newer.position, newer.lines)
         return (older or others)[0], newer
 
-    async def _reading_at(self, place: MessageReference) -> FileReading:
-        """Return what a reference means as a reading."""
-        if place.is_position:
-            read = await self._reader.read([place.first])
+    async def _reading_at(self, reference: MessageReference) -> FileReading:
+        if reference.is_position:
+            read = await self._reader.read([reference.first])
             one = read[0] if read else None
         else:
-            one = await self._finder.find_call(place.call_id)
+            one = await self._finder.find_call(reference.call_id)
         if one is None:
-            raise UnknownReferenceError(str(place)[:60])
+            raise UnknownReferenceError(str(reference)[:60])
         (one,) = await self._reader.with_tool_names([one])
         whole = [
             reading
             for reading in self._readings_in(one)
-            if place.part is None or reading.ref.endswith(f".{place.part}")
+            if reference.part is None or reading.ref.endswith(f".{reference.part}")
         ]
-        if len(whole) == 1 and place.span is None:
+        if len(whole) == 1 and reference.span is None:
             return whole[0]
-        excerpt = excerpt_at(replace(place, first=one.position, last=one.position), one)
+        excerpt = excerpt_at(replace(reference, first=one.position, last=one.position), one)
         path, lines = (whole[0].path, whole[0].lines) if len(whole) == 1 else ("", None)
-        return FileReading(str(replace(place, call_id="")), one.position, excerpt.text, one.time, path, lines)
+        return FileReading(str(replace(reference, call_id="")), one.position, excerpt.text, one.time, path, lines)
 
     async def _readings_before(
         self, file: str, stop: int | None, lines: tuple[int, int] | None = None
     ) -> list[FileReading]:
-        """Return the readings of a file before a position, the newest first; those of the same lines first of all."""
-        asked = RecallQuery(file=file, before=stop or 0, max_tokens=READING_SEARCH_TOKENS)
-        found = (await self._finder.search(asked)).messages
+        """Return the readings of a file before a position, those of the same lines first, then the newest first."""
+        query = RecallQuery(file=file, before=stop or 0, max_tokens=READING_SEARCH_TOKENS)
+        found = (await self._finder.search(query)).messages
         readings = [reading for one in await self._reader.with_tool_names(found) for reading in self._readings_in(one)]
         readings = [one for one in readings if one.path == file or one.path.endswith(f"/{file}")]
         newest = sorted(readings, key=lambda one: -one.position)
         return sorted(newest, key=lambda one: one.lines != lines) if stop is not None else newest
 
     def _readings_in(self, one: FoundMessage) -> list[FileReading]:
-        """Return the readings that a message holds."""
         calls = {call.id: call for call in self._reader.answered_calls(one)}
         parts = list(enumerate(one.message.parts, 1))
         return [
@@ -162,21 +155,21 @@ class _ReadingFinder:
 
 
 def _file_reading(one: FoundMessage, result: ToolResult, call: ToolCall, part: int | None) -> list[FileReading]:
-    about = describe_call(call, argument_value(call.arguments), one.position)
-    if about.kind != "file" or about.is_write or not call_outcome(about, result).is_ok:
+    action = describe_call(call, argument_value(call.arguments), one.position)
+    if action.kind != "file" or action.is_write or not call_outcome(action, result).is_ok:
         return []
     ref = f"#{one.position}" if part is None else f"#{one.position}.{part}"
-    return [FileReading(ref, one.position, result.text, one.time, about.subject, about.lines)]
+    return [FileReading(ref, one.position, result.text, one.time, action.subject, action.lines)]
 
 
 NAMES_SHARE = 0.4
-"""What names may take of an answer about work."""
+"""The share of an answer about tool calls that names may take."""
 MIN_TOOL_LOOKUPS = 24
-"""Of at least how many messages that may be shown the tools are looked for."""
+"""The tool names of at least this many found messages are looked up."""
 MAX_LISTED_NAMES, MAX_LISTED_NAME_CHARS = 3, 60
-"""How much is told of what could not be had."""
+"""How much of missing references a note lists."""
 REFERENCE_PAGE_MESSAGES = 32
-"""How many messages of a long reference are read at a time."""
+"""How many messages of a long range are read at a time."""
 
 
 async def answer_recall(
@@ -186,32 +179,32 @@ async def answer_recall(
     model: str | None,
     in_view: frozenset[int] = frozenset(),
 ) -> RecallAnswer:
-    """Return the answer to a question, within its allowance; what stands in view anyway comes last."""
-    counter, room = counter_for(model), query.max_tokens
-    if query.diff:
-        return await _RecallAnswerer(session_log, context, query, model, in_view, room=room).compare()
+    """Return the answer to a query, within its allowance; messages in view come last."""
+    counter, allowance = counter_for(model), query.max_tokens
     while True:
-        recollection = _RecallAnswerer(session_log, context, query, model, in_view, room=room)
-        answer = await (recollection.answer_references() if query.refs else recollection.answer_search())
-        over = counter.count(str(answer)) - query.max_tokens
-        if over <= 0 or not answer.excerpts:
+        answerer = _RecallAnswerer(session_log, context, query, counter, in_view, allowance=allowance)
+        if query.diff:
+            return await answerer.compare()
+        answer = await (answerer.answer_references() if query.refs else answerer.answer_search())
+        excess = counter.count(str(answer)) - query.max_tokens
+        if excess <= 0 or not answer.excerpts:
             return answer
-        # What is told besides the excerpts took more than was set aside for it.
-        room -= over + 1
+        # The text around the excerpts took more than was reserved for it.
+        allowance -= excess + 1
 
 
 class _RecallAnswerer:
-    """One question, answered for one agent."""
+    """Answers one query for one agent."""
 
     def __init__(
         self,
         session_log: SessionLog,
         context: Context,
         query: RecallQuery,
-        model: str | None,
+        counter: Counter,
         in_view: frozenset[int],
         *,
-        room: int,
+        allowance: int,
     ) -> None:
         self._history = session_log.history
         self._context = context
@@ -220,7 +213,7 @@ class _RecallAnswerer:
         self._finder = MessageFinder(
             session_log.store, session_log.session, self._reader, session_log.history.recall_marks, in_view
         )
-        self._packer = ExcerptPacker(counter_for(model), room)
+        self._packer = ExcerptPacker(counter, allowance)
 
     async def compare(self) -> RecallAnswer:
         """Return what changed between two readings."""
@@ -229,13 +222,13 @@ class _RecallAnswerer:
     # By reference.
 
     async def answer_references(self) -> RecallAnswer:
-        """Return what references mean, in their order, as much as there is room for."""
+        """Return what references mean, in their order, as far as the allowance goes."""
         references, missing = self._query.references[self._query.skip :], list[str]()
         left, done = list[MessageReference](), 0
-        for number, place in enumerate(references):
-            rest, is_there = await self._take_reference(place)
-            if not is_there:
-                missing.append(str(place))
+        for number, reference in enumerate(references):
+            rest, exists = await self._take_reference(reference)
+            if not exists:
+                missing.append(str(reference))
             if rest:
                 left, done = [*rest, *references[number + 1 :]], number + 1
                 break
@@ -249,23 +242,23 @@ class _RecallAnswerer:
         return answer_references(left, self._query, self._packer, notes, rest=left[:more], skip=done)
 
     async def _take_reference(self, reference: MessageReference) -> tuple[list[MessageReference], bool]:
-        """Take what one reference means; returns what there is no room for, and whether anything is there."""
+        """Pack what a reference means; return what did not fit, and whether anything exists there."""
         if not reference.is_position:
             return await self._take_call(reference)
-        is_there = False
-        for run in self._visible_pages(reference):
-            read = await self._reader.with_tool_names(await self._reader.read(run))
-            found = [one for one in read if _has_part(one, reference)]
-            is_there = is_there or bool(found)
+        exists = False
+        for page in self._visible_pages(reference):
+            read = await self._reader.with_tool_names(await self._reader.read(page))
+            found = [one for one in read if reference.part is None or one.body.part_range(reference.part) is not None]
+            exists = exists or bool(found)
             self._reader.notes += [note for one in found if (note := past_end_note(reference, one))]
             found = [one for one in found if not past_end_note(reference, one)]
             if left := pack_references([(reference, one) for one in found], self._packer):
-                rest = MessageReference(run[-1] + 1, reference.last)
+                rest = MessageReference(page[-1] + 1, reference.last)
                 return [*left, *([rest] if rest.first <= rest.last else [])], True
-        return await self._take_call(reference) if reference.call_id and not is_there else ([], is_there)
+        return await self._take_call(reference) if reference.call_id and not exists else ([], exists)
 
     async def _take_call(self, reference: MessageReference) -> tuple[list[MessageReference], bool]:
-        """Take what a call gave back, by its id or by the name of the artifact that this is."""
+        """Pack the result of a call, by its id or by the name of its artifact."""
         one = await self._finder.find_call(reference.call_id)
         if one is None:
             return [], False
@@ -274,61 +267,55 @@ class _RecallAnswerer:
         return pack_references([(meant, found) for found in named], self._packer), True
 
     def _visible_pages(self, reference: MessageReference) -> Iterator[list[int]]:
-        """Yield the positions of a reference that this agent may see, some at a time."""
-        run: list[int] = []
-        for position in range(reference.first, min(reference.last + 1, self._context.length)):
-            if self._context.is_recallable(position):
-                run.append(position)
-            if len(run) == REFERENCE_PAGE_MESSAGES:
-                yield run
-                run = []
-        if run:
-            yield run
+        """Yield the positions of a reference that this agent may see, a page at a time."""
+        span = range(reference.first, min(reference.last + 1, self._context.length))
+        visible = filter(self._context.is_recallable, span)
+        while page := list(islice(visible, REFERENCE_PAGE_MESSAGES)):
+            yield page
 
     # By search.
 
     async def answer_search(self) -> RecallAnswer:
-        """Return what was looked for, the best first, as much as there is room for."""
-        asking, packer = self._query, self._packer
-        findings = await self._finder.search(asking)
-        later = asking.shortened()
-        names_room = self._names_allowance(findings)
-        packer.remaining_tokens -= names_room
-        wanted = findings.messages[asking.skip :]
+        """Return what a search finds, the best first, as far as the allowance goes."""
+        query, packer = self._query, self._packer
+        hits = await self._finder.search(query)
+        names_allowance = self._names_allowance(hits)
+        packer.remaining_tokens -= names_allowance
+        rest = hits.messages[query.skip :]
         first = await self._reader.with_tool_names(
-            wanted[: max(MIN_TOOL_LOOKUPS, asking.max_tokens // MIN_TOKENS_PER_MESSAGE // 2)]
+            rest[: max(MIN_TOOL_LOOKUPS, query.max_tokens // MIN_TOKENS_PER_MESSAGE // 2)]
         )
-        listed = await self._with_neighbors([*first, *wanted[len(first) :]])
-        done = pack_search(listed, asking, packer)
-        seen = sum(not one.is_neighbor for one in listed[:done])
-        more = _next_query(findings, later, seen)
+        listed = await self._with_neighbors([*first, *rest[len(first) :]])
+        done = pack_search(listed, query, packer)
+        packed_count = sum(not one.is_neighbor for one in listed[:done])
+        more = _next_query(hits, query.shortened(), packed_count)
         more = more.with_doubled_budget() if more and not packer.excerpts else more
-        shown = [excerpt for excerpt in packer.excerpts if not excerpt.is_neighbor]
+        own_count = sum(not excerpt.is_neighbor for excerpt in packer.excerpts)
         notes = list(self._reader.notes)
-        if more and more.before == findings.stopped_at:
-            notes.append(f"messages before #{findings.stopped_at} were not looked at yet")
+        if more and more.before == hits.stopped_at:
+            notes.append(f"messages before #{hits.stopped_at} were not looked at yet")
         return RecallAnswer(
             excerpts=tuple(group_by_day(packer.excerpts)),
-            found_count=max(findings.total, len(shown)),
-            names=self._names(names_room + max(0, packer.remaining_tokens)) if names_room else "",
+            found_count=max(hits.total, own_count),
+            names=self._names(names_allowance + max(0, packer.remaining_tokens)) if names_allowance else "",
             notes=tuple(notes),
             next_query=more,
-            query=asking,
+            query=query,
         )
 
-    def _names_allowance(self, findings: MessageHits) -> int:
-        """Return what names may take: nothing in a talk, nor where somebody asks for more of the same."""
-        first = findings.messages[:MAX_READ_MESSAGES]
+    def _names_allowance(self, hits: MessageHits) -> int:
+        """Return what names may take: nothing in plain talk, nor in the continuation of an answer."""
+        first = hits.messages[:MAX_READ_MESSAGES]
         is_asked = bool(self._query.questions) and self._query.is_unseen_first and not self._query.skip
         if not is_asked or sum(map(is_tool_message, first)) * 2 < len(first):
             return 0
         return int(self._query.max_tokens * NAMES_SHARE)
 
     def _names(self, allowance: int) -> str:
-        """Return the names that go with the question and are not in view, as far as a ledger of them is at hand."""
+        """Return the names that fit the query and are not in view, if the ledger is in memory."""
         context, history = self._context, self._history
-        folds, offloaded = context.state.compactions, context.state.offloaded
-        stop = max(folds[-1].stop if folds else 0, offloaded.line if offloaded else 0)
+        compactions, offloaded = context.state.compactions, context.state.offloaded
+        stop = max(compactions[-1].span.stop if compactions else 0, offloaded.line if offloaded else 0)
         if not stop:
             return ""
         try:
@@ -337,9 +324,9 @@ class _RecallAnswerer:
         except NotInMemoryError:
             return ""
         tail = (message_body(entry.message).text for entry in context.entries_between(stop, context.length))
-        folded = (text for fold in folds for text in fold.replacement)
-        beside = "\n".join([*tail, *folded, *self._packer.texts])
-        return relevant_names(self._query.questions, items, allowance, self._packer.counter, exclude_text=beside)
+        summaries = (text for compaction in compactions for text in compaction.replacement)
+        in_view = "\n".join([*tail, *summaries, *self._packer.texts])
+        return relevant_names(self._query.questions, items, allowance, self._packer.counter, exclude_text=in_view)
 
     async def _with_neighbors(self, found: list[FoundMessage]) -> list[FoundMessage]:
         count = self._query.neighbours
@@ -354,9 +341,9 @@ class _RecallAnswerer:
         return listed
 
 
-def _next_query(hits: MessageHits, query: RecallQuery, seen: int) -> RecallQuery | None:
-    """Return what to ask for the rest, where there is any."""
-    skip = query.skip + seen
+def _next_query(hits: MessageHits, query: RecallQuery, packed_count: int) -> RecallQuery | None:
+    """Return the query for the rest, or None if there is none."""
+    skip = query.skip + packed_count
     if skip < len(hits.messages):
         if hits.is_by_time and skip:
             left = max(0, query.last - skip)
@@ -366,7 +353,7 @@ def _next_query(hits: MessageHits, query: RecallQuery, seen: int) -> RecallQuery
 
 
 def _list_names(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many there are besides."""
+    """Return the first of some names, and how many more there are."""
     first = " or ".join(name[:MAX_LISTED_NAME_CHARS] for name in names[:MAX_LISTED_NAMES])
     return first if len(names) <= MAX_LISTED_NAMES else f"{first}, nor {len(names) - MAX_LISTED_NAMES:,} others,"
 
@@ -376,10 +363,6 @@ def _first_notes(notes: Sequence[str]) -> list[str]:
         *notes[:MAX_LISTED_NAMES],
         *([f"and {len(notes) - MAX_LISTED_NAMES:,} more like this"] if len(notes) > MAX_LISTED_NAMES else []),
     ]
-
-
-def _has_part(one: FoundMessage, reference: MessageReference) -> bool:
-    return reference.part is None or one.body.part_range(reference.part) is not None
 
 
 def _part_reference(one: FoundMessage, call_id: str) -> MessageReference:

@@ -1,6 +1,6 @@
-"""Earlier sessions, asked along with this one: only those that were named, only their main agent's part, never changed.
+"""Recall from earlier sessions: only those that were named, only the main agent's messages, and nothing is written.
 
-Of many sessions those are asked that fit the words best. Together they get a half of the allowance at most.
+Of many sessions, those that match the words best are asked. Together they get at most half of the allowance.
 """
 
 from collections.abc import Sequence
@@ -16,32 +16,29 @@ from holdfast.session.recall.answer import answer_recall
 from holdfast.stores.base import Store
 
 MAX_EARLIER_SESSIONS = 3
-"""How many sessions are asked at once."""
+"""How many sessions one query asks."""
 
 
 class EarlierSessions:
-    """The sessions of a store that may be asked."""
+    """The other sessions that a query may ask."""
 
     def __init__(self, store: Store, clock: Clock, model: str | None, names: Sequence[str]) -> None:
         self._store, self._clock, self._model = store, clock, model
         self.names = list(dict.fromkeys(names))
 
     async def missing_notes(self) -> list[str]:
-        """Return a note of the sessions that were named and are not there."""
+        """Return a note on the sessions that do not exist."""
         gone = [name for name in self.names if not await self._store.length(name)]
-        return (
-            [f"there is no session {', '.join(f'{name!r:.80}' for name in gone[:MAX_EARLIER_SESSIONS])}"]
-            if gone
-            else []
-        )
+        names = ", ".join(f"{name!r:.80}" for name in gone[:MAX_EARLIER_SESSIONS])
+        return [f"there is no session {names}"] if gone else []
 
     def session_of_refs(self, refs: str) -> str | None:
-        """Return the session that all of some references are into; None where there is none."""
+        """Return the session that all of some references point into, or None."""
         pieces = [piece.strip() for piece in refs.split(",")]
         return next((name for name in self.names if all(piece.startswith(f"{name}#") for piece in pieces)), None)
 
     async def answer_references(self, query: RecallQuery) -> RecallAnswer | None:
-        """Return what references into an earlier session mean; None where they are not of one of these."""
+        """Return what references into an earlier session mean, or None if they point into none."""
         name = self.session_of_refs(query.refs)
         if name is None:
             return None
@@ -52,9 +49,9 @@ class EarlierSessions:
         return replace(found, session=name, next_query=more)
 
     async def search(self, query: RecallQuery) -> list[RecallAnswer]:
-        """Return what the sessions that fit best have to say, each in an equal share."""
+        """Return the answers of the sessions that match best, each within an equal share."""
         words = search_words(" ".join(query.questions))
-        # Each is searched for itself: others of the store, which nobody named, may have the words more often.
+        # Each is searched by itself: sessions that were not named may match better and crowd these out.
         hits = [hit for name in self.names for hit in await self._store.search(words, session=name, limit=1)]
         best = [hit.session for hit in sorted(hits, key=lambda hit: -hit.score)]
         best = best[: min(MAX_EARLIER_SESSIONS, query.max_tokens // 2 // MIN_RECALL_TOKENS)]
@@ -63,22 +60,22 @@ class EarlierSessions:
         return [one for one in found if one and one.excerpts]
 
     async def _answer_within(self, name: str, query: RecallQuery) -> RecallAnswer | None:
-        """Return what a session has to say under its name, which may be long; None where there is no room for it."""
+        """Return a session's answer with its name, which may be long, or None if it does not fit."""
         counter, asked = counter_for(self._model), query
         while True:
             found = replace(await self._answer_from(name, asked), session=name, next_query=None, query=query)
-            over = counter.count(str(found)) - query.max_tokens
-            if over <= 0:
+            excess = counter.count(str(found)) - query.max_tokens
+            if excess <= 0:
                 return found
-            if asked.max_tokens - over < MIN_RECALL_TOKENS:
+            if asked.max_tokens - excess < MIN_RECALL_TOKENS:
                 return None
-            asked = replace(asked, max_tokens=asked.max_tokens - over)
+            asked = replace(asked, max_tokens=asked.max_tokens - excess)
 
     async def _answer_from(self, name: str, query: RecallQuery) -> RecallAnswer:
-        keeper = SessionLog(self._store, name, self._clock)
-        await keeper.refresh()
+        session_log = SessionLog(self._store, name, self._clock)
+        await session_log.refresh()
         while True:
             try:
-                return await answer_recall(keeper, keeper.history.context(), query, self._model)
+                return await answer_recall(session_log, session_log.history.context(), query, self._model)
             except NotInMemoryError as missing:
-                await keeper.load_messages(missing.positions)
+                await session_log.load_messages(missing.positions)

@@ -1,7 +1,7 @@
-"""Reads messages of the past for somebody who may see them, and leaves memory as it is.
+"""Reads recorded messages for an agent that may see them, without caching them in the history.
 
-Each comes with its time and the tool it is about: a result does not say which tool it is from, so the call is
-looked for before it. A message whose content is gone from the store is told of, and the others are read.
+Each comes with its time and its tool: a result does not name its tool, so the reader searches the messages before it
+for the call. A message whose content is lost becomes a note, and the others are read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ from holdfast.stores.base import StoredRecord
 from holdfast.wire.formats import format_named
 
 CALL_LOOKBACK_STEPS = (2, 6, 24)
-"""How far before a result its call is looked for, one distance after the other."""
+"""How many messages before a result are searched for its call, step by step."""
 
 
 class MessageReader:
-    """Reads for one agent; what was read once is not read again."""
+    """Reads for one agent, each message once."""
 
     def __init__(self, session_log: SessionLog, context: Context) -> None:
         self.context = context
@@ -40,7 +40,7 @@ class MessageReader:
         return list(self._loaded_at(positions))
 
     async def with_tool_names(self, found: Sequence[FoundMessage]) -> list[FoundMessage]:
-        """Return messages with the tools that they are from, and what those were asked."""
+        """Return messages with the names and the arguments of their tool calls."""
         positions = [one.position for one in found]
         for before, after in zip((0, *CALL_LOOKBACK_STEPS), CALL_LOOKBACK_STEPS, strict=False):
             nameless = [one for one in self._loaded_at(positions) if one.message.outline.result_ids and not one.tool]
@@ -50,8 +50,8 @@ class MessageReader:
             for one in nameless:
                 calls = self._loaded_calls(one, after)
                 names = dict.fromkeys(call.name for call in calls)
-                about = "\n".join(argument_text(call.arguments) for call in calls)
-                self._loaded[one.position] = replace(one, tool=", ".join(names), call_arguments=about)
+                arguments = "\n".join(argument_text(call.arguments) for call in calls)
+                self._loaded[one.position] = replace(one, tool=", ".join(names), call_arguments=arguments)
         return list(self._loaded_at(positions))
 
     async def recorded_time(self, position: int) -> int:
@@ -60,39 +60,38 @@ class MessageReader:
         return records[0][1].time_ms if records else 0
 
     def answered_calls(self, one: FoundMessage) -> list[ToolCall]:
-        """Return the calls whose results a message holds, once it was named."""
+        """Return the calls whose results a message holds, after `with_tool_names`."""
         return self._loaded_calls(one, CALL_LOOKBACK_STEPS[-1])
 
     def _loaded_at(self, positions: Sequence[int]) -> Iterator[FoundMessage]:
         return (one for position in positions if (one := self._loaded.get(position)) is not None)
 
     def _loaded_calls(self, one: FoundMessage, distance: int) -> list[ToolCall]:
-        """Return the calls whose results a message holds, as far as they were read."""
-        wanted = set(one.message.outline.result_ids)
+        ids = set(one.message.outline.result_ids)
         near = range(max(0, one.position - distance), one.position)
         before = [found for position in near if (found := self._loaded.get(position))]
-        return [call for found in before for call in found.message.calls if call.id in wanted]
+        return [call for found in before for call in found.message.calls if call.id in ids]
 
     async def _load(self, positions: Iterable[int]) -> None:
-        wanted = [position for position in dict.fromkeys(positions) if position >= 0 and position not in self._loaded]
-        wanted = [position for position in wanted if self.context.is_recallable(position)]
-        self._loaded |= dict.fromkeys(wanted)
-        for position, stored in await self._log.message_records(wanted):
+        new = [position for position in dict.fromkeys(positions) if position >= 0 and position not in self._loaded]
+        new = [position for position in new if self.context.is_recallable(position)]
+        self._loaded |= dict.fromkeys(new)
+        for position, stored in await self._log.message_records(new):
             try:
                 message = await self._read_message(position, stored)
             except (MissingBlobError, MalformedInputError):
                 self.notes.append(f"the content of #{position} is gone from the store or cannot be read")
                 continue
             names = dict.fromkeys(call.name for call in message.calls)
-            told = format_time_utc(stored.time_ms)
-            self._loaded[position] = FoundMessage(position, message, stored.time_ms, told, ", ".join(names))
+            time = format_time_utc(stored.time_ms)
+            self._loaded[position] = FoundMessage(position, message, stored.time_ms, time, ", ".join(names))
 
     async def _read_message(self, position: int, stored: StoredRecord) -> Message:
         self._log.require_content([position])
         entry = self.context.entries.get(position)
         if entry is not None:
             return entry.message
-        spoken, native = message_in_record(await inline_blob(self._log.store, stored.record))
-        message = self._log.history.recall_marks.mark(format_named(spoken).decode(native, position), position)
+        name, native = message_in_record(await inline_blob(self._log.store, stored.record))
+        message = self._log.history.recall_marks.mark(format_named(name).decode(native, position), position)
         data = cast("Mapping[str, object]", stored.record.get("data") or {})
         return label_trust(message, data.get("scope", log.MAIN), data.get("trust"))

@@ -1,8 +1,8 @@
-"""Looks for messages of the past: by words in the store's index, or one by one from the newest back.
+"""Searches recorded messages: by words in the store's index, or one by one from the newest back.
 
-What an index finds is only where words stand. The best of it is read, put in order by what was read, and held against
-everything else that was asked: a literal text, a role, a tool, a file, a time. What no index can find (a piece of a
-word, a time alone) is looked for message by message, and only so far at once; the answer says how to go on.
+The index returns only positions. The best of them are read, ranked by their content, and filtered by the rest of the
+query: a literal text, a role, a tool, a file, a time. What the index cannot find (a part of a word, a time alone) is
+scanned message by message, up to a limit; the answer says how to continue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,44 +33,44 @@ from holdfast.session.recall.reader import MessageReader
 from holdfast.stores.base import Store
 
 INDEX_HITS, MAX_INDEX_HITS = 256, 4_096
-"""How many places an index is asked for; more where most of them are not for this agent to see."""
+"""How many index hits are requested; more if this agent may not see most of them."""
 MAX_READ_MESSAGES, MIN_READ_PER_QUESTION = 64, 24
-"""How many of the best are read: of one question, and at least of each of several."""
+"""How many of the best hits are read: for one question, and at least for each of several."""
 SCAN_PAGE_MESSAGES, MAX_SCANNED_MESSAGES = 128, 4_096
-"""How many messages are looked at one by one, at a time and in all."""
+"""How many messages are scanned one by one, per page and in all."""
 MAX_CALLS_SCANNED = 32_768
-"""How far back the id of a call is looked for: no index has it."""
+"""How many messages are scanned for the id of a call, which is not indexed."""
 MIN_TOKENS_PER_MESSAGE = 12
-"""No message is shown in less."""
+"""The smallest excerpt."""
 MAX_LISTED_POSITIONS = 3
 NO_WORDS_PROBLEM = "has no words that could be looked for; give some, or a ref such as #12, or last"
 
 
 @dataclass(slots=True)
 class MessageHits:
-    """What was found, the best first."""
+    """The messages that a search found, the best first."""
 
     messages: list[FoundMessage] = field(default_factory=list[FoundMessage])
     total: int = 0
-    """How many there are, read or not, as far as they were looked for."""
+    """How many there are, read or not, as far as the search went."""
     is_by_time: bool = False
-    """Whether they were looked for one by one, the newest first."""
+    """Whether they were scanned one by one, the newest first."""
     stopped_at: int | None = None
-    """Where a look from message to message has stopped before its end."""
+    """Where a scan has stopped before its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _QuestionHits:
-    """The places that one question found, by how well they fit."""
+    """The positions that one question found, with their scores."""
 
     question: str
     scores: Mapping[int, float]
     spread_scores: Mapping[int, float]
-    """With what neighbours lend each other."""
+    """With the scores that neighbors lend each other."""
 
 
 class MessageFinder:
-    """Looks for one agent in one session."""
+    """Searches one session for one agent."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class MessageFinder:
         self._reader = reader
         self._context = reader.context
         self._in_view = in_view
-        """What stands in view anyway: it comes last."""
+        """The positions in view, which come last."""
 
     async def search(self, query: RecallQuery) -> MessageHits:
-        """Return what fits a question, the best first; where only a time or a role is asked for, the newest first."""
+        """Return what matches a query, the best first; the newest first if it names only a time or a role."""
         span = await self._search_range(query)
         if not (query.questions or query.text or query.file or query.tool):
             return await self._scan(query, span, query.last or None)
@@ -134,7 +134,7 @@ class MessageFinder:
         )
 
     async def _note_partly_indexed(self, span: range, read: Mapping[int, FoundMessage]) -> None:
-        """Tell which messages are too long for all of their words to be in the index, and were not found."""
+        """Add a note on messages that were not found and whose words are not all indexed."""
         long = await self._store.search(
             PARTLY_INDEXED_MARK, session=self._session, limit=INDEX_HITS, start=span.start, stop=span.stop
         )
@@ -145,7 +145,7 @@ class MessageFinder:
             self._reader.notes.append(f"not all words of {names}{more} were searched: look there by a literal text")
 
     def _fallback_questions(self, query: RecallQuery) -> list[str]:
-        """Return what is looked for where there is no question: the words of all else that has some."""
+        """Return the question of a query without one: the words of its other fields."""
         words = " ".join(part for part in (query.text, query.file, query.tool) if part)
         return [words] if search_words(words) else []
 
@@ -164,12 +164,12 @@ class MessageFinder:
         return _QuestionHits(question, visible, spread_scores(visible))
 
     def _best_positions(self, ranking: _QuestionHits, span: range, limit: int) -> list[int]:
-        """Return the places worth reading: what is not in view first, and nothing that is not for this agent to see."""
+        """Return the positions to read, those out of view first, and none that this agent may not see."""
         order = self._unseen_first(rank_positions(ranking.spread_scores))
-        return list(islice((place for place in order if place in span and self._is_findable(place)), limit))
+        return list(islice((at for at in order if at in span and self._is_findable(at)), limit))
 
     def _is_findable(self, position: int) -> bool:
-        """Return whether a message is this agent's to see and nothing that recall itself has said."""
+        """Return whether this agent may see a message that is more than recall's own calls and answers."""
         return self._context.is_recallable(position) and not self._recall_marks.is_recall_only(position)
 
     def _unseen_first(self, order: Sequence[int]) -> list[int]:
@@ -182,8 +182,8 @@ class MessageFinder:
         enough = query.skip + self._read_limit(query) if limit is None else limit
         last = max(span.start, span.stop - MAX_SCANNED_MESSAGES)
         for start in range(span.stop, last, -SCAN_PAGE_MESSAGES):
-            places = range(start - 1, max(last - 1, start - 1 - SCAN_PAGE_MESSAGES), -1)
-            page = await self._reader.read([place for place in places if self._is_findable(place)])
+            positions = range(start - 1, max(last - 1, start - 1 - SCAN_PAGE_MESSAGES), -1)
+            page = await self._reader.read(list(filter(self._is_findable, positions)))
             if query.tool or query.file:
                 page = await self._reader.with_tool_names(page)
             findings.messages += [one for one in page if _matches_filters(one, query)]
@@ -198,7 +198,7 @@ class MessageFinder:
     # When.
 
     async def _search_range(self, query: RecallQuery) -> range:
-        """Return the positions that are looked through: behind a clear, and between two times."""
+        """Return the positions to search: after a clear, and between two times."""
         first, last = self._context.state.cleared_at, self._context.length
         if query.before:
             last = min(last, query.before)
@@ -211,7 +211,7 @@ class MessageFinder:
         return range(first, max(first, last))
 
     async def _first_position_at(self, time_ms: int, first: int, last: int) -> int:
-        """Return the first position that was recorded at a time or later: a log is written in the order of time."""
+        """Return the first position that was recorded at a time or later; a log is in the order of time."""
         while first < last:
             middle = (first + last) // 2
             if await self._reader.recorded_time(middle) < time_ms:
@@ -222,9 +222,9 @@ class MessageFinder:
 
 
 def _scores(ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_spread: bool) -> dict[int, float]:
-    """Return what was read with its scores: in talk neighbours help each other, and so does being by who is named.
+    """Return the scores of what was read: in talk, neighbors and a speaker that the question names raise them.
 
-    A result seldom has the words of its call: where calls are what is looked for, `is_lent`, they help it too.
+    A result seldom has the words of its call, so with `uses_spread` calls raise the scores of their results too.
     """
     scores: dict[int, float] = {}
     pairs = name_number_pairs(ranking.question)
@@ -233,13 +233,14 @@ def _scores(ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_sp
             position, 0.0
         )
         if score:
-            by_whom = SPEAKER_FACTOR if is_by_named_speaker(one.message.text, [ranking.question]) else 1.0
-            scores[position] = score * by_whom * (PAIR_FACTOR if pairs and contains_pair(one.body.text, pairs) else 1.0)
+            if is_by_named_speaker(one.message.text, [ranking.question]):
+                score *= SPEAKER_FACTOR
+            scores[position] = score * (PAIR_FACTOR if pairs and contains_pair(one.body.text, pairs) else 1.0)
     return scores
 
 
 def _drop_low_scores(scores: Mapping[int, float], least_share: float) -> Mapping[int, float]:
-    """Return scores without those that are far below the best."""
+    """Return scores without those far below the best."""
     least = least_share * max(scores.values(), default=0.0)
     return {position: score for position, score in scores.items() if score >= least}
 
@@ -254,7 +255,6 @@ def is_tool_message(one: FoundMessage) -> bool:
 
 
 def _matches_filters(one: FoundMessage, query: RecallQuery) -> bool:
-    """Return whether a message is what was asked for."""
     if query.role and not _is_from(one.message, query.role):
         return False
     if query.tool and query.tool.lower() not in one.tool.lower().split(", "):
@@ -266,14 +266,14 @@ def _matches_filters(one: FoundMessage, query: RecallQuery) -> bool:
 
 
 def _is_from(message: Message, role: str) -> bool:
-    """Return whether a message is by somebody; formats file what a tool returned under their own roles."""
+    """Return whether a message has a role; formats give tool results roles of their own."""
     if role == "tool":
         return message.role == "tool" or bool(message.outline.result_ids)
     return message.role == role and (role != "user" or message.speaker in {"user", "task"})
 
 
 def check_query_words(query: RecallQuery) -> None:
-    """Raise where a question has nothing to look for."""
+    """Raise if a question has no words to search for."""
     for question in query.questions:
         if not search_words(question):
             raise MalformedInputError("recall.query", f"{question!r:.60} {NO_WORDS_PROBLEM}")

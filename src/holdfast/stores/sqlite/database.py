@@ -1,11 +1,14 @@
-"""The statements of a SQLite store, on one connection that one thread uses."""
+"""The statements of a SQLite store, on one connection.
+
+Each method of `Store` is written here as a plain function; `SqliteStore` runs it in its thread. Nothing else may
+use this class.
+"""
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.errors import (
     MissingBlobError,
@@ -21,9 +24,19 @@ from holdfast.stores.base import (
     SessionInfo,
     Snapshot,
     StoredRecord,
+    check_session_id,
+    check_storable_text,
     is_session_value_key,
 )
-from holdfast.stores.encoding import compress, decode_record, decompress, encode_record, sha256_hex
+from holdfast.stores.encoding import (
+    compress,
+    decode_record,
+    decompress,
+    encode_record,
+    pack_record,
+    sha256_hex,
+    unpack_records,
+)
 from holdfast.stores.files import create_private_file, file_identity
 from holdfast.stores.search_terms import search_terms
 from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, migrate_sqlite
@@ -39,23 +52,13 @@ PRAGMAS = (
 )
 
 
-class AppendBatch(NamedTuple):
-    """What one append writes."""
-
-    session: str
-    after: int
-    time_ms: int
-    lines: Sequence[bytes]
-    """Records as JSON."""
-    index_entries: Sequence[IndexEntry]
-    blobs: Sequence[str]
-
-
 class SqliteDatabase:
-    """The connection, used by one thread."""
+    """The connection to one file, used by one thread."""
 
-    def __init__(self, path: Path, max_bytes: int | None) -> None:
+    def __init__(self, path: Path, max_bytes: int | None, run_later: Callable[[Callable[[], object]], None]) -> None:
+        """`run_later` runs an action in the same thread, after the current one."""
         self._path, self._name = path, str(path)
+        self._run_later = run_later
         create_private_file(path)
         self._identity = file_identity(path)
         self._connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
@@ -76,60 +79,68 @@ class SqliteDatabase:
             self._index_pending_if_free()
         self._connection.close()
 
-    @property
-    def needs_indexing(self) -> bool:
-        """Whether there is enough to be taken into the index."""
-        return self._index.needs_indexing
+    def check_file(self) -> None:
+        """Raise if the open file is no longer at its path: nobody would find what is written to it."""
+        if file_identity(self._path) != self._identity:
+            problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
+            raise StoreUnavailableError(self._name, problem)
 
-    def index_pending(self) -> None:
-        """Take into the index what was noted for it."""
+    def _index_pending(self) -> None:
         if self._index.has_pending():
             with _transaction(self._connection):
                 self._index.index_pending()
 
     def _index_pending_if_free(self) -> None:
-        """Take in what was noted unless another process is writing, or nothing can be written: then it stays noted."""
+        """Index pending texts unless another process is writing or the file cannot be written; then they stay."""
         try:
             self._connection.execute("PRAGMA busy_timeout = 0")
             with suppress(sqlite3.OperationalError):
-                self.index_pending()
+                self._index_pending()
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
-    def check_file(self) -> None:
-        """Refuse to go on with a file that is not in its place any more: nobody would find what it is given."""
-        if file_identity(self._path) != self._identity:
-            problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
-            raise StoreUnavailableError(self._name, problem)
-
-    def append(self, batch: AppendBatch) -> int:
-        lines = [compress(line) for line in batch.lines]
+    def append(
+        self,
+        session: str,
+        records: Sequence[JsonRecord],
+        *,
+        after: int,
+        time_ms: int,
+        index: Sequence[IndexEntry] = (),
+        blobs: Sequence[str] = (),
+    ) -> int:
+        check_session_id(session)
+        lines = [pack_record(record) for record in records]
         with _transaction(self._connection):
-            self._insert(self._extend_session(batch), batch, lines)
-        return batch.after + len(lines)
+            number = self._extend_session(session, after, len(lines), time_ms)
+            self._insert(number, lines, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        if self._index.needs_indexing:
+            # No caller waits for that. If it fails, the texts stay pending.
+            self._run_later(lambda: self._index.needs_indexing and self._index_pending())
+        return after + len(lines)
 
-    def _insert(self, number: int, batch: AppendBatch, lines: Sequence[bytes]) -> None:
-        write = self._connection.execute
-        for at, line in enumerate(lines, batch.after):
-            events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
-            write(events, (_row_id(number, at), batch.time_ms, line))
-        if batch.index_entries:
-            self._index.add([(_row_id(number, item.position), item.text) for item in batch.index_entries])
-        for digest in batch.blobs:
-            uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
-            if not write(uses, (number, bytes.fromhex(digest))).rowcount:
-                raise MissingBlobError(digest)
-
-    def rewrite(self, batch: AppendBatch, changed: Mapping[int, bytes], dropped: Sequence[str]) -> int:
-        lines = [compress(line) for line in batch.lines]
-        places = [(position, compress(line)) for position, line in changed.items()]
+    def rewrite(
+        self,
+        session: str,
+        records: Mapping[int, JsonRecord],
+        *,
+        tombstone: JsonRecord,
+        after: int,
+        time_ms: int,
+        index: Sequence[IndexEntry] = (),
+        blobs: Sequence[str] = (),
+        dropped: Sequence[str] = (),
+    ) -> int:
+        check_session_id(session)
+        last = pack_record(tombstone)
+        changed = [(position, pack_record(record)) for position, record in records.items()]
         with _transaction(self._connection) as write:
-            number = self._extend_session(batch)
+            number = self._extend_session(session, after, 1, time_ms)
             self._index.index_pending()
-            for item in batch.index_entries:
+            for item in index:
                 self._index.remove(_row_id(number, item.position), _row_id(number, item.position) + 1)
-            self._insert(number, batch, lines)
-            for position, line in places:
+            self._insert(number, [last], after=after, time_ms=time_ms, index=index, blobs=blobs)
+            for position, line in changed:
                 write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
             write("DELETE FROM snapshots WHERE session = ?", (number,))
             for digest in map(bytes.fromhex, dropped):
@@ -137,50 +148,68 @@ class SqliteDatabase:
                 unused = "DELETE FROM blobs WHERE digest = ? AND digest NOT IN (SELECT digest FROM blob_uses)"
                 write(unused, (digest,))
         self._purge_deleted()
-        return batch.after + len(batch.lines)
+        return after + 1
 
-    def _extend_session(self, batch: AppendBatch) -> int:
-        """Lengthen a session, made where it is not there yet, and return its number."""
-        write, length = self._connection.execute, batch.after + len(batch.lines)
-        row = write("SELECT id, length FROM sessions WHERE name_id = ?", (batch.session,)).fetchone()
+    def _extend_session(self, session: str, after: int, added: int, time_ms: int) -> int:
+        """Add to the length of a session, creating it if it does not exist, and return its number."""
+        write = self._connection.execute
+        row = write("SELECT id, length FROM sessions WHERE name_id = ?", (session,)).fetchone()
         actual = row[1] if row else 0
-        if actual != batch.after:
-            raise SequenceConflictError(batch.session, expected=batch.after, actual=actual)
+        if actual != after:
+            raise SequenceConflictError(session, expected=after, actual=actual)
         if row is None:
             insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
-            return write(insert, (batch.session, length, batch.time_ms, batch.time_ms)).fetchone()[0]
+            return write(insert, (session, after + added, time_ms, time_ms)).fetchone()[0]
         update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
-        write(update, (length, batch.time_ms, row[0]))
+        write(update, (after + added, time_ms, row[0]))
         return row[0]
 
-    def read(self, session: str, start: int, limit: int | None) -> list[StoredRecord]:
+    def _insert(
+        self,
+        number: int,
+        lines: Sequence[bytes],
+        *,
+        after: int,
+        time_ms: int,
+        index: Sequence[IndexEntry],
+        blobs: Sequence[str],
+    ) -> None:
+        write = self._connection.execute
+        for position, line in enumerate(lines, after):
+            events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
+            write(events, (_row_id(number, position), time_ms, line))
+        if index:
+            self._index.add([(_row_id(number, item.position), item.text) for item in index])
+        for digest in blobs:
+            uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
+            if not write(uses, (number, bytes.fromhex(digest))).rowcount:
+                raise MissingBlobError(digest)
+
+    def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        check_session_id(session)
         number = self._session_number(session)
         if number is None:
             return []
-        query = "SELECT id, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-        most = -1 if limit is None else limit
-        span = _row_id(number, max(0, start)), _row_id(number + 1, 0)
-        return self._records(self._connection.execute(query, (*span, most)))
+        query = "SELECT id & ?, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        rows = _row_id(number, max(0, start)), _row_id(number + 1, 0)
+        values = POSITION_MASK, *rows, -1 if limit is None else limit
+        return unpack_records(self._connection.execute(query, values), self._name)
 
     def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        check_session_id(session)
         number = self._session_number(session)
         if number is None:
             return []
-        wanted = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
-        query = "SELECT id, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
-        return self._records(self._connection.execute(query, (wanted,)))
+        ids = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
+        query = "SELECT id & ?, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        return unpack_records(self._connection.execute(query, (POSITION_MASK, ids)), self._name)
 
     def _session_number(self, session: str) -> int | None:
         row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
         return row[0] if row else None
 
-    def _records(self, rows: Iterable[tuple[int, int, bytes]]) -> list[StoredRecord]:
-        return [
-            StoredRecord(row_id & POSITION_MASK, time_ms, decode_record(decompress(data, self._name), self._name))
-            for row_id, time_ms, data in rows
-        ]
-
     def length(self, session: str) -> int:
+        check_session_id(session)
         row = self._connection.execute("SELECT length FROM sessions WHERE name_id = ?", (session,)).fetchone()
         return row[0] if row else 0
 
@@ -199,14 +228,16 @@ class SqliteDatabase:
             raise MissingBlobError(digest)
         return decompress(row[0], self._name)
 
-    def search(self, words: str, session: str | None, limit: int, span: tuple[int, int | None]) -> list[SearchHit]:
+    def search(
+        self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
+    ) -> list[SearchHit]:
         first, last = 0, 1 << 62
         if session is not None:
             number = self._session_number(session)
             if number is None:
                 return []
-            stop = POSITION_MASK if span[1] is None else min(span[1], POSITION_MASK)
-            first, last = _row_id(number, max(0, span[0])), _row_id(number, max(0, stop))
+            stop = POSITION_MASK if stop is None else min(stop, POSITION_MASK)
+            first, last = _row_id(number, max(0, start)), _row_id(number, max(0, stop))
         self._index_pending_if_free()
         found = self._index.search(search_terms(words), (first, last), limit)
         numbers = json.dumps(sorted({row_id >> POSITION_BITS for row_id, _ in found}))
@@ -218,7 +249,9 @@ class SqliteDatabase:
             if row_id >> POSITION_BITS in names
         ]
 
-    def sessions(self, prefix: str, before: tuple[int, str] | None, limit: int) -> list[SessionInfo]:
+    def sessions(
+        self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
+    ) -> list[SessionInfo]:
         query = (
             "SELECT name_id, title, length, created_ms, updated_ms FROM sessions "
             "WHERE substr(name_id, 1, ?) = ? AND (? IS NULL OR (updated_ms, name_id) < (?, ?)) "
@@ -229,11 +262,14 @@ class SqliteDatabase:
         return [SessionInfo(*row) for row in rows]
 
     def rename(self, session: str, name: str) -> None:
+        check_session_id(session)
+        check_storable_text("name", name)
         update = "UPDATE sessions SET title = ? WHERE name_id = ?"
         if not self._connection.execute(update, (name, session)).rowcount:
             raise UnknownSessionError(session)
 
     def delete(self, session: str) -> bool:
+        check_session_id(session)
         with _transaction(self._connection) as write:
             row = write("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
             if row is None:
@@ -249,19 +285,20 @@ class SqliteDatabase:
             )
             write("DELETE FROM sessions WHERE id = ?", row)
             ending = f":{session}"
-            ends_so = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
-            for (key,) in ends_so:
+            candidates = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
+            for (key,) in candidates:
                 if is_session_value_key(key, session):
                     write("DELETE FROM facts WHERE key = ?", (key,))
         self._purge_deleted()
         return True
 
     def _purge_deleted(self) -> None:
-        """Let nothing linger of what was deleted: not in the index, nor in the log of changes."""
+        """Remove what was deleted from the index and from the write-ahead log too."""
         self._index.optimize()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
+        check_session_id(session)
         insert = (
             "INSERT OR REPLACE INTO snapshots (session, length, data) "
             "SELECT id, length, ? FROM sessions WHERE name_id = ? AND length = ?"
@@ -269,6 +306,7 @@ class SqliteDatabase:
         return bool(self._connection.execute(insert, (compress(snapshot.data), session, snapshot.length)).rowcount)
 
     def get_snapshot(self, session: str) -> Snapshot | None:
+        check_session_id(session)
         query = (
             "SELECT snapshots.length, data FROM snapshots JOIN sessions ON sessions.id = snapshots.session "
             "WHERE name_id = ?"
@@ -285,12 +323,12 @@ class SqliteDatabase:
 
 
 def _row_id(session: int, position: int) -> int:
-    """Return the row of a message in the index: the session in the upper bits, so that one session is one range."""
+    """Return the id of a row: the session in the upper bits, so that the rows of one session are one range."""
     return (session << POSITION_BITS) | position
 
 
 class _transaction:  # noqa: N801 - used as a verb, like a function
-    """Begins a write at once, so that two writers wait for each other and do not fail; ends it either way."""
+    """Takes the write lock at once, so that two writers wait for each other instead of failing."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -1,12 +1,8 @@
-"""Saves what is readable of a damaged SQLite store.
+"""Recovers what is readable of a damaged SQLite store.
 
-The file is copied and only the copy is opened. Rows are known by their shape and proved by their content: a record
-must be a record, and a blob must have its hash. So nothing is needed of the file but the pages they stand on.
-
-The rows of a SQLite file, page by page, whatever its trees still hang together with.
-
-SQLite finds a row by walking down from a root; one bad page above it hides all that stand below. Here every page
-is looked at by itself (https://www.sqlite.org/fileformat2.html), so that a bad one costs only its own rows.
+SQLite finds a row by walking down a tree, so one bad page hides all rows below it. Here every page is read by itself
+(https://www.sqlite.org/fileformat2.html), so that a bad page costs only its own rows. A row is recognized by its shape
+and verified by its content: a record must be a record, a blob must match its hash. Only a copy of the file is opened.
 """
 
 import shutil
@@ -29,18 +25,18 @@ INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
 FILE_HEADER_BYTES = 100
 DEFAULT_PAGE_BYTES = 4096
 _INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
-"""How many bytes a whole number of a serial type has."""
+"""The size of an integer, by serial type."""
 
 
 class SqliteRow(NamedTuple):
-    """One row: the number it has in a table that numbers its rows, and its values."""
+    """The id of a row, None in a table without ids, and its values."""
 
     row_id: int | None
     values: tuple[SqliteValue, ...]
 
 
 class SqlitePages:
-    """A file of pages."""
+    """The pages of a SQLite file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -66,7 +62,7 @@ class SqlitePages:
             first = start + (12 if kind == INDEX_INTERIOR else 8)
             for cell in range(int.from_bytes(page[start + 3 : start + 5], "big")):
                 pointer = page[first + 2 * cell : first + 2 * cell + 2]
-                # A cell that is not one breaks in many ways; it is then no row.
+                # A damaged cell can fail in any of these ways; it is skipped.
                 with suppress(ValueError, IndexError, struct.error, OverflowError):
                     yield self._row(page, kind, int.from_bytes(pointer, "big"))
 
@@ -94,7 +90,7 @@ class SqlitePages:
         return SqliteRow(row_id, _values(payload))
 
     def _bytes_on_page(self, length: int, *, is_table: bool) -> int:
-        """Return how much of a row stands on its own page."""
+        """Return how many bytes of a row its own page holds."""
         least = (self._usable_bytes - 12) * 32 // 255 - 23
         most = self._usable_bytes - 35 if is_table else (self._usable_bytes - 12) * 64 // 255 - 23
         if length <= most:
@@ -114,7 +110,7 @@ class SqlitePages:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
+    """Return an integer of variable length, and where it ends."""
     value = 0
     for count in range(9):
         byte = content[at + count]
@@ -167,13 +163,13 @@ DAMAGED_FILE_LABEL = "the damaged file"
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """What is left of one session."""
+    """What could be read of one session."""
 
     id: str
     name: str = ""
     length: int = 0
     records: dict[int, tuple[int, JsonRecord]] = field(default_factory=dict[int, tuple[int, JsonRecord]])
-    """By position: time and record."""
+    """Time and record, by position."""
 
     @property
     def lost(self) -> list[int]:
@@ -184,14 +180,14 @@ class RecoveredLog:
 
 @dataclass(slots=True)
 class RecoveredStore:
-    """What is left of a store."""
+    """What could be read of a store."""
 
     logs: dict[int, RecoveredLog] = field(default_factory=dict[int, RecoveredLog])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     values: dict[str, JsonRecord] = field(default_factory=dict[str, JsonRecord])
 
     def add_row(self, row: SqliteRow) -> None:
-        """Take in a row, whatever table it is of."""
+        """Add a row of any table."""
         match row.values:
             case (None, int(time_ms), bytes(data)) if row.row_id is not None and row.row_id > POSITION_MASK:
                 record = decode_record(decompress(data, DAMAGED_FILE_LABEL), DAMAGED_FILE_LABEL)
@@ -228,7 +224,7 @@ def recover_store(path: Path, progress: Callable[[int], None] = lambda _: None) 
 
 @contextmanager
 def _temporary_copy(path: Path) -> Generator[Path]:
-    """Give a copy of a file that holds all its changes."""
+    """Yield a copy of a file with its write-ahead log applied."""
     with tempfile.TemporaryDirectory(prefix="holdfast-recover-") as folder:
         copy = Path(folder) / "damaged.db"
         try:
@@ -242,7 +238,7 @@ def _temporary_copy(path: Path) -> Generator[Path]:
 
 
 def _apply_wal(copy: Path) -> None:
-    """Bring the log of changes into the file, if there is one; a first page that lost its name gets it back."""
+    """Apply the write-ahead log if there is one; SQLite needs the magic number, which the first page may have lost."""
     if not Path(f"{copy}-wal").exists():
         return
     with copy.open("r+b") as file:

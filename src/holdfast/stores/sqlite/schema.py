@@ -1,6 +1,6 @@
-"""The tables of a SQLite store, how they came to be, and what SQLite's complaints mean.
+"""The tables of a SQLite store, their migrations, and what SQLite's errors mean.
 
-Migrations go forward only: each is run once, in order, by whoever opens an older file first.
+Migrations go forward only. The first process that opens an older file runs each once, in order.
 """
 
 import sqlite3
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from holdfast.errors import DamagedStoreError, StoreError, StoreUnavailableError
 
 POSITION_BITS = 32
-"""The row of a message or a record: its session in the upper bits, so that one session is one range."""
+"""A row id is the position, with the session's number in the bits above: the rows of one session are one range."""
 POSITION_MASK = (1 << POSITION_BITS) - 1
 
 SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -23,8 +23,8 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
             updated_ms INTEGER NOT NULL
         )""",
         "CREATE INDEX sessions_by_change ON sessions (updated_ms, name_id)",
-        # The session stands in the upper bits of the id, so that a log is one range; a key of two columns would
-        # leave most of the pages of larger records empty.
+        # The session is in the upper bits of the id: with a key of two columns, most pages that hold larger records
+        # would stay nearly empty.
         "CREATE TABLE events (id INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data BLOB NOT NULL)",
         "CREATE TABLE blobs (digest BLOB PRIMARY KEY, data BLOB NOT NULL)",
         """CREATE TABLE blob_uses (
@@ -38,12 +38,12 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
             data BLOB NOT NULL
         )""",
         "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-        # Words are cut by us, so that every store finds the same. The index holds no text; what was indexed is
-        # kept compressed beside it, because a row can only be forgotten by saying what it held.
+        # We split words ourselves, so that every store finds the same. The index holds no text; a compressed copy is
+        # kept in `indexed`, because FTS5 deletes a row only if it is given the indexed text.
         "CREATE VIRTUAL TABLE words USING fts5 (body, content = '', tokenize = 'unicode61 remove_diacritics 0')",
         "CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     ),
-    # What is to be found and is not in the index yet.
+    # Texts that are not in the index yet.
     ("CREATE TABLE noted (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",),
 )
 
@@ -56,9 +56,9 @@ NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or 
 DISK_FAILURE = "the disk does not answer as it should; check it"
 SQLITE_PROBLEMS: Mapping[str, str] = {
     "SQLITE_FULL": DISK_FULL,
-    # The file beside the database that processes share is made when it is opened, and needs room too.
+    # Opening a database creates the -shm file, which needs space too.
     "SQLITE_IOERR_SHMSIZE": DISK_FULL,
-    # A quota, or a limit on the size of files, is not what SQLite calls full.
+    # SQLite does not report a quota or a file size limit as a full disk.
     "SQLITE_IOERR_WRITE": NOT_WRITTEN,
     "SQLITE_READONLY_DIRECTORY": READ_ONLY_FOLDER,
     "SQLITE_READONLY": READ_ONLY,
@@ -68,7 +68,7 @@ SQLITE_PROBLEMS: Mapping[str, str] = {
     "SQLITE_IOERR": DISK_FAILURE,
     "SQLITE_PERM": READ_ONLY,
 }
-"""By how the code of an error begins; the first that fits is meant."""
+"""By the prefix of the error code; the first match counts."""
 
 
 def migrate_sqlite(connection: sqlite3.Connection, name: str) -> None:
@@ -96,7 +96,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def as_sqlite_store_error(error: sqlite3.Error, name: str) -> StoreError:
-    """Return what SQLite's complaint means for the caller."""
+    """Return a SQLite error as a `StoreError`."""
     code = getattr(error, "sqlite_errorname", "") or ""
     for known, problem in SQLITE_PROBLEMS.items():
         if code.startswith(known):

@@ -1,16 +1,13 @@
-"""What can be found in a SQLite store: the words of messages, taken into the index a little after they were said.
+"""The full-text index of a SQLite store.
 
-An index takes in many messages at once for far less than one at a time. So an append only notes what is to be found,
-in its own transaction, and a note is as durable as the record it belongs to. Notes are taken in when there are some,
-before anybody searches, before anything is deleted or rewritten, and at the end. Whoever cannot write just then,
-because the file is read-only or the disk is full, searches the notes apart.
+Indexing many messages at once costs far less than one at a time. So an append only stores the texts as pending, in its
+own transaction. Pending texts are indexed when there are enough, before a search, before a delete or a rewrite, and on
+close. If the file cannot be written then, a search indexes them in memory.
 
-Searches a full-text index of SQLite in a time that hardly grows with the number of messages.
-
-FTS5's own `bm25()` looks at every message that holds any of the words, which takes a fifth of a second for common
-words in a hundred thousand messages. Here the rare words say which messages are looked at, and the common ones only
-how good those are; where all words are common, two of them have to stand together. Each word counts for the more
-the fewer messages hold it, and a message for the less the longer it is: BM25, with each word counted once.
+A search takes hardly longer when there are more messages. FTS5's own `bm25()` visits every message that holds any of
+the words: a fifth of a second for common words in a hundred thousand messages. Here rare words select the candidates
+and common words only rank them; if all words are common, a candidate must hold two of them. The score is BM25 with
+each word counted once.
 """
 
 import json
@@ -25,24 +22,22 @@ from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight
 
 COMMON_WORD_MESSAGES = 1_000
-"""From so many messages on a word is common, and nobody counts further."""
+"""A word in so many messages is common, and counting stops there."""
 MAX_STEMMED_MESSAGES = 200
-"""A word that so many messages hold as it stands needs no other forms."""
+"""A word in more messages than this is not searched in its other forms."""
 MAX_CANDIDATES = 1_000
-"""How many messages are looked at for one word, and about how many for all that are rare."""
+"""Candidates for one word, and about as many for all rare words together."""
 MAX_RARE_WORDS, MAX_COMMON_WORDS, MAX_PAIRED_WORDS = 12, 4, 3
-"""How many rare words are looked for, how many common ones beside them, and how many two by two where there are no
-rare ones."""
+"""Rare words in a query, common words that rank their candidates, and common words in pairs if none is rare."""
 MAX_LENGTH_WEIGHED = 300
-"""Of how many of the best the length is asked for."""
+"""How many of the best candidates are weighted by their length."""
 BM25_B, BM25_K1 = 0.5, 1.2
-"""BM25's b and k1."""
 RowRange: TypeAlias = tuple[int, int]
-"""From which row on, and before which."""
+"""The first row, and the row after the last."""
 
 
 class _Word(NamedTuple):
-    """A term as FTS5 reads it, and how many messages hold it."""
+    """A term in FTS5's syntax, and how many messages hold it."""
 
     match: str
     messages: int
@@ -51,17 +46,16 @@ class _Word(NamedTuple):
 def search_rows(
     connection: sqlite3.Connection, terms: Sequence[SearchTerm], rows: RowRange, limit: int
 ) -> list[tuple[int, float]]:
-    """Return the rows that fit best, the best first, each with its score."""
+    """Return the best rows and their scores, best first."""
     counted = (_word(connection, term, rows) for term in terms)
     words = sorted((word for word in counted if word.messages), key=lambda word: word.messages)
-    telling, common = _split(words)
-    looked_for = [*telling, *common]
-    if not looked_for:
+    rare, common = _split(words)
+    if not words:
         return []
     index = _Lookup(connection, rows)
-    holding = index.rows_with_rare(telling, common) if telling else index.rows_with_pairs(common)
+    holding = index.rows_with_rare(rare, common) if rare else index.rows_with_pairs(common)
     total = _message_count(connection, rows)
-    weights = [rarity_weight(word.messages, total) for word in looked_for]
+    weights = [rarity_weight(word.messages, total) for word in (*rare, *common)]
     sums = {
         words: sum(weight for number, weight in enumerate(weights) if words >> number & 1)
         for words in set(holding.values())
@@ -70,14 +64,14 @@ def search_rows(
 
 
 class _Lookup:
-    """Says which rows hold which words: of each row, a bit for each of them."""
+    """Finds the rows that hold words; each row comes with one bit for each word it holds."""
 
     def __init__(self, connection: sqlite3.Connection, rows: RowRange) -> None:
         self._connection = connection
         self._rows = rows
 
     def rows_with_rare(self, rare: Sequence[_Word], common: Sequence[_Word]) -> dict[int, int]:
-        """Return the rows that hold a telling word, with all the words they hold."""
+        """Return the rows that hold a rare word, with all the words they hold."""
         holding: dict[int, int] = {}
         for number, word in enumerate(rare):
             for row in self._newest(word.match):
@@ -89,7 +83,7 @@ class _Lookup:
         return holding
 
     def rows_with_pairs(self, common: Sequence[_Word]) -> dict[int, int]:
-        """Return the newest rows that hold two of some common words; the rarest, where no two stand together."""
+        """Return the newest rows that hold two common words; if there are none, those with the rarest word."""
         holding: dict[int, int] = {}
         for (one, word), (two, other) in combinations(enumerate(common[:MAX_PAIRED_WORDS]), 2):
             for row in self._newest(f"{word.match} AND {other.match}"):
@@ -102,7 +96,7 @@ class _Lookup:
 
 
 def _word(connection: sqlite3.Connection, term: SearchTerm, rows: RowRange) -> _Word:
-    """Return a term with how common it is; of a common word only the form that was asked for is looked for."""
+    """Return a term and how common it is; a common word is searched in its written form only."""
     plain = '"' + " ".join(term.words) + '"'
     held = _count(connection, plain, rows)
     if not term.is_stem or held > MAX_STEMMED_MESSAGES:
@@ -111,15 +105,15 @@ def _word(connection: sqlite3.Connection, term: SearchTerm, rows: RowRange) -> _
 
 
 def _split(words: Sequence[_Word]) -> tuple[list[_Word], list[_Word]]:
-    """Return the words that say which messages are looked at, and those that are looked for in them."""
-    telling: list[_Word] = []
-    looked_at = 0
+    """Return the rare words, which select candidates, and the common ones, which rank them."""
+    rare: list[_Word] = []
+    candidates = 0
     for word in words[:MAX_RARE_WORDS]:
-        looked_at += word.messages
-        if word.messages >= COMMON_WORD_MESSAGES or (telling and looked_at > MAX_CANDIDATES):
+        candidates += word.messages
+        if word.messages >= COMMON_WORD_MESSAGES or (rare and candidates > MAX_CANDIDATES):
             break
-        telling.append(word)
-    return telling, list(words[len(telling) :][:MAX_COMMON_WORDS])
+        rare.append(word)
+    return rare, list(words[len(rare) :][:MAX_COMMON_WORDS])
 
 
 def _count(connection: sqlite3.Connection, match: str, rows: RowRange) -> int:
@@ -128,7 +122,7 @@ def _count(connection: sqlite3.Connection, match: str, rows: RowRange) -> int:
 
 
 def _message_count(connection: sqlite3.Connection, rows: RowRange) -> int:
-    """Return about how many messages there are: the rows of one session follow each other."""
+    """Return about how many messages there are: the rows of a session are consecutive."""
     ends = "SELECT (SELECT min(id) FROM indexed WHERE id >= ?), (SELECT max(id) FROM indexed WHERE id < ?)"
     first, last = connection.execute(ends, rows).fetchone()
     return 0 if first is None or last is None else last - first + 1
@@ -137,7 +131,7 @@ def _message_count(connection: sqlite3.Connection, rows: RowRange) -> int:
 def _weigh_by_length(
     connection: sqlite3.Connection, scores: Mapping[int, float], limit: int
 ) -> list[tuple[int, float]]:
-    """Return the best rows with their scores made smaller for those that are longer than others."""
+    """Return the best rows, with lower scores for longer messages."""
     best = sorted(scores, key=lambda row: (-scores[row], -row))[: max(MAX_LENGTH_WEIGHED, limit)]
     sizes = dict(
         connection.execute(
@@ -145,51 +139,51 @@ def _weigh_by_length(
         ).fetchall()
     )
     usual = sum(sizes.values()) / max(1, len(sizes))
-    weighed = {row: scores[row] * _length_factor(sizes.get(row, usual), usual) for row in best}
-    return sorted(weighed.items(), key=lambda item: (-item[1], -item[0]))[:limit]
 
+    def weighted(row: int) -> float:
+        size = sizes.get(row, usual)
+        return scores[row] * ((BM25_K1 + 1) / (1 + BM25_K1 * (1 - BM25_B + BM25_B * size / max(1.0, usual))))
 
-def _length_factor(size: float, usual: float) -> float:
-    return (BM25_K1 + 1) / (1 + BM25_K1 * (1 - BM25_B + BM25_B * size / max(1.0, usual)))
+    return sorted(((row, weighted(row)) for row in best), key=lambda item: (-item[1], -item[0]))[:limit]
 
 
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
-"""So many notes, or so much text, are worth taking in; a search that comes first does it in some milliseconds."""
+"""So many pending texts, or characters, are worth indexing; a search before that indexes them in milliseconds."""
 TOKENIZER = "tokenize = 'unicode61 remove_diacritics 0'"
-"""Words are cut by us, so that every store finds the same."""
+"""We split words ourselves, so that every store finds the same."""
 RowScore: TypeAlias = tuple[int, float]
-"""The row of a message, and how well it fits."""
+"""The row of a message, and its score."""
 
 
 class FullTextIndex:
-    """The words of one file; what changes it is called inside a transaction."""
+    """The index of one file; callers hold a transaction while they change it."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection, self._name = connection, name
-        # Whoever was killed here has left some.
+        # A process that was killed may have left some.
         self._pending_count: int = connection.execute("SELECT count(*) FROM noted").fetchone()[0]
         self._pending_chars = 0
 
     @property
     def needs_indexing(self) -> bool:
-        """Whether there are notes enough to be taken in."""
+        """Whether enough texts are pending."""
         return self._pending_count >= MAX_PENDING_TEXTS or self._pending_chars >= MAX_PENDING_CHARS
 
     def add(self, texts: Sequence[tuple[int, str]]) -> None:
-        """Note what messages are to be found by, or take them in at once where they are many."""
+        """Store texts as pending, or index them at once if there are many."""
         chars = sum(len(text) for _, text in texts)
         if len(texts) >= MAX_PENDING_TEXTS or chars >= MAX_PENDING_CHARS:
             self._index_texts(texts)
             return
-        note = "INSERT OR REPLACE INTO noted (id, text) VALUES (?, ?)"
-        # Half of a surrogate pair is part of no word.
-        self._connection.executemany(note, [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts])
+        insert = "INSERT OR REPLACE INTO noted (id, text) VALUES (?, ?)"
+        # A lone surrogate is not part of any word.
+        self._connection.executemany(insert, [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts])
         self._pending_count += len(texts)
         self._pending_chars += chars
 
     def index_pending(self) -> None:
-        """Take in every note."""
-        # Should this fail it is tried again when as much has come together as before.
+        """Index every pending text."""
+        # If this fails, it is tried again when as many texts are pending as before.
         self._pending_count = self._pending_chars = 0
         self._index_texts(self._pending_texts())
         self._connection.execute("DELETE FROM noted")
@@ -202,7 +196,7 @@ class FullTextIndex:
         write = self._connection.execute
         for row_id, text in texts:
             body = index_body(text)
-            # The index holds no text, and a row can only be forgotten by saying what it held.
+            # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
             kept = _compressed(body)
             insert = "INSERT OR IGNORE INTO indexed (id, body) VALUES (?, ?)"
             if not write(insert, (row_id, kept)).rowcount:
@@ -211,7 +205,7 @@ class FullTextIndex:
             write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
 
     def remove(self, first: int, last: int) -> None:
-        """Take what some messages were found by out of the index; no note may be left."""
+        """Remove messages from the index; no text may be pending."""
         span = "FROM indexed WHERE id >= ? AND id < ?"
         rows = self._connection.execute(f"SELECT id, body {span}", (first, last)).fetchall()
         if not rows:
@@ -223,30 +217,30 @@ class FullTextIndex:
         self._connection.execute(f"DELETE {span}", (first, last))
 
     def optimize(self) -> None:
-        """Leave nothing of what was forgotten: an index forgets by adding."""
+        """Purge deleted entries: FTS5 deletes by adding an entry."""
         self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
 
     def has_pending(self) -> bool:
-        """Return whether a search would miss something."""
+        """Return whether texts are pending."""
         return self._connection.execute("SELECT 1 FROM noted LIMIT 1").fetchone() is not None
 
     def search(self, terms: Sequence[SearchTerm], rows: RowRange, limit: int) -> list[RowScore]:
-        """Return what fits some terms, the best first; of what was noted too."""
-        # The notes first: what is taken in meanwhile is then found twice, and not missed.
+        """Return the rows that match, best first, pending texts included."""
+        # Pending texts first: what another process indexes meanwhile is then found twice, not missed.
         hits = dict(self._search_pending(terms, rows, limit)) if self.has_pending() else {}
         hits |= dict(search_rows(self._connection, terms, rows, limit))
         return sorted(hits.items(), key=lambda hit: (-hit[1], -hit[0]))[:limit]
 
     def _search_pending(self, terms: Sequence[SearchTerm], rows: RowRange, limit: int) -> list[RowScore]:
-        """Return what fits among the notes; how well is measured by the notes alone."""
-        with closing(sqlite3.connect(":memory:")) as apart:
-            apart.execute(f"CREATE VIRTUAL TABLE words USING fts5 (body, {TOKENIZER})")
-            apart.execute("CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+        """Return the pending texts that match, scored among themselves."""
+        with closing(sqlite3.connect(":memory:")) as memory:
+            memory.execute(f"CREATE VIRTUAL TABLE words USING fts5 (body, {TOKENIZER})")
+            memory.execute("CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
             for row_id, text in self._pending_texts():
                 body = index_body(text)
-                apart.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
-                apart.execute("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, _compressed(body)))
-            return search_rows(apart, terms, rows, limit)
+                memory.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
+                memory.execute("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, _compressed(body)))
+            return search_rows(memory, terms, rows, limit)
 
 
 def _compressed(body: str) -> bytes:

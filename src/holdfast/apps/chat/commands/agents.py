@@ -41,22 +41,22 @@ async def agents(chat: Chat, number: str) -> None:
 
 def _delegation_rows(found: list[DelegationRecord]) -> Iterable[tuple[str, ...]]:
     for number, one in enumerate(found, start=1):
-        task = " ".join(one.task.split())
+        task = " ".join(one.started.task.split())
         short = task if len(task) <= MAX_TASK_CHARS else f"{task[: MAX_TASK_CHARS - 1]}…"
-        yield str(number), one.agent, one.state.replace("_", " "), short, one.description
+        yield str(number), one.started.agent, one.state.replace("_", " "), short, one.description
 
 
 def _describe_delegation(one: DelegationRecord) -> Iterable[str]:
-    yield f"**{one.agent}** ({one.state.replace('_', ' ')}), asked by {one.parent}"
-    yield f"Task: {one.task}"
+    yield f"**{one.started.agent}** ({one.state.replace('_', ' ')}), asked by {one.started.parent}"
+    yield f"Task: {one.started.task}"
     yield f"Saw {one.description}; {one.request_count:,} requests, {one.message_count:,} messages of its own."
-    if one.briefing:
-        yield f"Was told:\n\n{one.briefing}"
+    if one.started.briefing:
+        yield f"Was told:\n\n{one.started.briefing}"
     if one.answer:
         yield f"Answer: {one.answer}"
     if one.findings:
         yield "\n".join(["Findings:", "", *(f"- {finding}" for finding in one.findings)])
-    if one.sources:
-        yield f"Sources: {', '.join(one.sources)}"
+    if one.finished and one.finished.sources:
+        yield f"Sources: {', '.join(one.finished.sources)}"
     if one.error:
         yield f"Without an answer: {one.error}"

@@ -56,7 +56,11 @@ async def preview(chat: Chat, what: str) -> None:
         return
     text = "\n\n".join(would.replacement)
     stands = f"In their place would stand:\n\n{_quote(text)}"
-    told = (_describe_compaction(would, "would be "), stands, describe_losses(would.put_back, would.left_out))
+    told = (
+        _describe_compaction(would, "would be "),
+        stands,
+        describe_losses(would.summary.put_back, would.summary.left_out),
+    )
     chat.screen.show(CommandReply("\n\n".join(part for part in told if part)))
 
 
@@ -161,8 +165,8 @@ def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
     before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
     into = f"folded into {len(event.replacement):,}" if event.replacement else "left out"
     return (
-        f"{pluralize(event.messages_compacted, 'message')} {verb}{into}: {before:,} → {after:,} tokens of messages"
-        f" ({before - after:,} freed), by {event.by_model or 'rule'}"
+        f"{pluralize(event.span.message_count, 'message')} {verb}{into}: {before:,} → {after:,} tokens of messages"
+        f" ({before - after:,} freed), by {event.summary.by_model or 'rule'}"
     )
 
 

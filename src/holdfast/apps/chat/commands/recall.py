@@ -4,9 +4,10 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import ChatNotice, CommandReply
 from holdfast.core.history.events import MAIN
+from holdfast.core.recall.answer import Excerpt, RecallAnswer
+from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.references import is_reference_text
 from holdfast.errors import SettingsError
-from holdfast.session.conversation import Excerpt, RecallAnswer, RecallQuery
 
 RECALL_COMMANDS = SlashCommandRegistry()
 MAX_RECALL_SEARCH_TOKENS, MAX_RECALL_REFERENCE_TOKENS = 2_000, 20_000

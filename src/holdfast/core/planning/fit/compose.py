@@ -1,22 +1,18 @@
-"""What a cut gives: the messages that would be sent, mended, counted, and held against every limit.
+"""The view of a cut: the messages that would be sent, repaired, counted, and compared with every limit.
 
-Where the lines of a long conversation stand.
-
-Everything before the fold line is folded into a digest, everything before the clip line has its tool
-output shortened. Without a memory of earlier requests, a line that followed every new message would
-break the cached prefix every time. So lines stand only at multiples of a step, measured from the
-beginning of the conversation, moved to the next legal cut: a list that only grows keeps its lines,
-and its prefix, until it has grown by a step.
-
-Replaces the oldest part of a conversation by a digest of it.
+Messages before the first cut are compacted into a digest, those before the second have their tool output clipped.
+Without a memory of earlier requests, cuts that followed every new message would break the cached prefix every time.
+So cuts fall only at multiples of a step, measured from the beginning of the conversation and moved to the next legal
+cut: a list that only grows keeps its cuts, and its prefix, until it has grown by a step.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.messages import Entry, Text, user
-from holdfast.core.conversation.repair import RepairedEntries, repair_entries
+from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.shorten import (
     clip_arguments,
     clip_outputs,
@@ -25,28 +21,29 @@ from holdfast.core.conversation.shorten import (
     drop_media,
     recall_range_hint,
 )
+from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.conversation.transcript import Transcript
 from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.fit.protection import Protection
-from holdfast.core.planning.fit.receipt import PositionRanges, position_count, ranges_without
+from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
 
 CUT_GRID_BYTES_PER_TOKEN = 4
-"""About what prose, code and Chinese have alike; a step of digits or hashes is larger in tokens."""
+"""About the same in prose, code and Chinese; a step of digits or hashes is larger in tokens."""
 
 
 class CutGrid(NamedTuple):
-    """The possible positions of a line, numbered from 0, the beginning."""
+    """The possible positions of a cut, numbered from 0, the beginning."""
 
     transcript: Transcript
     budget: Budget
     max_tokens: int
     step_share: float
     limit: int
-    """No line passes this position."""
+    """No cut falls after this position."""
 
     def load(self, index: int) -> float:
         """Return how many times the budget the messages before `index` would fill, in all its units."""
@@ -61,7 +58,7 @@ class CutGrid(NamedTuple):
         return load
 
     def cut_at(self, number: int) -> int:
-        """Return the position of a line: the first legal cut at or after its multiple of a step."""
+        """Return the position of a cut: the first legal one at or after its multiple of a step."""
         if number <= 0:
             return 0
         key = (self.budget, self.max_tokens, self.step_share)
@@ -70,7 +67,7 @@ class CutGrid(NamedTuple):
         if position is None:
             position = self._find_cut(number)
             if position < self.limit:
-                # What stands before a line does not change any more, so neither does the line.
+                # Messages before a cut do not change any more, so neither does the cut.
                 known[number] = position
         return min(position, self.limit)
 
@@ -83,11 +80,11 @@ class CutGrid(NamedTuple):
         return next_cut(self.transcript, index)
 
     def number_of_cut(self, index: int) -> int:
-        """Return the number of the first line that stands at or after `index`."""
+        """Return the number of the first cut at or after `index`."""
         number = max(0, int(self.load(index) / self.step_share))
         while self.cut_at(number) < index:
             number += 1
-        # A unit can carry several lines to its end: the first of them is meant.
+        # Several cuts can fall at the end of one exchange: return the first of them.
         while number and self.cut_at(number - 1) >= index:
             number -= 1
         return number
@@ -95,7 +92,7 @@ class CutGrid(NamedTuple):
 
 FIRST_DIGEST_PROMPTS, LAST_DIGEST_PROMPTS = 2, 24
 DIGEST_HORIZON_MESSAGES = 64
-"""How many of the newest folded messages a digest is read from, besides the user's own prompts."""
+"""How many of the newest compacted messages a digest is made from, besides the user's prompts."""
 
 
 def digest_entry(
@@ -106,31 +103,31 @@ def digest_entry(
     *,
     has_recall: bool = False,
 ) -> Entry:
-    """Return the digest of what stands before the fold line; the same line has the same digest."""
+    """Return the digest of the messages before a cut; the same cut has the same digest."""
     known = transcript.edited_entries(("digest", allowance_tokens, compacted))
     if compact_before not in known:
-        how = _compacted_range_hint(transcript, compacted) if has_recall else ""
+        hint = _compacted_range_hint(transcript, compacted) if has_recall else ""
         text = make_digest(
             [transcript.entry_as_positioned(index) for index in _digest_sources(transcript, compact_before, compacted)],
-            allowance_tokens=allowance_tokens - (transcript.counter.count(how) + 1 if how else 0),
+            allowance_tokens=allowance_tokens - (transcript.counter.count(hint) + 1 if hint else 0),
             counter=transcript.counter,
             message_count=position_count(compacted),
             is_prompt_kept=compact_before < len(transcript) and not transcript[compact_before].is_prompt,
         )
-        text = "\n".join(part for part in (text, how) if part)
+        text = "\n".join(part for part in (text, hint) if part)
         known[compact_before] = transcript.remember_cost(Entry(user(text, trust="summary")))
     return known[compact_before]
 
 
 def _compacted_range_hint(transcript: Transcript, compacted: PositionRanges) -> str:
-    """Return how to see what was folded, by the positions that others know it by."""
-    told = (transcript.entry_as_positioned(index).position for span in compacted for index in span)
-    places = [position for position in told if position is not None]
-    return recall_range_hint(places[0], places[-1] + 1) if places else ""
+    """Return how to recall the compacted messages, by their positions in the history."""
+    found = (transcript.entry_as_positioned(index).position for span in compacted for index in span)
+    positions = [position for position in found if position is not None]
+    return recall_range_hint(positions[0], positions[-1] + 1) if positions else ""
 
 
 def _digest_sources(transcript: Transcript, compact_before: int, compacted: PositionRanges) -> list[int]:
-    """Return the folded positions a digest is read from: the user's prompts and the newest work."""
+    """Return the compacted positions a digest is made from: the user's prompts and the newest messages."""
     count = transcript.prompts_before(compact_before)
     numbers = {*range(min(FIRST_DIGEST_PROMPTS, count)), *range(max(0, count - LAST_DIGEST_PROMPTS), count)}
     chosen = {transcript.prompt_index(number) for number in numbers}
@@ -144,33 +141,17 @@ DIGEST_PLACEHOLDER = Entry(user("[digest]", trust="summary"))
 
 
 class ViewCut(NamedTuple):
-    """Where one request's lines stand."""
+    """Where one request is cut."""
 
     compact_before: int = 0
-    """Messages before this are folded, protected ones excepted."""
+    """Messages before this are compacted, except protected ones."""
     clip_before: int = 0
     """Old tool output and media before this are shortened."""
     has_digest: bool = True
     max_output_chars: int | None = None
-    """In the last resort, what is left of each output and argument, the newest included."""
+    """As the last resort, the length of each output and argument, the newest included."""
     keep_recall_answers: bool = True
     """Whether recall's answers are left as they are, for a model that has recall."""
-
-
-class ComposedView(NamedTuple):
-    """The view of a cut."""
-
-    entries: list[Entry]
-    cut: ViewCut
-    repaired: RepairedEntries
-    text_tokens: int
-    """Tokens of the messages, media apart."""
-    media_tokens: int
-    compacted: PositionRanges
-    has_digest: bool
-    """Whether a digest stands for what was folded."""
-    is_media_limited: bool
-    """Whether media were elided because there were more than the policy wants."""
 
 
 class ViewComposer:
@@ -184,21 +165,30 @@ class ViewComposer:
         self.max_tokens = situation.message_budget
         """Tokens that the messages may take."""
         self.clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.max_tokens * policy.clip_share))
-        self._digest_room = min(policy.digest_max_tokens, int(self.max_tokens * policy.digest_share))
+        self._digest_allowance = min(policy.digest_max_tokens, int(self.max_tokens * policy.digest_share))
         self._short = transcript.edited_entries(("short", self.clip_chars))
 
     @property
     def digest_tokens(self) -> int:
-        """What is set aside for a digest; nothing where one would say nothing."""
-        return self._digest_room + MESSAGE_OVERHEAD if self._digest_room >= MIN_FIT_DIGEST_TOKENS else 0
+        """What is set aside for a digest; 0 where that is too little for one."""
+        return self._digest_allowance + MESSAGE_OVERHEAD if self._digest_allowance >= MIN_FIT_DIGEST_TOKENS else 0
 
-    def compose(self, cut: ViewCut) -> ComposedView | None:
+    def compose(self, cut: ViewCut) -> View | None:
         """Return the view of a cut, or None if it does not fit."""
         head = self.protection.protected_before(cut.compact_before)
-        folded = ranges_without(cut.compact_before, head)
-        has_digest = bool(folded) and cut.has_digest and self.digest_tokens > 0
-        mended = self._repair(self._assemble(cut, head, has_digest=has_digest))
-        entries = self._without_overlong_texts(mended.entries)
+        removed = ranges_without(cut.compact_before, head)
+        has_digest = bool(removed) and cut.has_digest and self.digest_tokens > 0
+        situation = self.situation
+        repaired = repair_entries(
+            self._assemble(cut, head, has_digest=has_digest),
+            is_interrupted=situation.is_interrupted,
+            batching=situation.batching,
+        )
+        if repaired.pending:
+            raise PendingToolCallsError(repaired.pending)
+        if all(entry.message.role == "system" for entry in repaired.entries):
+            raise EmptyConversationError
+        entries = self._without_overlong_texts(repaired.entries)
         words, media = self._count(entries)
         is_media_limited = bool(media) and count_all_media(entries) > self.policy.max_media
         if is_media_limited:
@@ -209,24 +199,40 @@ class ViewComposer:
         if words + media > self.max_tokens:
             return None
         if has_digest:
-            has_recall = self.situation.has_recall
-            written = digest_entry(
-                self.transcript, cut.compact_before, folded, self._digest_room, has_recall=has_recall
+            digest = digest_entry(
+                self.transcript, cut.compact_before, removed, self._digest_allowance, has_recall=situation.has_recall
             )
-            entries = [written if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
-            words += sum(self.transcript.tokens_of(written.message)) - self.digest_tokens
+            entries = [digest if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
+            words += sum(self.transcript.tokens_of(digest.message)) - self.digest_tokens
         if not self._fits_other_limits(entries, media):
             return None
-        return ComposedView(entries, cut, mended, words, media, folded, has_digest, is_media_limited)
+        compacted, dropped = (removed, ()) if has_digest else ((), removed)
+        return View(
+            entries,
+            words + media,
+            has_media=media > 0,
+            compacted=compacted,
+            dropped=dropped,
+            repairs=tuple(repaired.repairs),
+            reasons=tuple(self._reasons(cut, compacted, dropped, is_media_limited=is_media_limited)),
+        )
 
-    def _repair(self, entries: list[Entry]) -> RepairedEntries:
-        how = self.situation
-        mended = repair_entries(entries, is_interrupted=how.is_interrupted, batching=how.batching)
-        if mended.pending:
-            raise PendingToolCallsError(mended.pending)
-        if all(entry.message.role == "system" for entry in mended.entries):
-            raise EmptyConversationError
-        return mended
+    def _reasons(
+        self, cut: ViewCut, compacted: PositionRanges, dropped: PositionRanges, *, is_media_limited: bool
+    ) -> Iterator[str]:
+        """Yield why a view is not simply everything."""
+        if cut.compact_before or cut.clip_before or cut.max_output_chars:
+            free = self.situation.margin
+            margin = f", {free:.0%} of it kept free for the error of the count" if free else ""
+            yield f"the conversation is longer than its budget{margin}"
+        if compacted:
+            yield f"lines move in steps: everything before #{cut.compact_before} that is not protected was folded"
+        if dropped:
+            yield f"{position_count(dropped):,} messages left without a digest: there was no room for one"
+        if is_media_limited:
+            yield f"providers take {self.policy.max_media} images for certain, so the oldest were elided"
+        if cut.max_output_chars is not None:
+            yield f"the last exchange alone is too long: its outputs were cut to {cut.max_output_chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
         tokens_of = self.transcript.tokens_of
@@ -234,14 +240,14 @@ class ViewComposer:
         return sum([words for words, _ in counts]), sum([media for _, media in counts])
 
     def _assemble(self, cut: ViewCut, head: list[int], *, has_digest: bool) -> list[Entry]:
-        """Return system messages, earlier folds, the digest's place, what else is protected, and all after the line."""
-        entry, told = self.transcript.entry, self.transcript.entry_as_positioned
+        """Return system messages, summaries, the digest's place, other protected messages, and all after the cut."""
+        entry, positioned = self.transcript.entry, self.transcript.entry_as_positioned
         systems = [entry(index) for index in head if self.transcript[index].role == "system"]
         spoken = [index for index in head if self.transcript[index].role != "system"]
-        folds = [entry(index) for index in spoken if told(index).position is None]
-        others = [self._cut_entry(index, cut) for index in spoken if told(index).position is not None]
+        summaries = [entry(index) for index in spoken if positioned(index).position is None]
+        others = [self._cut_entry(index, cut) for index in spoken if positioned(index).position is not None]
         place = [DIGEST_PLACEHOLDER] if has_digest else []
-        return [*systems, *folds, *place, *others, *self._entries_after(cut)]
+        return [*systems, *summaries, *place, *others, *self._entries_after(cut)]
 
     def _entries_after(self, cut: ViewCut) -> list[Entry]:
         length = len(self.transcript)
@@ -262,67 +268,67 @@ class ViewComposer:
         return self.shortened_entry(index) if index < cut.clip_before else self.transcript.entry(index)
 
     def shortened_entry(self, index: int) -> Entry:
-        """Return an old message with its tool output clipped and its media elided."""
+        """Return an old message with its tool output clipped and its media dropped."""
         entry = self.transcript.entry(index)
         if index in self.protection.whole:
             return entry
         if index not in self._short:
             is_small = self.transcript.bytes_of(index) <= self.clip_chars
             if not is_small or self.transcript.tokens_of(entry.message, is_cached=True)[1]:
-                place = self._recall_position(index)
+                position = self._recall_position(index)
                 spares = self.situation.has_recall
-                clipped = clip_outputs(entry.message, self.clip_chars, place, keep_recall_answers=spares)
-                short = drop_media(clipped, position=place)
+                clipped = clip_outputs(entry.message, self.clip_chars, position, keep_recall_answers=spares)
+                short = drop_media(clipped, position=position)
                 entry = entry if short is entry.message else self.transcript.remember_cost(entry.with_message(short))
             self._short[index] = entry
         return self._short[index]
 
     def clipped_entry(self, index: int, max_chars: int, *, keep_recall_answers: bool = False) -> Entry:
-        """Return a message with as little as may be left of it; what is protected keeps its own words."""
+        """Return a message with outputs and arguments clipped and media dropped; protected text stays."""
         entry = self.transcript.entry(index)
         if index in self.protection.fixed:
             return entry
-        place = self._recall_position(index)
+        position = self._recall_position(index)
         spares = keep_recall_answers and self.situation.has_recall
-        message = clip_outputs(entry.message, max_chars, place, keep_recall_answers=spares)
+        message = clip_outputs(entry.message, max_chars, position, keep_recall_answers=spares)
         if index == self.protection.prompt_index:
-            return entry.with_message(drop_media(message, results_only=True, position=place))
-        return entry.with_message(drop_media(clip_arguments(message, max_chars), position=place))
+            return entry.with_message(drop_media(message, results_only=True, position=position))
+        return entry.with_message(drop_media(clip_arguments(message, max_chars), position=position))
 
     def _recall_position(self, index: int | None) -> int | None:
-        """Return where a model that can ask for a message finds it; None where it cannot."""
+        """Return the position by which the model can recall a message; None without the recall tool."""
         if index is None or not self.situation.has_recall:
             return None
         return self.transcript.entry_as_positioned(index).position
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
-        """Elide the oldest media beyond the most that providers take, half of that at a time."""
+        """Drop the oldest media beyond the most that providers take, half of that at a time."""
         counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
         excess = sum(counts.values()) - self.policy.max_media
         if excess <= 0:
             return entries
         batch = max(1, self.policy.max_media // 2)
-        to_elide = -(-excess // batch) * batch
+        excess_media = -(-excess // batch) * batch
         limited = list(entries)
         for index, count in counts.items():
-            if to_elide <= 0:
+            if excess_media <= 0:
                 break
             if entries[index].position not in self.protection.whole:
-                place = self._recall_position(entries[index].position)
-                limited[index] = entries[index].with_message(drop_media(entries[index].message, position=place))
-                to_elide -= count
+                position = self._recall_position(entries[index].position)
+                limited[index] = entries[index].with_message(drop_media(entries[index].message, position=position))
+                excess_media -= count
         return limited
 
     def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry]:
-        """Return entries whose texts the provider takes in one piece: outputs are cut, anything else is refused."""
+        """Return entries whose texts the provider takes in one piece: outputs are clipped, anything else raises."""
         longest = self.situation.max_text_chars
         if longest is None or self.transcript.largest_bytes <= longest:
             return entries
         shorter: list[Entry] = []
         for entry in entries:
             is_fixed = entry.position in self.protection.fixed
-            place = self._recall_position(entry.position)
-            message = entry.message if is_fixed else clip_outputs(entry.message, longest, place)
+            position = self._recall_position(entry.position)
+            message = entry.message if is_fixed else clip_outputs(entry.message, longest, position)
             texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
             size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
             if size > longest and entry.position is not None:

@@ -1,46 +1,28 @@
-"""The floor: whatever comes in, what goes out is valid and fits, or a typed error says why not.
+"""Make a view valid and make it fit, or raise a typed error that says why not.
 
-Mend, shorten old tool output, elide old media, fold the oldest part into a digest, prune; in this
-order, and none of it without need. System text, pins and the newest prompt stay whole. When even
-the last exchange is too large, its outputs are shortened as far as it takes; after that nothing can
-shrink any more.
-
-The floor under a view: entries that were already chosen and shortened, made valid and made to fit.
-
-The floor works on lists of provider messages and numbers them by their place. Here are the entries of a view
-in that form, and the way back to where they stand in the history.
-
-Draws up the receipt of a fitted request.
+The fitter repairs, shortens old tool output, drops old media, compacts the oldest part into a digest, and leaves
+messages out: in this order, and none of it without need. System text, pins and the newest prompt stay whole. When
+even the last exchange is too large, its outputs are shortened as far as it takes; after that nothing can shrink.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import NamedTuple, NoReturn, cast
+from dataclasses import replace
+from typing import NoReturn
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.repair import repair_entries
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, REPLY_OVERHEAD, TokenCount, message_bytes
-from holdfast.core.conversation.transcript import FormatReader, MessageMeasures, Transcript
-from holdfast.core.planning.fit.compose import CLIP_CHARS_PER_TOKEN, ComposedView, CutGrid, ViewComposer, ViewCut
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD
+from holdfast.core.conversation.transcript import FormatReader, Transcript
+from holdfast.core.planning.fit.compose import CLIP_CHARS_PER_TOKEN, CutGrid, ViewComposer, ViewCut
 from holdfast.core.planning.fit.protection import LAST_EXCHANGE_PART, PINS_PART, PROMPT_PART, SYSTEM_PART, TOOLS_PART
-from holdfast.core.planning.fit.receipt import Receipt, position_count
+from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError
 
 MIN_CLIP_CHARS = 64
-
-
-class FittedView(NamedTuple):
-    """A view that can be sent, and what there was before."""
-
-    view: ComposedView
-    tokens_before: int
-    """What the whole conversation would have cost."""
-    is_before_counted: bool
-    """Whether all of it was counted; else it was extrapolated from what was."""
 
 
 class ViewFitter:
@@ -55,14 +37,15 @@ class ViewFitter:
         self._protection = self._composer.protection
         self._sums: tuple[list[int], list[int]] | None = None
 
-    def fit(self) -> FittedView:
+    def fit(self) -> View:
         """Return the fullest view that fits."""
         if self._max_tokens <= 0:
             self._raise_cannot_fit()
         for cut in self._cuts():
             view = self._composer.compose(cut)
             if view is not None:
-                return FittedView(view, *self._total_tokens())
+                tokens, is_counted = self._total_tokens()
+                return replace(view, tokens_before=tokens, is_before_counted=is_counted and not view.has_media)
         self._raise_cannot_fit()
 
     def _total_tokens(self) -> tuple[int, bool]:
@@ -75,7 +58,7 @@ class ViewFitter:
         weight = self._transcript.total_bytes - self._transcript.bytes_before(length - seen)
         return round(raw[-1] * self._transcript.total_bytes / max(1, weight)), False
 
-    # Where the lines may stand.
+    # Where cuts may fall.
 
     def _cuts(self) -> Iterator[ViewCut]:
         """Yield the cuts worth trying, mildest first."""
@@ -84,15 +67,15 @@ class ViewFitter:
         start = length - (len(raw) - 1)
         if start == 0 and raw[-1] <= self._max_tokens:
             yield ViewCut()
-        lines = CutGrid(self._transcript, self._situation.budget, self._max_tokens, self._policy.step_share, limit)
+        grid = CutGrid(self._transcript, self._situation.budget, self._max_tokens, self._policy.step_share, limit)
         first = min(limit, max(start, self._start_by_limits()))
-        number = lines.number_of_cut(first) + self._policy.clip_zone_steps if first else 1
-        fold = -1
-        while fold < limit:
-            fold = lines.cut_at(number - self._policy.clip_zone_steps)
-            clip = lines.cut_at(number)
-            if fold >= start and self._may_fit(fold, clip, raw, clipped):
-                yield ViewCut(fold, clip)
+        number = grid.number_of_cut(first) + self._policy.clip_zone_steps if first else 1
+        compact = -1
+        while compact < limit:
+            compact = grid.cut_at(number - self._policy.clip_zone_steps)
+            clip = grid.cut_at(number)
+            if compact >= start and self._may_fit(compact, clip, raw, clipped):
+                yield ViewCut(compact, clip)
             number += 1
         yield from self._last_resort_cuts()
 
@@ -112,9 +95,9 @@ class ViewFitter:
         raw, short = 0, 0
         raw_sums, short_sums = [0], [0]
         costs = self._transcript.cached_costs(("short", self._composer.clip_chars))
-        room, protected = self._max_tokens, self._protection.whole
+        max_tokens, protected = self._max_tokens, self._protection.whole
         for index in range(len(self._transcript) - 1, -1, -1):
-            if short > room:
+            if short > max_tokens:
                 break
             whole, shortened = costs.get(index) or self._cost(index)
             raw += whole
@@ -133,7 +116,7 @@ class ViewFitter:
         return cost
 
     def _may_fit(self, compact_before: int, clip_before: int, raw: list[int], clipped: list[int]) -> bool:
-        """Return whether a cut is worth composing: what mending adds or removes is not known yet."""
+        """Return whether a cut is worth composing: what repair adds or removes is not known yet."""
         length, budget = len(self._transcript), self._situation.budget
         if budget.bytes and self._transcript.total_bytes - self._transcript.bytes_before(clip_before) > budget.bytes:
             return False
@@ -184,12 +167,12 @@ class ViewFitter:
             if limit is not None and sum(sizes.values()) > limit:
                 raise _cannot_fit_error(sizes, limit, unit)
         sizes = self._sizes(least, lambda message: sum(self._transcript.tokens_of(message)))
-        besides = {
+        extras = {
             SYSTEM_PART: situation.system_tokens,
             TOOLS_PART: situation.tools_tokens,
             LAST_EXCHANGE_PART: REPLY_OVERHEAD,
         }
-        whole = {name: size + besides.get(name, 0) for name, size in sizes.items()}
+        whole = {name: size + extras.get(name, 0) for name, size in sizes.items()}
         raise _cannot_fit_error(whole, situation.usable_tokens, "tokens")
 
     def _sizes(self, entries: list[Entry], measure: Callable[[Message], int]) -> dict[str, int]:
@@ -201,11 +184,11 @@ class ViewFitter:
         return sizes
 
     def _minimal_entries(self) -> list[Entry]:
-        """Return what has to be sent, each message as short as it gets, and what mending adds to it."""
+        """Return what has to be sent, each message as short as it gets, and what repair adds to it."""
         positions = sorted({*self._protection.protected_before(self._protection.limit), *self._protection.last})
         shortest = [self._composer.clipped_entry(index, MIN_CLIP_CHARS) for index in positions]
-        how = self._situation
-        return repair_entries(shortest, is_interrupted=how.is_interrupted, batching=how.batching).entries
+        situation = self._situation
+        return repair_entries(shortest, is_interrupted=situation.is_interrupted, batching=situation.batching).entries
 
 
 def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> CannotFitError:
@@ -213,155 +196,50 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
     return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)
 
 
-def receipt_of(
-    transcript: Transcript, situation: Situation, fitted: FittedView, max_media: int, repairs: Sequence[Repair] = ()
-) -> Receipt:
-    """Return what was kept, clipped, elided, folded, pruned and mended, and why."""
-    view = fitted.view
-    mended = [*repairs, *view.repaired.repairs]
-    told = {repair.position for repair in mended}
-    changed_outside = {repair.position for repair in repairs}
-    kept: list[int] = []
-    clipped: list[int] = []
-    elided: list[int] = []
-    for entry in view.entries:
-        position, message = entry.position, entry.message
-        if position is None:
-            continue
-        if message.repair_notes:
-            mended += [Repair(position, note) for note in message.repair_notes]
-            told.add(position)
-        if message.is_unedited:
-            if not message.repair_notes and position not in changed_outside:
-                kept.append(position)
-            continue
-        words, media = transcript.tokens_of(message)
-        raw_words, raw_media = transcript.tokens_of(transcript[position])
-        has_tools = bool(message.outline.call_ids or message.outline.result_ids)
-        is_elided, is_clipped = media < raw_media, has_tools and words < raw_words
-        if is_elided:
-            elided.append(position)
-        if is_clipped:
-            clipped.append(position)
-        if not is_elided and not is_clipped and position not in told:
-            mended.append(Repair(position, "rewritten to stand with its neighbours"))
-    return Receipt(
-        budget=situation.budget,
-        tokens_before=_tokens_before(situation, fitted),
-        tokens=_view_tokens(transcript, situation, view),
-        messages_before=len(transcript),
-        messages=len(view.entries),
-        kept=tuple(kept),
-        clipped=tuple(clipped),
-        elided=tuple(elided),
-        compacted=view.compacted if view.has_digest else (),
-        dropped=() if view.has_digest else view.compacted,
-        repairs=tuple(mended),
-        reasons=tuple(view_reasons(situation, view, max_media)),
-    )
+def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation: Situation) -> View:
+    """Return a session's view made valid and made to fit; raises where nothing can shrink any more.
 
-
-def _view_tokens(transcript: Transcript, situation: Situation, view: ComposedView) -> TokenCount:
-    system_words = sum(
-        sum(transcript.tokens_of(entry.message)) for entry in view.entries if entry.message.role == "system"
-    )
-    return situation.billed_count(
-        system=situation.system_tokens + system_words,
-        conversation=view.text_tokens - system_words + REPLY_OVERHEAD,
-        media=view.media_tokens,
-        is_counted=True,
-    )
-
-
-def _tokens_before(situation: Situation, fitted: FittedView) -> TokenCount:
-    return situation.billed_count(
-        system=situation.system_tokens,
-        conversation=fitted.tokens_before + REPLY_OVERHEAD,
-        media=0,
-        is_counted=fitted.is_before_counted and not fitted.view.media_tokens,
-    )
-
-
-def view_reasons(situation: Situation, view: ComposedView, max_media: int) -> Iterator[str]:
-    """Yield why a view is not simply everything."""
-    if view.cut.compact_before or view.cut.clip_before or view.cut.max_output_chars:
-        margin = f", {situation.margin:.0%} of it kept free for the error of the count" if situation.margin else ""
-        yield f"the conversation is longer than its budget{margin}"
-    if view.compacted and view.has_digest:
-        yield f"lines move in steps: everything before #{view.cut.compact_before} that is not protected was folded"
-    if view.compacted and not view.has_digest:
-        yield f"{position_count(view.compacted):,} messages left without a digest: there was no room for one"
-    if view.is_media_limited:
-        yield f"providers take {max_media} images for certain, so the oldest were elided"
-    if view.cut.max_output_chars is not None:
-        yield f"the last exchange alone is too long: its outputs were cut to {view.cut.max_output_chars:,} characters"
-
-
-@dataclass(frozen=True, slots=True)
-class FittedEntries:
-    """Entries that can be sent, and what it took."""
-
-    entries: list[Entry]
-    tokens: int
-    repairs: tuple[Repair, ...]
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _EntryReader:
-    """Reads entries as if they were provider messages."""
-
-    reader: FormatReader
-
-    def measure(self, natives: Sequence[object], start: int) -> MessageMeasures:
-        entries = [cast("Entry", native) for native in natives]
-        weights = [MESSAGE_OVERHEAD_BYTES + message_bytes(entry.message) for entry in entries]
-        roles = [entry.message.role for entry in entries]
-        prompts = [
-            index
-            for index, entry in enumerate(entries, start)
-            if entry.message.role == "user" and entry.position is not None
-        ]
-        return MessageMeasures(weights, prompts, [index for index, role in enumerate(roles, start) if role == "system"])
-
-    def decode(self, native: object, index: int) -> Message:
-        del index
-        return cast("Entry", native).message
-
-    def json_bytes(self, message: Message) -> int:
-        return self.reader.json_bytes(message)
-
-
-def _fit_transcript(
-    transcript: Transcript, settings: FitSettings, situation: Situation, positions: Sequence[int | None]
-) -> ComposedView:
-    """Return the view that fits; what stands for folded messages goes last of all, as a digest of it says nothing."""
-    pins = frozenset(index for index, position in enumerate(positions) if position in situation.pins)
-    made = frozenset(index for index, position in enumerate(positions) if position is None)
-    if made:
-        with suppress(CannotFitError):
-            return ViewFitter(transcript, settings, replace(situation, pins=pins | made)).fit().view
-    return ViewFitter(transcript, settings, replace(situation, pins=pins)).fit().view
-
-
-def fit_entries(
-    entries: Sequence[Entry], reader: FormatReader, settings: FitSettings, situation: Situation
-) -> FittedEntries:
-    """Return the entries as they can be sent; raises where nothing can shrink any more."""
+    The fitter numbers messages by their place in the view; the result has the positions of the history again.
+    """
+    entries = view.entries
     positions = [entry.position for entry in entries]
-    transcript = Transcript(entries, _EntryReader(reader), situation.counter, positions)
-    view = _fit_transcript(transcript, settings, situation, positions)
+    transcript = Transcript.of_entries(entries, reader, situation.counter)
+    pins = frozenset(index for index, position in enumerate(positions) if position in situation.pins)
+    replacements = frozenset(index for index, position in enumerate(positions) if position is None)
+    fitted = None
+    if replacements:
+        # Summaries go last of all: a digest of a summary says nothing.
+        with suppress(CannotFitError):
+            fitted = ViewFitter(transcript, settings, replace(situation, pins=pins | replacements)).fit()
+    fitted = fitted or ViewFitter(transcript, settings, replace(situation, pins=pins)).fit()
 
     def position(index: int | None) -> int | None:
         return None if index is None else positions[index]
 
-    repairs = tuple(Repair(position(repair.position), repair.description) for repair in view.repaired.repairs)
-    back = [
+    fitted_entries = [
         entries[entry.position]
         if entry.position is not None and entry.message is entries[entry.position].message
         else Entry(entry.message, position(entry.position))
-        for entry in view.entries
+        for entry in fitted.entries
     ]
-    told = tuple(f"floor: {reason}" for reason in view_reasons(situation, view, settings.max_media))
-    mended = (f"floor: mended {len(repairs):,} places so that a provider accepts them",) if repairs else ()
-    return FittedEntries(back, view.text_tokens + view.media_tokens, repairs, (*told, *mended))
+    if are_same_messages(fitted_entries, entries):
+        return view
+    repairs = tuple(Repair(position(repair.position), repair.description) for repair in fitted.repairs)
+    reasons = [f"floor: {reason}" for reason in fitted.reasons]
+    if repairs:
+        reasons.append(f"floor: mended {len(repairs):,} places so that a provider accepts them")
+    return replace(
+        view,
+        entries=fitted_entries,
+        tokens=fitted.tokens,
+        repairs=repairs,
+        reasons=(*view.reasons, *reasons),
+        is_fitted=True,
+    )
+
+
+def are_same_messages(one: Sequence[Entry], other: Sequence[Entry]) -> bool:
+    """Return whether two lists hold the same message objects."""
+    return len(one) == len(other) and all(
+        mine.message is theirs.message for mine, theirs in zip(one, other, strict=True)
+    )

@@ -8,7 +8,7 @@ from holdfast.core.conversation.messages import Entry, EntryMessages, Message, T
 from holdfast.core.conversation.transcript import Transcript
 
 MAX_PAIR_DISTANCE = 100_000
-"""How many messages away the other half of an exchange is looked for, where it does not stand beside it."""
+"""How far away the other half of an exchange is searched for, where it is not adjacent."""
 SYSTEM_PART = "the system text"
 TOOLS_PART = "the tool definitions"
 PINS_PART = "the pinned messages"
@@ -26,7 +26,7 @@ class Protection:
         self.prompt_index = self._newest_prompt()
         last = range(*uncuttable_span(transcript, length - 1)) if length else range(0)
         self.limit = last.start
-        """Where the last exchange begins: no line passes it."""
+        """Where the last exchange begins: no cut falls after it."""
         self.pinned = self._exchanges(pins)
         """A pin keeps all of its exchange: a call is nothing without its result."""
         prompted = () if self.prompt_index is None else range(*uncuttable_span(transcript, self.prompt_index))
@@ -43,7 +43,7 @@ class Protection:
         return range(self.limit, len(self._transcript))
 
     def protected_before(self, compact_before: int) -> list[int]:
-        """Return the positions before the fold line that stay, in order."""
+        """Return the positions before a cut that stay, in order."""
         kept = self._kept[: bisect_left(self._kept, compact_before)]
         return sorted({*kept, *self._reasoning_before(compact_before)}) if self.prompt_index is not None else kept
 
@@ -73,7 +73,7 @@ class Protection:
         return self._with_distant_pairs(range(*uncuttable_span(self._transcript, index)))
 
     def _with_distant_pairs(self, unit: range) -> set[int]:
-        """Return the positions of a unit, and of calls and results that stand apart from it."""
+        """Return the positions of an exchange, and of its calls and results elsewhere."""
         outlines = [self._transcript[position].outline for position in unit]
         calls = {call_id for outline in outlines for call_id in outline.call_ids}
         results = {call_id for outline in outlines for call_id in outline.result_ids}
@@ -114,11 +114,11 @@ def pinned_exchanges(entries: Sequence[Entry], pins: frozenset[int]) -> frozense
 
 
 def reasoning_exchange(messages: MessageSequence, prompt: int, compact_before: int) -> range:
-    """Return the exchange that holds the open turn's reasoning, if what follows the fold line has none.
+    """Return the exchange that holds the open turn's reasoning, if the messages after the cut have none.
 
     With thinking switched on, Anthropic wants the running turn to begin with a reasoning block. Models
-    that do not think between tool calls have only one, at its start: it stays, and the fold takes
-    the steps behind it.
+    that do not think between tool calls have only one, at its start: it stays, and the steps after it
+    are compacted.
     """
     if compact_before <= prompt + 1 or compact_before >= len(messages):
         return range(0)

@@ -1,21 +1,67 @@
-"""What was done to a conversation before it was sent, and why."""
+"""What is sent of a conversation, and the account of what was done for it and why."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TypeAlias
 
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
-from holdfast.core.conversation.tokens import TokenCount
-from holdfast.core.planning.situation import Budget
+from holdfast.core.conversation.spans import PositionRanges, format_positions, position_count, position_ranges
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
+from holdfast.core.history.events import RequestTruncated
+from holdfast.core.planning.situation import Budget, Situation
 
-PositionRanges: TypeAlias = tuple[range, ...]
-"""Positions as ranges, so that an account of a hundred thousand messages stays small."""
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the model will see, each message with the position it came from."""
+
+    entries: list[Entry]
+    tokens: int
+    """Of the messages, as our counter counts them."""
+    tokens_before: int = 0
+    """What all messages would have cost."""
+    has_media: bool = False
+    """Whether images, sounds or documents may be among them: those are estimated."""
+    is_before_counted: bool = True
+    """Whether `tokens_before` was counted; else it was extrapolated from the size of the messages."""
+    compacted: PositionRanges = ()
+    """Positions that a digest made for this view replaces."""
+    dropped: PositionRanges = ()
+    """Positions that nothing replaces, because there was no room for a digest."""
+    truncated: RequestTruncated | None = None
+    """What a truncator left out of this request."""
+    repairs: tuple[Repair, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why this is not simply everything."""
+    is_emergency: bool = False
+    """Whether only the newest turns are sent, shortened, because the provider refused more."""
+    is_fitted: bool = False
+    """Whether the fitter had to change anything."""
+
+    def token_count(
+        self, situation: Situation, tokens_of: Callable[[Message], tuple[int, int]] | None = None
+    ) -> TokenCount:
+        """Return the cost as the provider would count it: system text, tools and conversation apart.
+
+        `tokens_of` returns the text and media tokens of a message, where a caller remembers them.
+        """
+
+        def cost(message: Message) -> tuple[int, int]:
+            return message_tokens(message, situation.counter)
+
+        price = tokens_of or cost
+        systems = sum([sum(price(entry.message)) for entry in self.entries if entry.message.role == "system"])
+        media = sum([price(entry.message)[1] for entry in self.entries]) if self.has_media else 0
+        return situation.billed_count(
+            system=situation.system_tokens + systems,
+            conversation=self.tokens - systems - media + REPLY_OVERHEAD,
+            media=media,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The account of one request. Positions are indices into the list that was given."""
+    """What was done for one request. Positions are those of the session, or indices into the list given to `govern`."""
 
     budget: Budget
     tokens_before: TokenCount
@@ -28,14 +74,14 @@ class Receipt:
     clipped: tuple[int, ...] = ()
     """Positions whose tool output (or, as the last resort, call arguments) was shortened."""
     elided: tuple[int, ...] = ()
-    """Positions whose images, sounds or documents were replaced by a word."""
+    """Positions whose images, sounds or documents were replaced by a notice."""
     compacted: PositionRanges = ()
-    """Positions that are now part of the digest."""
+    """Positions that a summary or a digest replaces."""
     dropped: PositionRanges = ()
-    """Positions that left without a digest, because not even that had room."""
+    """Positions that nothing replaces, because there was no room for a digest."""
     repairs: tuple[Repair, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """What was folded says two things that cannot both be: a person has to decide."""
+    """Contradictions among the compacted messages: a person has to decide."""
     reasons: tuple[str, ...] = ()
 
     @property
@@ -68,37 +114,45 @@ class Receipt:
             yield f"because {reason}"
 
 
-def position_ranges(positions: Iterable[int]) -> PositionRanges:
-    """Return ascending positions as ranges."""
-    ranges: list[range] = []
-    for position in positions:
-        if ranges and ranges[-1].stop == position:
-            ranges[-1] = range(ranges[-1].start, position + 1)
-        else:
-            ranges.append(range(position, position + 1))
-    return tuple(ranges)
-
-
-def ranges_without(stop: int, kept: list[int], *, start: int = 0) -> PositionRanges:
-    """Return the positions from `start` to before `stop` that are not kept."""
-    edges = [start - 1, *(position for position in kept if start <= position < stop), stop]
-    return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
-
-
-def position_count(positions: PositionRanges) -> int:
-    """Return how many positions there are."""
-    return sum(map(len, positions))
+def receipt_of(
+    view: View,
+    situation: Situation,
+    tokens: TokenCount,
+    *,
+    messages_before: int,
+    kept: Iterable[int],
+    clipped: Iterable[int],
+    elided: Iterable[int],
+    compacted: PositionRanges,
+    repairs: Iterable[Repair],
+    conflicts: tuple[str, ...] = (),
+    reasons: tuple[str, ...],
+) -> Receipt:
+    """Return the receipt of a view; the caller says what became of each position."""
+    return Receipt(
+        budget=situation.budget,
+        tokens_before=situation.billed_count(
+            system=situation.system_tokens,
+            conversation=view.tokens_before + REPLY_OVERHEAD,
+            is_counted=view.is_before_counted,
+        ),
+        tokens=tokens,
+        messages_before=messages_before,
+        messages=len(view.entries),
+        kept=tuple(kept),
+        clipped=tuple(clipped),
+        elided=tuple(elided),
+        compacted=compacted,
+        dropped=view.dropped,
+        repairs=tuple(repairs),
+        conflicts=conflicts,
+        reasons=reasons,
+    )
 
 
 def _receipt_row(name: str, positions: PositionRanges) -> Iterator[str]:
     if positions:
         yield f"{name:10}{position_count(positions):>10,}  {format_positions(positions)}"
-
-
-def format_positions(positions: PositionRanges, max_ranges: int = 6) -> str:
-    """Return positions as a person reads them."""
-    shown = [f"#{span[0]}" if len(span) == 1 else f"#{span[0]}–#{span[-1]}" for span in positions[:max_ranges]]
-    return ", ".join(shown) + (f" and {len(positions) - max_ranges:,} more" if len(positions) > max_ranges else "")
 
 
 def _format_count(count: TokenCount) -> str:

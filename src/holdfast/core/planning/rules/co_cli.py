@@ -10,19 +10,20 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges
 from holdfast.core.conversation.messages import Entry, Text
-from holdfast.core.planning.bounds import check_bounds, integer_bounds
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
-    Summary,
     Threshold,
     compact_all_step,
 )
+from holdfast.core.schema import check_fields, integer_bounds
 
 MIN_TAIL = 4
 
@@ -88,25 +89,27 @@ class CoCliCompaction:
     """More requests and responses than this are too many; 0 switches it off."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the fold of the middle, if there are too many messages."""
         pinned = len(pinned_exchanges(plan_input.entries, plan_input.situation.pins))
         window = plan_window(plan_input.entries, self.max_messages + pinned if self.max_messages else 0)
         if window is None:
-            return NO_PROPOSAL
+            return NO_STEPS
         shown, prompt = plan_input.projection, plan_input.projection.newest_prompt
         is_inside = prompt is not None and prompt in window.dropped
         step = CompactSpan(
-            kept=(shown.entries[prompt].position or 0,) if is_inside and prompt is not None else (),
-            start=shown.position_at(window.dropped.start),
-            stop=shown.position_at(window.tail.start),
+            span=Span(
+                kept=(shown.entries[prompt].position or 0,) if is_inside and prompt is not None else (),
+                start=shown.position_at(window.dropped.start),
+                stop=shown.position_at(window.tail.start),
+                count=window.dropped_count,
+            ),
             by="summary" if plan_input.situation.has_summarizer else "marker",
-            count=window.dropped_count,
         )
         count = len(exchange_ranges(plan_input.entries))
-        return StepProposal(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
+        return Plan(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
 
     def threshold(self, plan_input: PlanInput) -> Threshold | None:
         """Return how many messages there may be; None where the window is switched off."""
@@ -134,4 +137,4 @@ class CoCliCompaction:
         del plan_input
         if step.trigger == "manual" and summary:
             return manual_compaction_texts(summary.text)
-        return (summary_marker(step.count, summary.text) if summary else static_marker(step.count),)
+        return (summary_marker(step.span.count, summary.text) if summary else static_marker(step.span.count),)

@@ -12,22 +12,23 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.shorten import clip_text
+from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, Counter
-from holdfast.core.planning.bounds import check_bounds
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.breaker import describe_fixed_size
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
-    Summary,
     Threshold,
     compact_all_step,
 )
 from holdfast.core.planning.triggers import CompactionMove, PendingCompaction, TwoThresholds
+from holdfast.core.schema import check_fields
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
@@ -52,17 +53,17 @@ class CopilotCompaction:
     lines: TwoThresholds = field(default_factory=TwoThresholds)
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return what the two lines say: start, wait, apply or go on."""
         situation = plan_input.situation
         if not situation.has_summarizer:
-            return NO_PROPOSAL
+            return NO_STEPS
         limit = plan_input.window
         if plan_input.fixed_tokens >= self.lines.background * limit:
             told = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
-            return StepProposal(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
+            return Plan(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
         move = self.lines.next_move(
             utilization=plan_input.tokens / limit,
@@ -72,15 +73,11 @@ class CopilotCompaction:
         )
         why = (f"{plan_input.tokens:,} tokens are {plan_input.tokens / limit:.0%} of the window: {move.value}",)
         if move in {CompactionMove.APPLY, CompactionMove.WAIT}:
-            return StepProposal(now=(AwaitSummary(),), reasons=why)
+            return Plan(now=(AwaitSummary(),), reasons=why)
         step = self._span(plan_input) if move is not CompactionMove.CONTINUE else None
         if step is None:
-            return NO_PROPOSAL
-        return (
-            StepProposal(later=(step,), reasons=why)
-            if move is CompactionMove.START
-            else StepProposal(now=(step,), reasons=why)
-        )
+            return NO_STEPS
+        return Plan(later=(step,), reasons=why) if move is CompactionMove.START else Plan(now=(step,), reasons=why)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the line is at which a summary is begun."""
@@ -111,9 +108,9 @@ class CopilotCompaction:
         if summary is None:
             return ()
         facts, entries = plan_input.history.session_state_for(plan_input.situation.scope), plan_input.history.entries
-        positions = list(reversed(plan_input.prompts_between(step.start, step.stop)))
+        positions = list(reversed(plan_input.prompts_between(step.span.start, step.span.stop)))
         entries.require(positions)
-        said = [entries[position].message.text for position in positions if position not in step.kept]
+        said = [entries[position].message.text for position in positions if position not in step.span.kept]
         whole = _CheckpointParts(
             summary.text,
             user_messages=said,
@@ -128,11 +125,11 @@ class CopilotCompaction:
     def _max_replacement_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
         """Return what a replacement may take: with what stays it must not reach the line at which one is begun."""
         shown, situation = plan_input.projection, plan_input.situation
-        stays = {*step.kept, *situation.pins, *plan_input.history.system_positions}
+        stays = {*step.span.kept, *situation.pins, *plan_input.history.system_positions}
         left = sum(
             size
             for entry, size in zip(shown.entries, shown.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.stop or entry.position in stays)
+            if entry.position is not None and (entry.position >= step.span.stop or entry.position in stays)
         )
         return int(self.lines.background * situation.message_budget) - left
 
@@ -152,7 +149,9 @@ class CopilotCompaction:
         if not count:
             return None
         return CompactSpan(
-            start=0, stop=stop, kept=() if kept is None else (kept,), by="summary", count=count, trigger=trigger
+            span=Span(start=0, stop=stop, kept=() if kept is None else (kept,), count=count),
+            by="summary",
+            trigger=trigger,
         )
 
 

@@ -11,19 +11,20 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
-from holdfast.core.planning.bounds import check_bounds, integer_bounds
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
     ReduceTurnsToText,
-    StepProposal,
-    Summary,
     Threshold,
 )
+from holdfast.core.schema import check_fields, integer_bounds
 
 FEW_TURNS = 5
 KEPT_TURNS = 2
@@ -79,26 +80,23 @@ class Emergency:
     """After how many refusals it begins; after one more the context is cleared."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "emergency")
+        check_fields(self, "policy.emergency")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return what empties the context when even that was refused; prompt and pins stay, and so does the log."""
         shown, prompt = plan_input.projection, plan_input.projection.newest_prompt
         free = [
             index for index, entry in enumerate(shown.entries) if entry.message.role != "system" and index != prompt
         ]
         if plan_input.situation.refusals <= self.first or not free:
-            return NO_PROPOSAL
+            return NO_STEPS
         kept = () if prompt is None else (shown.entries[prompt].position or 0,)
         step = CompactSpan(
-            start=0,
-            stop=shown.position_at(len(shown)),
-            kept=kept,
+            span=Span(start=0, stop=shown.position_at(len(shown)), kept=kept, count=len(shown)),
             by="nothing",
-            count=len(shown),
             trigger="context_limit_retry",
         )
-        return StepProposal(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
+        return Plan(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return nothing: nobody asks for an emergency."""
@@ -154,13 +152,13 @@ class CowAgentCompaction:
     """Of a request, system text and tools included."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the trim, the reduction to words, or the summary that an earlier trim still lacks."""
         entries, count = plan_input.entries, len(turn_ranges(plan_input.entries))
         if plan_input.situation.has_ready_summary and self._is_next_turn(plan_input):
-            return StepProposal(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
+            return Plan(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
         line = trim_cut(entries, self.max_turns)
         if line:
             return self._trim_proposal(plan_input, line, f"{count:,} turns are more than {self.max_turns:,}")
@@ -174,7 +172,7 @@ class CowAgentCompaction:
         step = ReduceTurnsToText(before=plan_input.projection.position_at(current))
         if not current or step.before <= plan_input.projection.context.state.text_only_before:
             return self._summary_proposal(plan_input)
-        return StepProposal(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
+        return Plan(now=(step,), reasons=(f"{why}, and there are fewer than {FEW_TURNS} turns",))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return what a trim is expected to leave: the newer half, and a summary that comes into it later."""
@@ -195,14 +193,16 @@ class CowAgentCompaction:
         if not spans:
             return None
         stop = plan_input.projection.position_at(spans[-1].stop)
-        return CompactSpan(start=0, stop=stop, by="summary", count=len(spans), trigger="manual", is_merged=True)
+        return CompactSpan(
+            span=Span(start=0, stop=stop, count=len(spans), is_merged=True), by="summary", trigger="manual"
+        )
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text for the first prompt that stays; nothing as long as there is no summary."""
         del plan_input
         if summary is None:
             return ()
-        head = f"[System: Previous conversation summary — {step.count} turns were compacted]"
+        head = f"[System: Previous conversation summary — {step.span.count} turns were compacted]"
         return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
     @staticmethod
@@ -211,18 +211,20 @@ class CowAgentCompaction:
         prompt, changed_at = plan_input.projection.newest_prompt, plan_input.projection.context.state.changed_at
         return prompt is not None and plan_input.projection.position_at(prompt) >= changed_at
 
-    def _trim_proposal(self, plan_input: PlanInput, cut: int, reason: str) -> StepProposal:
+    def _trim_proposal(self, plan_input: PlanInput, cut: int, reason: str) -> Plan:
         gone = sum(span.start < cut for span in turn_ranges(plan_input.entries))
-        step = CompactSpan(start=0, stop=plan_input.projection.position_at(cut), by="nothing", count=gone)
-        return StepProposal(now=(step,), reasons=(f"{reason}: the oldest {gone:,} turns were trimmed",))
+        step = CompactSpan(span=Span(start=0, stop=plan_input.projection.position_at(cut), count=gone), by="nothing")
+        return Plan(now=(step,), reasons=(f"{reason}: the oldest {gone:,} turns were trimmed",))
 
-    def _summary_proposal(self, plan_input: PlanInput) -> StepProposal:
+    def _summary_proposal(self, plan_input: PlanInput) -> Plan:
         """Return the summary of the last trim, if it has none yet, none is being written, and the last did not fail."""
         folds, facts = plan_input.projection.context.state.compactions, plan_input.history.session_state
         is_wanted = plan_input.situation.has_summarizer and not plan_input.is_summarizing
-        if not folds or folds[-1].replacement or not is_wanted or folds[-1].stop == facts.failed_stop:
-            return NO_PROPOSAL
+        if not folds or folds[-1].replacement or not is_wanted or folds[-1].span.stop == facts.failed_stop:
+            return NO_STEPS
         fold = folds[-1]
-        count = len(plan_input.prompts_between(fold.start, fold.stop))
-        step = CompactSpan(start=fold.start, stop=fold.stop, by="summary", count=count, is_merged=True)
-        return StepProposal(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))
+        count = len(plan_input.prompts_between(fold.span.start, fold.span.stop))
+        step = CompactSpan(
+            span=Span(start=fold.span.start, stop=fold.span.stop, count=count, is_merged=True), by="summary"
+        )
+        return Plan(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))

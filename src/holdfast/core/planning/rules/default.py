@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import next_cut, uncuttable_span
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.history.events import MAIN
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, number_bounds, share_bounds
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import MAIN, Summary
 from holdfast.core.planning.breaker import describe_fixed_size, loop_reason
 from holdfast.core.planning.fit.protection import reasoning_exchange
 from holdfast.core.planning.replacement import (
@@ -25,15 +25,15 @@ from holdfast.core.planning.replacement import (
 )
 from holdfast.core.planning.situation import PROVIDER_PRICES, Situation, break_even_turns
 from holdfast.core.planning.steps import (
-    NO_PROPOSAL,
+    NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
-    Summary,
     Threshold,
 )
+from holdfast.core.schema import check_fields, integer_bounds, number_bounds, share_bounds
 from holdfast.errors import SettingsError
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
@@ -75,7 +75,7 @@ class DefaultCompaction:
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
         kept = self.tail_share + self.summary_share
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
@@ -86,37 +86,33 @@ class DefaultCompaction:
                 problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
                 raise SettingsError(f"policy.fold.{name}", f"{problem}, not {above:g}")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the fold to make now, or the summary to ask for meanwhile."""
         held, room = plan_input.projection.tokens, plan_input.situation.message_budget
         if plan_input.situation.has_ready_summary:
-            return StepProposal(now=(AwaitSummary(),), reasons=("a summary is ready",))
+            return Plan(now=(AwaitSummary(),), reasons=("a summary is ready",))
         why = self._compaction_reason(plan_input)
         is_full = plan_input.fill >= self.soft_share and plan_input.situation.has_summarizer
         if room <= 0 or (why is None and not is_full):
-            return NO_PROPOSAL
+            return NO_STEPS
         step = self._span(plan_input, room)
         if step is None:
-            return NO_PROPOSAL
+            return NO_STEPS
         if why is not None and plan_input.fixed_tokens - plan_input.situation.extras_tokens > self.soft_share * room:
             told = "system text, pins and the newest prompt alone fill the room: folding cannot help"
-            return (
-                StepProposal(reasons=(f"{told} ({describe_fixed_size(plan_input)})",))
-                if plan_input.fill <= 1
-                else NO_PROPOSAL
-            )
+            return Plan(reasons=(f"{told} ({describe_fixed_size(plan_input)})",)) if plan_input.fill <= 1 else NO_STEPS
         after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
         if held - after < self._min_gain(plan_input):
             told = f"folding would free only {max(0, held - after):,} of {held:,} tokens, so nothing was folded"
-            return StepProposal(reasons=(told,)) if why else NO_PROPOSAL
+            return Plan(reasons=(told,)) if why else NO_STEPS
         if not plan_input.situation.refusals and (told := loop_reason(plan_input)):
-            return StepProposal(reasons=(told,))
+            return Plan(reasons=(told,))
         if why is not None:
-            return StepProposal(now=(step,), reasons=(f"{why}; {_describe_cost(plan_input, after)}",))
+            return Plan(now=(step,), reasons=(f"{why}; {_describe_cost(plan_input, after)}",))
         if plan_input.is_summarizing:
-            return NO_PROPOSAL
+            return NO_STEPS
         later = replace(step, by="summary")
-        return StepProposal(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
+        return Plan(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next fold is: the soft line with a summariser, the hard one without."""
@@ -164,7 +160,7 @@ class DefaultCompaction:
         """Return what may stand for a span: more where it is talk, of which a ledger holds nothing."""
         tokens, held = self.max_summary_tokens(plan_input, step), plan_input.projection.tokens
         room, folded = min(plan_input.situation.message_budget, held), held - self._remaining_tokens(plan_input, step)
-        said = [entry for entry in plan_input.projection.entries if (entry.position or 0) < step.stop]
+        said = [entry for entry in plan_input.projection.entries if (entry.position or 0) < step.span.stop]
         # Nothing is quoted twice.
         spare = min(self._max_quoted_tokens(folded, room) - tokens, _distinct_tokens(plan_input, step))
         return ReplacementBudget(tokens, max(0, min(int(self._chat_tokens(said, room)), spare)))
@@ -187,11 +183,11 @@ class DefaultCompaction:
     @staticmethod
     def _remaining_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
         """Return the tokens of what a fold leaves as it is."""
-        kept = {*step.kept, *plan_input.history.session_state.pins, *plan_input.history.system_positions}
+        kept = {*step.span.kept, *plan_input.history.session_state.pins, *plan_input.history.system_positions}
         return sum(
             size
             for entry, size in zip(plan_input.projection.entries, plan_input.projection.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.stop or entry.position in kept)
+            if entry.position is not None and (entry.position >= step.span.stop or entry.position in kept)
         )
 
     def _compaction_reason(self, plan_input: PlanInput) -> str | None:
@@ -234,11 +230,8 @@ class DefaultCompaction:
         standing = shown.context.state
         count = max(1, _visible_count(plan_input, standing.cleared_at, stop) - len(kept))
         return CompactSpan(
-            start=standing.cleared_at,
-            stop=stop,
-            kept=tuple(sorted({*kept})),
+            span=Span(start=standing.cleared_at, stop=stop, kept=tuple(sorted({*kept})), count=count),
             by="digest",
-            count=count,
             trigger="context_limit_retry" if plan_input.situation.refusals else "threshold",
         )
 
@@ -248,7 +241,7 @@ def _distinct_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
     sizes = {
         entry.message.text: size
         for entry, size in zip(plan_input.projection.entries, plan_input.projection.entry_tokens(), strict=True)
-        if (entry.position or 0) < step.stop
+        if (entry.position or 0) < step.span.stop
     }
     return sum(sizes.values())
 

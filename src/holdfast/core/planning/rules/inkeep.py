@@ -13,21 +13,22 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, user
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import Summary
 from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
-    NO_PROPOSAL,
+    NO_STEPS,
     CompactionForecast,
     CompactSpan,
+    Plan,
     PlanInput,
-    StepProposal,
-    Summary,
     Threshold,
     compact_all_step,
 )
 from holdfast.core.planning.triggers import mid_run_fraction
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, Artifact, large_results
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
 MAX_ARTIFACTS = 12
 SUMMARY_HEADING = "[Summary of the conversation so far, for reference.]"
@@ -54,20 +55,20 @@ class InkeepCompaction:
     """A tool result larger than this is referred to by name."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "fold")
+        check_fields(self, "policy.fold")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compression that is due; it happens before the request goes out."""
         if not plan_input.situation.has_summarizer:
-            return NO_PROPOSAL
+            return NO_STEPS
         window, is_working = plan_input.window, _is_working(plan_input)
         part = mid_run_fraction(window) if is_working else self.fraction
         if plan_input.tokens < part * window:
-            return NO_PROPOSAL
+            return NO_STEPS
         # While an agent works, what it was asked and all before that stays to the letter as long as that can be.
         step = (self._since_prompt(plan_input) if is_working else None) or self._before_prompt(plan_input)
         why = f"{plan_input.tokens:,} tokens are {part:.0%} of the window or more"
-        return StepProposal(now=(step,), reasons=(why,)) if step else NO_PROPOSAL
+        return Plan(now=(step,), reasons=(why,)) if step else NO_STEPS
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compression is."""
@@ -91,7 +92,7 @@ class InkeepCompaction:
             return ()
         found = list(artifacts_in(plan_input, step, self.artifact_tokens))[-MAX_ARTIFACTS:]
         lines = [SUMMARY_HEADING, summary.text, *(["", *map(str, found)] if found else [])]
-        if step.start > 0:
+        if step.span.start > 0:
             lines += ["", _advice_for(_compression_count(plan_input, step) + 1)]
         return ("\n".join(lines),)
 
@@ -123,7 +124,11 @@ def _is_working(plan_input: PlanInput) -> bool:
 
 def _compression_count(plan_input: PlanInput, step: CompactSpan) -> int:
     """Return how often this run was compressed before."""
-    within = [fold for fold in plan_input.projection.context.state.compactions if step.start <= fold.start < step.stop]
+    within = [
+        fold
+        for fold in plan_input.projection.context.state.compactions
+        if step.span.start <= fold.span.start < step.span.stop
+    ]
     found = [match for fold in within for text in fold.replacement for match in _CYCLE.findall(text)]
     return max(map(int, found), default=0)
 
@@ -144,12 +149,12 @@ def _span_step(plan_input: PlanInput, first: int, last: int) -> CompactSpan | No
     start, stop = 0 if first == 0 else shown.position_at(first), shown.position_at(last)
     # What an earlier fold kept stands behind it with an older position: it stays kept.
     kept = [entry.position for entry in shown.entries[last:] if entry.position is not None and entry.position < stop]
-    return CompactSpan(start=start, stop=stop, kept=tuple(kept), by="summary", count=len(new))
+    return CompactSpan(span=Span(start=start, stop=stop, kept=tuple(kept), count=len(new)), by="summary")
 
 
 def artifacts_in(plan_input: PlanInput, step: CompactSpan, min_tokens: int) -> Iterator[Artifact]:
     """Yield the large tool results of a span."""
-    spoken = plan_input.projection.context.entries_between(step.start, step.stop)
+    spoken = plan_input.projection.context.entries_between(step.span.start, step.span.stop)
     return large_results(spoken, min_tokens, plan_input.situation.counter)
 
 
@@ -164,7 +169,7 @@ class FixedLimits:
     """How many of the newest messages are looked at where summaries can be had."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "limits")
+        check_fields(self, "policy.limits")
 
     def keep_retrieved(
         self, entries: Sequence[Entry], first_position: int, pins: frozenset[int] = frozenset()

@@ -18,8 +18,8 @@ from typing import ClassVar
 from holdfast.core.conversation.cuts import exchange_ranges, next_cut, turn_ranges, uncuttable_span
 from holdfast.core.conversation.messages import Content, Entry, Message, Text, ToolResult
 from holdfast.core.conversation.shorten import clip_outputs
-from holdfast.core.planning.bounds import check_bounds, integer_bounds, share_bounds
-from holdfast.core.planning.steps import NO_PROPOSAL, OffloadOutputs, PlanInput, StepProposal
+from holdfast.core.planning.steps import NO_STEPS, OffloadOutputs, Plan, PlanInput
+from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
 _NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
 
@@ -58,7 +58,7 @@ class KeepHeads:
     """How many of the newest requests and responses are left alone."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "outputs")
+        check_fields(self, "policy.outputs")
 
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
@@ -111,7 +111,7 @@ class KeepEnds:
     max_chars: int = field(default=20_000, metadata=integer_bounds(64, 10**9))
 
     def __post_init__(self) -> None:
-        check_bounds(self, "outputs")
+        check_fields(self, "policy.outputs")
 
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
@@ -144,24 +144,24 @@ class Offload:
     """What is shown of an output."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "offload")
+        check_fields(self, "policy.offload")
 
-    def propose(self, plan_input: PlanInput) -> StepProposal:
+    def propose(self, plan_input: PlanInput) -> Plan:
         """Return the pass over everything before the tail, if it frees enough."""
         shown, room = plan_input.projection, plan_input.situation.message_budget
         if plan_input.token_fill < self.at_share or not len(shown):
-            return NO_PROPOSAL
+            return NO_STEPS
         last = uncuttable_span(shown, len(shown) - 1)[0]
         cut = min(next_cut(shown, max(shown.first_uncompacted, shown.tail_start(int(self.tail_share * room)))), last)
         gain = sum(self._freed_tokens(plan_input, index) for index in range(cut))
         if gain < self.max_left_share * room or shown.tokens - gain > self.max_left_share * room:
-            return NO_PROPOSAL
+            return NO_STEPS
         step = OffloadOutputs(before=shown.position_at(cut), max_chars=self.max_chars)
         before = shown.context.state.offloaded
         if before is not None and step.before <= before.line:
-            return NO_PROPOSAL
+            return NO_STEPS
         why = f"tool outputs before #{step.before} hold about {gain:,} tokens: they are shown as previews from now on"
-        return StepProposal(now=(step,), reasons=(why,))
+        return Plan(now=(step,), reasons=(why,))
 
     def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:
         entry = plan_input.projection.entries[index]

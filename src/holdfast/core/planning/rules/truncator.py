@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from holdfast.core.conversation.messages import Entry, Message, ToolResult
 from holdfast.core.history.events import RequestTruncated
-from holdfast.core.planning.bounds import check_bounds, number_bounds
 from holdfast.core.planning.fit.protection import pinned_exchanges
+from holdfast.core.schema import check_fields, number_bounds
 
 FALLBACK_LIMIT = 128_000
 PERFORMED_BY = "BasicTruncator"
@@ -39,7 +39,7 @@ class BasicTruncator:
     MAX_RETRIES: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_bounds(self, "truncator")
+        check_fields(self, "policy.truncator")
 
     def limit(self, *, max_prompt_tokens: int | None = None, max_context_window_tokens: int | None = None) -> int:
         """Return the limit that a model's capabilities name, or the fallback."""

@@ -1,0 +1,52 @@
+"""Compaction: who writes summaries, who approves and observes them, and what each change of the context cost.
+
+Pass `CompactionOptions` to `Session.open`. Everything else here is what those options hold, what `Session` returns
+about compactions, and the rules of which a `Policy` consists.
+"""
+
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger
+from holdfast.core.planning.change_receipt import ChangeReceipt
+from holdfast.core.planning.context_report import ContextReport, CostForecast
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
+from holdfast.core.planning.rules.copilot import CopilotCompaction
+from holdfast.core.planning.rules.cowagent import CowAgentCompaction
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.inkeep import InkeepCompaction
+from holdfast.core.planning.situation import Prices
+from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
+from holdfast.models.retry import RetryLimits
+from holdfast.session.compaction.checkpoints import Checkpoint, Checkpoints
+from holdfast.session.compaction.compactor import Approval, CompactionOptions, SummaryDraft
+from holdfast.session.compaction.hooks import Hook, HookCall, HookCommand, Hooks
+from holdfast.session.compaction.telemetry import Telemetry
+
+__all__ = [
+    "PRESETS",
+    "Approval",
+    "ChangeReceipt",
+    "Checkpoint",
+    "Checkpoints",
+    "CoCliCompaction",
+    "CompactionCompleted",
+    "CompactionOptions",
+    "CompactionStarted",
+    "CompactionTrigger",
+    "ContextReport",
+    "CopilotCompaction",
+    "CostForecast",
+    "CowAgentCompaction",
+    "DefaultCompaction",
+    "Hook",
+    "HookCall",
+    "HookCommand",
+    "Hooks",
+    "InkeepCompaction",
+    "ModelReply",
+    "Prices",
+    "RetryLimits",
+    "Summarizer",
+    "SummaryDraft",
+    "SummaryPrompt",
+    "Telemetry",
+]

@@ -1,0 +1,109 @@
+"""Positions of messages, as ranges.
+
+Accounts of a hundred thousand messages stay small because they list ranges and not positions. Everything
+that joins, subtracts, counts or prints ranges of positions lives here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+PositionRanges: TypeAlias = tuple[range, ...]
+"""Positions, as ascending ranges that do not touch."""
+PositionPairs: TypeAlias = tuple[tuple[int, int], ...]
+"""The same as pairs of start and stop, the form in which events store them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The messages that a compaction replaces: positions from `start` to before `stop`."""
+
+    start: int = 0
+    stop: int
+    kept: tuple[int, ...] = ()
+    """Positions inside the span that stay whole after the replacement, such as the prompt that is being answered."""
+    count: int = 0
+    """How many messages the replacement stands for, as the policy counts them; 0 in old logs."""
+    is_merged: bool = False
+    """Whether the text is put before the first prompt that stays, instead of in a message of its own."""
+
+    @property
+    def positions(self) -> range:
+        """All positions of the span."""
+        return range(self.start, self.stop)
+
+    @property
+    def replaced(self) -> PositionRanges:
+        """The positions that do not stay whole."""
+        return ranges_without(self.stop, self.kept, start=self.start)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages are replaced: the number that the replacement's text names."""
+        return self.count or max(0, self.stop - self.start - len(self.kept))
+
+    def overlaps(self, other: "Span") -> bool:
+        """Return whether the two spans share a position."""
+        return self.start < other.stop and other.start < self.stop
+
+    def contains(self, other: "Span") -> bool:
+        """Return whether the other span lies inside this one."""
+        return self.start <= other.start and other.stop <= self.stop
+
+
+def position_ranges(positions: Iterable[int]) -> PositionRanges:
+    """Return ascending positions as ranges."""
+    ranges: list[range] = []
+    for position in positions:
+        if ranges and ranges[-1].stop == position:
+            ranges[-1] = range(ranges[-1].start, position + 1)
+        else:
+            ranges.append(range(position, position + 1))
+    return tuple(ranges)
+
+
+def position_pairs(positions: Iterable[int]) -> PositionPairs:
+    """Return positions in any order as pairs of start and stop."""
+    return tuple((one.start, one.stop) for one in position_ranges(sorted(positions)))
+
+
+def ranges_without(stop: int, kept: Iterable[int], *, start: int = 0) -> PositionRanges:
+    """Return the positions from `start` to before `stop` that are not kept; `kept` is ascending."""
+    edges = [start - 1, *(position for position in kept if start <= position < stop), stop]
+    return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
+
+
+def merge_ranges(*groups: Iterable[range]) -> PositionRanges:
+    """Return the union of groups of ranges; ranges that touch become one."""
+    merged: list[range] = []
+    for one in sorted((one for group in groups for one in group if one), key=lambda one: one.start):
+        if merged and one.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, one.stop))
+        else:
+            merged.append(one)
+    return tuple(merged)
+
+
+def subtract_ranges(ranges: Iterable[range], others: Iterable[range]) -> PositionRanges:
+    """Return the parts of ranges that lie in none of the others."""
+    left = list(ranges)
+    for other in others:
+        left = [
+            part
+            for one in left
+            for part in (range(one.start, min(one.stop, other.start)), range(max(one.start, other.stop), one.stop))
+            if part
+        ]
+    return tuple(left)
+
+
+def position_count(positions: PositionRanges) -> int:
+    """Return how many positions there are."""
+    return sum(map(len, positions))
+
+
+def format_positions(positions: PositionRanges, max_ranges: int = 6) -> str:
+    """Return positions as a person reads them."""
+    texts = [f"#{one[0]}" if len(one) == 1 else f"#{one[0]}–#{one[-1]}" for one in positions[:max_ranges]]
+    return ", ".join(texts) + (f" and {len(positions) - max_ranges:,} more" if len(positions) > max_ranges else "")

@@ -1,0 +1,9 @@
+"""The laboratory: play recorded conversations under several policies, and measure what each sends, keeps and costs."""
+
+from holdfast.apps.lab.metrics.cost import PrefixStability
+from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
+from holdfast.apps.lab.recordings import Recording
+from holdfast.apps.lab.replay import Replayer
+from holdfast.apps.lab.simulation import SimulatedSession
+
+__all__ = ["BudgetAdherence", "PrefixStability", "Recording", "Replayer", "RequestValidity", "SimulatedSession"]

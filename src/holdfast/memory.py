@@ -1,0 +1,26 @@
+"""Memory beyond one conversation: notes by day, a board for each repository, and the agent that keeps the board.
+
+A session with `CompactionOptions(memory=DailyMemory(folder))` writes a note whenever messages leave the model's view.
+"""
+
+from holdfast.core.memory.board import Board, BoardNote
+from holdfast.core.memory.notes import DailySection
+from holdfast.session.memory.board import ContextBoard
+from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent
+from holdfast.session.memory.daily import DailyMemory, MemorySearchResult
+from holdfast.session.memory.files import Repository, repository_of
+from holdfast.session.memory.search import MemorySearchTool
+
+__all__ = [
+    "Board",
+    "BoardNote",
+    "ConsolidationResult",
+    "ContextBoard",
+    "DailyMemory",
+    "DailySection",
+    "MemorySearchResult",
+    "MemorySearchTool",
+    "RemAgent",
+    "Repository",
+    "repository_of",
+]

@@ -1,0 +1,12 @@
+"""Recall: finding again what is no longer in view.
+
+`Session.recall` takes a `RecallQuery` or a text and returns a `RecallAnswer`; `Session.recall_tool` is the same as a
+tool for a model; `Session.artifacts` lists large tool results.
+"""
+
+from holdfast.core.recall.answer import Excerpt, RecallAnswer
+from holdfast.core.recall.artifacts import Artifact
+from holdfast.core.recall.query import RecallQuery
+from holdfast.session.tools import ModelTool
+
+__all__ = ["Artifact", "Excerpt", "ModelTool", "RecallAnswer", "RecallQuery"]
