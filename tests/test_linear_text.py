@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 
@@ -72,15 +73,18 @@ def search(pattern, text):
 
 def test_the_patterns_that_take_the_square_of_a_text_read_short_text_only(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, int] = {}
-    finditer, search = re.finditer, re.search
 
-    def note(pattern: str, text: str) -> None:
-        for start in ("(?P<mail>", r"(?<!\bi )(?<!\bit )"):
-            if pattern.startswith(start):
-                seen[start] = max(seen.get(start, 0), len(text))
+    def noting(function: Callable[..., object]) -> Callable[[str, str], object]:
+        def noted(pattern: str, text: str) -> object:
+            for start in ("(?P<mail>", r"(?<!\bi )(?<!\bit )"):
+                if pattern.startswith(start):
+                    seen[start] = max(seen.get(start, 0), len(text))
+            return function(pattern, text)
 
-    monkeypatch.setattr(re, "finditer", lambda pattern, text: (note(pattern, text), finditer(pattern, text))[1])
-    monkeypatch.setattr(re, "search", lambda pattern, text: (note(pattern, text), search(pattern, text))[1])
+        return noted
+
+    monkeypatch.setattr(re, "finditer", noting(re.finditer))
+    monkeypatch.setattr(re, "search", noting(re.search))
     text = "".join(f"never use {'a' * size}. " for size in (100, 199, 200, 289, 290, 999, 1_000)) + "a" * 1_000_000
     assert [*identifiers(text), *distinct_identifiers(text)] == []
     Constraints().observe(text, "user", 1)
