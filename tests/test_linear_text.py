@@ -1,9 +1,17 @@
 """Every text operation takes time that grows with the text: no output of a tool stops the process."""
 
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from time import process_time
 
 import pytest
 
+from holdfast.apps.lab.identifiers import extract_identifiers
+from holdfast.core.ledger.constraints import Constraints
+from holdfast.core.ledger.identifiers import distinct_identifiers, identifiers
 from holdfast.core.planning import breaker
 from holdfast.core.recall.answer import looks_like_heading
 from holdfast.errors import MalformedInputError
@@ -11,6 +19,80 @@ from holdfast.stores.jsonl import load_bytes
 
 GENEROUS_S = 10
 """Of processor time, for what takes less than one: the old patterns took minutes."""
+
+
+def linear_text(package: str, folder: Path) -> list[str]:
+    """Return what `linear_text.py`, in a process of its own, says is not linear in a package of a folder."""
+    program = Path(__file__).with_name("linear_text.py")
+    ran = subprocess.run(
+        [sys.executable, program, package], env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_no_pattern_and_no_text_function_takes_more_than_linear_time() -> None:
+    assert linear_text("holdfast", Path()) == []
+
+
+def test_a_quadratic_pattern_is_found_wherever_it_is(tmp_path: Path) -> None:
+    package = tmp_path / "slow"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "held.py").write_text(
+        """
+import re
+DURATION = re.compile(r"\\b\\d+(?:[.,:]\\d+)*\\s?(?:ms|s|secs?|seconds?)\\b")
+class Reader:
+    heading = {"like": (re.compile(r"(?m)^#\\d+\\S* (?:system|user)\\b"),)}
+"""
+    )
+    (package / "used.py").write_text(
+        """
+import re
+TOKEN = r"eyJ[\\w-]{8,}\\.eyJ"
+def strip_blanks(text: str) -> str:
+    return re.sub(r"\\s+$", "", text)
+def is_token(text):
+    return search(TOKEN, text)
+def search(pattern, text):
+    return re.search(pattern, text)
+"""
+    )
+
+    places = {line.partition(" ")[0] for line in linear_text("slow", tmp_path)}
+
+    assert places == {
+        "slow.held.DURATION",
+        "slow.held.Reader",
+        "slow.used:5",
+        "slow.used.TOKEN",
+        "slow.used.strip_blanks",
+    }
+
+
+def test_the_patterns_that_take_the_square_of_a_text_read_short_text_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, int] = {}
+
+    def noting(function: Callable[..., object]) -> Callable[[str, str], object]:
+        def noted(pattern: str, text: str) -> object:
+            for start in ("(?P<mail>", r"(?<!\bi )(?<!\bit )"):
+                if pattern.startswith(start):
+                    seen[start] = max(seen.get(start, 0), len(text))
+            return function(pattern, text)
+
+        return noted
+
+    monkeypatch.setattr(re, "finditer", noting(re.finditer))
+    monkeypatch.setattr(re, "search", noting(re.search))
+    text = "".join(f"never use {'a' * size}. " for size in (100, 199, 200, 289, 290, 999, 1_000)) + "a" * 1_000_000
+    assert [*identifiers(text), *distinct_identifiers(text)] == []
+    Constraints().observe(text, "user", 1)
+
+    assert seen == {"(?P<mail>": 200, r"(?<!\bi )(?<!\bit )": 300}
+
+    assert [*extract_identifiers(text)] == []
+    assert seen["(?P<mail>"] == 1_000
 
 
 def test_a_long_list_of_numbers_is_searched_for_durations_once() -> None:

@@ -1,8 +1,8 @@
-"""What looks like a key or a password, and a text without it: the one place that knows the patterns.
+"""Remove keys and passwords from text. No other module knows the patterns.
 
-Errors, what hooks print and what a summariser is shown all go through here. A pattern has to be sure of itself: what it
-takes for a secret is gone from the text, and names in code must not be. No pattern reaches across `<`, `[` or `#`, so
-that no frame and no heading can vanish with what it takes.
+Errors, the output of hooks and the input of a summarizer all pass through here. A pattern must be certain: a
+match is removed from the text, and names in code must stay. No pattern matches across `<`, `[` or `#`, so no
+frame and no heading can be removed with a secret.
 """
 
 import re
@@ -19,7 +19,12 @@ _KEY = re.compile(
     r"[A-Za-z0-9_\-]{8,}"
     rf"|{_EDGE}(A[KS]IA)[A-Z0-9]{{12,}}"
     rf"|{_EDGE}(hf_|npm_|pypi-|dop_v1_)[A-Za-z0-9_\-]{{30,}}"
-    rf"|{_EDGE}(eyJ)[A-Za-z0-9_\-]{{8,}}\.eyJ[A-Za-z0-9_\-]{{8,}}\.[A-Za-z0-9_\-]{{8,}}"
+)
+# A run of token characters is entered only at its start, and its first `eyJ` decides: a search that began again at
+# each `eyJ` of a long run would take time that grows with the square of the run.
+_JWT = re.compile(
+    rf"(?<![A-Za-z0-9_\-])((?>[A-Za-z0-9_\-]*?{_EDGE}eyJ))[A-Za-z0-9_\-]{{8,}}+"
+    r"\.eyJ[A-Za-z0-9_\-]{8,}+\.[A-Za-z0-9_\-]{8,}"
 )
 # "Bearer authentication." is two words of prose: a token has a digit or a sign inside, or no end.
 _BEARER = re.compile(
@@ -60,7 +65,9 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
     counts: dict[SecretKind, int] = {}
     if "-----BEGIN " in text:
         text, counts["private key"] = _PEM.subn(rf"\1{REDACTED_MARK}", text)
-    text, counts["key"] = _KEY.subn(_redact_key, text)
+    text, tokens = _JWT.subn(rf"\1{REDACTED_MARK}", text) if "eyJ" in text else (text, 0)
+    text, keys = _KEY.subn(_redact_key, text)
+    counts["key"] = tokens + keys
     text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED_MARK}", text)
     text, assigned = _ASSIGNED.subn(rf"\1{REDACTED_MARK}", text)
     text, told = _SPOKEN_PASSWORD.subn(rf"\1{REDACTED_MARK}", text)
@@ -71,6 +78,8 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
 
 def redact_keys(text: str) -> str:
     """Return a text without keys that are known by how they begin: all that a single word can tell."""
+    if "eyJ" in text:
+        text = _JWT.sub(rf"\1{REDACTED_MARK}", text)
     return _KEY.sub(_redact_key, text)
 
 

@@ -1,6 +1,6 @@
 """Words in texts, the best text first."""
 
-from holdfast.core.memory.notes import WordCounts, rank_texts
+from holdfast.core.recall.ranking import WordCounts, rank_texts
 
 
 def texts(*lines: str) -> list[WordCounts]:

@@ -5,6 +5,7 @@ A copy on purpose: the ledger may learn to read texts better, and the figure mus
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 _PATTERN = (
     r"(?P<mail>[\w.+-]+@[\w-]+\.[\w.-]+\w)"
@@ -15,6 +16,9 @@ _PATTERN = (
     r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
     r"|(?P<number>\b\d{4,}\b)"
 )
+_RUN = re.compile(r"[\w@.+~/-]{4,}")
+_MAX_RUN_CHARS = 1_000
+"""Longer runs are data; the pattern would take the square of their length to read."""
 MIN_IDENTIFIER_CHARS, MAX_IDENTIFIER_CHARS = 4, 200
 RULE_WORDS = re.compile(r"(?<!\bi )(?<!\bwe )\b(?:always|never|don['’]?t|do not|must)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n")
@@ -24,7 +28,8 @@ MIN_RULE_CHARS, MAX_RULE_CHARS = 8, 300
 
 def extract_identifiers(text: str) -> Iterator[str]:
     """Yield the identifiers of a text, in order and as often as they occur."""
-    for match in re.finditer(_PATTERN, text):
+    runs = (run[0] for run in _RUN.finditer(text) if len(run[0]) <= _MAX_RUN_CHARS)
+    for match in chain.from_iterable(re.finditer(_PATTERN, run) for run in runs):
         found = match.group().rstrip(".-,")
         if MIN_IDENTIFIER_CHARS <= len(found) <= MAX_IDENTIFIER_CHARS:
             yield found

@@ -1,1 +1,1 @@
-"""What was said."""
+"""Messages, and the rules for cutting, repairing, counting and shortening them."""

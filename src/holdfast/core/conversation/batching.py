@@ -1,9 +1,9 @@
-"""How a format carries a batch: the tool calls a model makes before anybody answers, and their results.
+"""How each wire format carries a batch: the tool calls a model makes at once, and their results.
 
-Four ways are known. In chat formats one message makes all calls of a batch and each result is a message
+There are four ways. In chat formats one message makes all calls of a batch, and each result is a message
 of its own. Anthropic gathers the results in one user message, and pydantic-ai in one request. Where every
-call is an element of its own, a run of the model's elements is the batch. And Gemini has turns: one for the
-calls, directly behind the user's, and one for all results. Mending asks here what a sound history looks like;
+call is an element of its own, a run of the model's elements is the batch. Gemini has turns: one for the
+calls, directly after the user's, and one for all results. Repair asks here what a valid history looks like;
 nothing else knows.
 """
 

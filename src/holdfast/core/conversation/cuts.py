@@ -1,14 +1,11 @@
-"""Where a conversation may be cut.
+"""Where a conversation may be cut, and how its exchanges and turns are counted.
 
 Providers reject a tool result whose call is missing, a batch of parallel calls that is answered in
-part, and reasoning that has lost its call. Each of these is a rule of its own here: it says which
-two neighbours belong together. A cut is legal where no rule objects. Everything that shortens a
-history asks here first.
+part, and reasoning that has lost its call. Each of these is a rule here that says which two neighbors
+belong together. A cut is legal where no rule objects. Everything that shortens a history asks here first.
 
-The two ways in which people count a conversation.
-
-By exchanges: whatever is said to the model between two of its answers is one request, each answer is one
-response. By turns: everything from one prompt of the user up to the next.
+An exchange is a request or a response: all messages between two answers of the model are one request, and
+each answer is one response. A turn is everything from one prompt of the user up to the next.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""What JSON can carry, and what has to be mended before it is sent.
+"""What JSON can carry, and what must be repaired before it is sent.
 
 Python holds values that no provider accepts: halves of surrogate pairs, NaN, infinity, circular lists,
-sets. The first three have a plain mend; the rest is refused by whoever knows the place.
+sets. The first three have a plain replacement. The rest raises `NotJsonError`; callers add the place.
 """
 
 import json
@@ -117,7 +117,7 @@ def sendable_json(value: object) -> Json:
 
 
 def parse_json(text: str) -> Json:
-    """Return the value of a JSON text, mended; raise ValueError if it is none or nested too deeply."""
+    """Return the value of a JSON text, repaired; raise ValueError if it is none or nested too deeply."""
     try:
         value = json.loads(text)
         is_sendable_json(value)

@@ -1,14 +1,12 @@
-"""What was said: messages and their parts, as values.
+"""Messages, their parts, and the entries of a view, as values.
 
 One `Message` is one element of a provider's list (a chat message, an Anthropic message, …). It keeps
-the provider's own JSON beside its parts, so that what nobody edits goes out as it came in, and each
+the provider's own JSON next to its parts, so that an unedited message is sent exactly as it was read. Each
 part keeps the block it was read from, so that an edit changes that block and nothing else. Identity
-(positions, ids of records) belongs to whoever stores messages, not to them.
+(positions, record ids) belongs to storage; an `Entry` pairs a message with its position.
 
-Every part carries a trust label: who wrote it. A label never changes by being shortened, moved or
-folded.
-
-What the model will see: messages, each with the position it came from.
+Every part carries a trust label that says who wrote it. Shortening, moving or compacting a part never
+changes its label.
 """
 
 from collections.abc import Mapping, Sequence
@@ -164,7 +162,7 @@ class Message:
     decoded: tuple[Part, ...] = field(default=(), compare=False, repr=False)
     """The parts as they were read: an encoder rewrites only what differs."""
     repair_notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What had to be mended to read it at all; its JSON is then the mended one."""
+    """What was repaired to read it at all; its JSON is then the repaired one."""
     extra_fields_json: str = field(default="", compare=False, repr=False)
     """Fields that no part stands for, as JSON text: they are sent with it, so they count."""
     _outline: MessageOutline | None = field(default=None, init=False, compare=False, repr=False)

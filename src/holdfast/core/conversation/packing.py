@@ -1,7 +1,7 @@
-"""Lines under headings, packed into an allowance of tokens.
+"""Pack lines under headings into a token budget.
 
-Each section has a share of the room, and a line is in or out as a whole. What a section leaves of its share is
-there for the others; which lines matter most in a section its maker knows.
+Each section has a share of the budget, and a line is included whole or not at all. Later sections may use
+what a section leaves of its share. The caller ranks the lines of a section.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import TypeAlias
 from holdfast.core.conversation.tokens import Counter
 
 MAX_SKIPPED_LINES = 3
-"""How many lines that do not fit are passed over for ones that do."""
+"""How many lines that do not fit are skipped for shorter ones."""
 ChosenLines: TypeAlias = list[set[int]]
 """For each section, which of its lines."""
 
@@ -22,25 +22,25 @@ class Section:
 
     heading: str
     share: float
-    """How much of the room it may take before the others have had theirs."""
+    """The share of the budget it may use in the first round."""
     lines: Sequence[str]
     ranking: Sequence[int]
     """The lines by number, the most important first."""
 
 
 def first_then_newest(count: int) -> list[int]:
-    """Return a ranking: the first, which says what it is all about, then the newest backwards."""
+    """Return a ranking: the first line, which states the subject, then the newest backwards."""
     return [*range(min(1, count)), *range(count - 1, 0, -1)]
 
 
 def pack_sections(sections: Sequence[Section], max_tokens: int, counter: Counter) -> list[str]:
-    """Return as many lines as fit: each section within its share first, then, in a second round, whoever has more."""
+    """Return as many lines as fit: each section within its share first, then more of each in a second round."""
     chosen, left = choose_within_shares(sections, max_tokens, counter)
     return section_lines(sections, choose_more(sections, chosen, left, counter))
 
 
 def choose_within_shares(sections: Sequence[Section], max_tokens: int, counter: Counter) -> tuple[ChosenLines, int]:
-    """Return the lines that each section has within its share, and what of the room is left."""
+    """Return the lines that fit the share of each section, and the tokens left."""
     chosen: ChosenLines = [set() for _ in sections]
     left = max_tokens
     for section, own in zip(sections, chosen, strict=True):
@@ -49,7 +49,7 @@ def choose_within_shares(sections: Sequence[Section], max_tokens: int, counter: 
 
 
 def choose_more(sections: Sequence[Section], chosen: ChosenLines, left: int, counter: Counter) -> ChosenLines:
-    """Return lines and as many more as fit what is left, section by section."""
+    """Return the chosen lines and as many more as fit the tokens left, section by section."""
     more = [set(own) for own in chosen]
     for section, own in zip(sections, more, strict=True):
         left -= _choose_lines(section, own, left, counter)

@@ -1,4 +1,4 @@
-"""Puts one result for each tool call directly behind its batch, and nothing else there."""
+"""Place exactly one result for each tool call directly after its batch."""
 
 import operator
 from bisect import bisect_right
@@ -15,7 +15,7 @@ MISSING_RESULT = "No result was recorded for this call."
 
 
 class Repair(NamedTuple):
-    """One thing that mending changed."""
+    """One change that repair made."""
 
     position: int | None
     """Where, as an index into the history; None where something was added at an edge."""

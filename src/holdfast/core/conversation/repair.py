@@ -1,17 +1,14 @@
-"""Makes a broken history valid for every provider.
+"""Make a broken history valid for every provider.
 
 Recorded histories hold unanswered calls, orphaned, late and duplicate results, repeated call ids,
-empty turns, and begin or end with the wrong role. Each costs a refused request. Mending gives the
-strictest common form, touches nothing that was fine, is idempotent, and derives what it makes up
-from positions alone, so that the same history is always mended the same way and a cached prefix
-stays valid.
+empty turns, and begin or end with the wrong role. Each costs a rejected request. Repair produces the
+strictest common form, leaves valid parts alone, and is idempotent. It derives everything it adds from
+positions, so the same history is always repaired the same way and a cached prefix stays valid.
 
-A call without a result is left alone while it may still be running: only a later message that is no
+A call without a result is left alone while it may still be running. Only a later message that is not a
 result, or the caller's word that the turn was interrupted, proves that no result will come.
 
-Whether a history is already as mending would leave it.
-
-Nearly every history is, so this is asked for every view and answered in one pass over outlines.
+Nearly every history is valid already, so `is_valid_history` answers that first, in one pass over outlines.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

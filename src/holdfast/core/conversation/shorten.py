@@ -1,16 +1,9 @@
-"""Shortens tool output to its beginning and end.
+"""Shorten messages: clip tool output, drop media, and reduce old turns to text.
 
-Where the model has a way to ask for the rest, the notice carries a handle; of a bare list it has none, and the notice
-is plain. Clipping what is already clipped changes nothing.
-
-Replaces images, sounds and documents of old turns by a word.
-
-A turn as words alone: what was asked, and what was answered in the end.
-
-How a model is told that there is more: the name of the tool that has it, and a short handle.
-
-A handle is `#` and a position, with the number of a part where a message has several. Where the model has no such
-tool, nothing here is said: a handle that leads nowhere is worse than none.
+Clipped output keeps its beginning and end; clipping it again changes nothing. Where the model can ask for
+the rest, the notice names the recall tool and a handle: `#` and a position, with the number of a part where
+a message has several. Without such a tool the notice is plain, because a handle that leads nowhere is worse
+than none.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,11 +1,9 @@
-"""What a conversation costs in tokens, and how we know.
+"""What a conversation costs in tokens and in bytes, and how the number is known.
 
-A count without its origin is a trap: meters, triggers and bills then disagree. So every total says
-whether the provider reported it, whether it was calibrated by earlier reports, counted with the
-model's own vocabulary, or estimated. Vocabularies are loaded elsewhere; here are the protocol they
-follow, the arithmetic, and the correction.
-
-How heavy a message is, in bytes of text: known without a tokenizer, and enough to say where lines stand.
+Without its origin a count misleads: displays, thresholds and bills then disagree. So every total says
+whether the provider reported it, earlier reports calibrated it, the model's own vocabulary counted it, or
+it is estimated. Vocabularies are loaded elsewhere; this module has their protocol, the arithmetic, and the
+calibration. Sizes in bytes need no tokenizer and are enough to place cuts.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""A long list of provider messages, read on demand.
+"""A long list of provider messages, decoded on demand.
 
-Deciding what to send from ten thousand messages needs the size of all of them and the content of
-few. A transcript weighs every message once, cheaply, and decodes and counts only those somebody
-looks at. It grows with the list it was made from: a continuation shares the work already done.
+Deciding what to send from ten thousand messages needs the size of all of them and the content of a few. A
+transcript measures every message once, cheaply, and decodes and counts only the messages that are read. It
+grows with the list it was made from: a continuation shares the work already done.
 """
 
 from bisect import bisect_left

@@ -1,8 +1,8 @@
-"""What was done and how it ended: commands, searches, and what went wrong.
+"""Commands, searches and errors of a conversation, and how they ended.
 
-A tool says that it failed by a flag, by an exit code, or in words at the beginning of a line near either end
-of its output; a file that is merely about errors is not an error. The same attempt going well later resolves
-the error it made before.
+A tool reports failure by a flag, by an exit code, or in words at the beginning of a line near either end of
+its output. A file that is merely about errors is not an error. When the same attempt succeeds later, its
+earlier error is resolved.
 """
 
 import re

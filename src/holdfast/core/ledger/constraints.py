@@ -1,17 +1,14 @@
-"""What the user wants kept to, and what the two have settled; and whether it still holds.
+"""The user's constraints, the decisions of user and model, and whether they still hold.
 
-Read off sentences by their cues. Only a person's own words make a constraint, and only what a person or the
-model said makes a decision: the text of a tool never does, whatever it says. A later statement on the same
-subject supersedes an earlier one; a person's word that something is done closes it. What is not clear stays
-active.
+They are extracted from sentences by cues. Only the user's own words make a constraint, and only the user or
+the model makes a decision; the text of a tool never does. A later statement on the same subject supersedes
+an earlier one, and the user's word that something is done closes it. An unclear case stays active.
 
-The words by which people lay down, decide, replace and finish, in five languages.
-
-English, German, Spanish, French and Chinese, one line or more each, matched against sentences in lower case.
-A cue is a hint and no grammar: each list leaves out what is more often said for other reasons ("I don't
-know", "immer noch", "toujours pas", "ça ne marche pas"). "Always" and "never" are said of the world more often than to
-anybody: they lay something down where they open an order ("never touch"), stand behind a verb that does, or behind
-"must" and its like; not behind "I", "it" or "they", and not before a past.
+The cues are in English, German, Spanish, French and Chinese, one line or more each, and are matched against
+sentences in lower case. A cue is a hint, not a grammar: each list omits phrases that are more often said for
+other reasons ("I don't know", "immer noch", "toujours pas", "ça ne marche pas"). "Always" and "never" mostly
+describe the world. They make a constraint where they open an order ("never touch"), or follow a verb of
+order or "must" and its like; not after "I", "it" or "they", and not before a past tense.
 """
 
 import re
@@ -29,7 +26,7 @@ def _any_pattern(*patterns: str) -> str:
 
 
 def matches_cue(cue: str, sentence: str) -> bool:
-    """Return whether a sentence, in lower case, holds a cue."""
+    """Return whether a sentence in lower case contains a cue."""
     return re.search(cue, sentence) is not None
 
 
@@ -102,7 +99,7 @@ CONSTRAINT_CUE = _any_pattern(
     r"\bn(?:e |['’])(?:touche|modifie|change|utilise|supprime|fai[st]|crée|ajoute|met|renomme|oublie)\w*\b.*\bpas\b",
     r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不|不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
 )
-"""Something to keep to from here on."""
+"""A constraint from here on."""
 
 DECISION_CUE = _any_pattern(
     r"\blet['’]?s (?:use|go with|stick with|keep|switch|drop|stay with|adopt)\b|\bdecision:",
@@ -113,13 +110,13 @@ DECISION_CUE = _any_pattern(
     r"\b(?:utilisons|on va utiliser|partons sur|on part sur|décidé|optons|avons choisi)\b",
     r"决定|我们用|就用|采用|选用|改用|我们选|就选",
 )
-"""Something settled, whoever of the two says so."""
+"""A decision, by the user or the model."""
 
 CHOICE_CUE = _any_pattern(
     r"\b(?:we|i)(?:['’]ll|['’]m| will| are| am)? (?:use|using|go(?:ing)? with|switch(?:ing)? to|stick(?:ing)? with)\b",
     r"\bgo (?:with|for) (?:the|option|plan|approach|\w+ instead)\b",
 )
-"""Something a person settles; a model says the same of every step it takes."""
+"""A decision if the user says it; a model says the same of every step it takes."""
 
 REPLACEMENT_CUE = _any_pattern(
     r"\b(?:actually|instead|rather|scratch that|on second thought|change of plan|no longer|any ?more)\b",
@@ -129,7 +126,7 @@ REPLACEMENT_CUE = _any_pattern(
     r"\b(?:plutôt|finalement|à la place|au lieu|ne plus|en fait)\b",
     r"改用|换成|而不是|还是用|不再|改为",
 )
-"""A word that what was said before no longer holds."""
+"""An earlier statement no longer holds."""
 
 ADOPTION_CUE = _any_pattern(
     r"\b(?:use|using|go with|switch to|verwende[nt]?|benutze[nt]?|nutze[nt]?|nimm|nehmen)\b",
@@ -229,7 +226,7 @@ class Constraints:
         return iter(self._constraints.values())
 
     def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
-        """Take in what a person or the model said."""
+        """Extract the constraints and decisions of a text by the user or the model."""
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
@@ -248,16 +245,18 @@ class Constraints:
             constraint = replace(constraint, sources=add_source(known.sources, constraint.sources[-1]))
         self._constraints[key] = constraint
         if len(self._constraints) > MAX_CONSTRAINTS:
-            settled = (key for key, wish in self._constraints.items() if wish.status != "active")
+            settled = (key for key, constraint in self._constraints.items() if constraint.status != "active")
             del self._constraints[next(settled, next(iter(self._constraints)))]
 
     def _supersede(self, lower: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Mark what a statement replaces as superseded."""
-        # What a person laid down, the model cannot lift.
+        # The model cannot lift a constraint of the user.
         standing = {
-            key: wish.text.lower()
-            for key, wish in self._constraints.items()
-            if wish.status == "active" and (speaker == "user" or wish.speaker == "assistant") and key != lower
+            key: constraint.text.lower()
+            for key, constraint in self._constraints.items()
+            if constraint.status == "active"
+            and (speaker == "user" or constraint.speaker == "assistant")
+            and key != lower
         }
         replaced = [key for key, old in standing.items() if _contradicts(lower, old)]
         if not replaced and _is_bare_replacement(lower):
@@ -275,9 +274,9 @@ class Constraints:
         said = _cached_subject(lower)
         closed = [
             key
-            for key, wish in self._constraints.items()
-            if wish.status == "active"
-            and len(said & (subject := _cached_subject(wish.text.lower()))) > len(subject) / 2
+            for key, constraint in self._constraints.items()
+            if constraint.status == "active"
+            and len(said & (subject := _cached_subject(constraint.text.lower()))) > len(subject) / 2
         ]
         for key in closed:
             self._constraints[key] = replace(self._constraints[key], status="done", settled_by=position)
@@ -285,17 +284,17 @@ class Constraints:
 
 
 def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
-    """Yield where the model has settled something that a person's standing word speaks against; neither gives way."""
-    active = [wish for wish in constraints if wish.status == "active"]
-    own = [wish for wish in active if wish.speaker == "user"]
-    for settled in (wish for wish in active if wish.speaker == "assistant"):
+    """Yield each decision of the model that contradicts an active constraint of the user; both stay."""
+    active = [constraint for constraint in constraints if constraint.status == "active"]
+    own = [constraint for constraint in active if constraint.speaker == "user"]
+    for settled in (constraint for constraint in active if constraint.speaker == "assistant"):
         for asked in own:
             if _contradicts(settled.text.lower(), asked.text.lower()):
                 yield f"the model settled {settled}, the user asked for {asked}"
 
 
 def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
-    """Return what a sentence is, said by one of the two; a constraint only a person can make."""
+    """Return what kind of statement a sentence is; only the user can make a constraint."""
     if matches_cue(DECISION_CUE, lower):
         return "decision"
     if speaker == "assistant":
@@ -324,7 +323,7 @@ def _contradicts(new: str, old: str) -> bool:
 
 
 class _Traits(NamedTuple):
-    """What a sentence is about and does, worked out once: each new wish is held against all others."""
+    """What a sentence is about and does, cached because each new constraint is compared with all others."""
 
     subject: frozenset[str]
     rejected: frozenset[str]
@@ -364,12 +363,12 @@ def subject_words(lower: str) -> frozenset[str]:
 
 @lru_cache(maxsize=4 * MAX_CONSTRAINTS)
 def _cached_subject(lower: str) -> frozenset[str]:
-    """Return the same, worked out once: each new wish is held against all others."""
+    """Return the same, cached because each new constraint is compared with all others."""
     return subject_words(lower)
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text that could be wishes: no code, no quotations, no questions."""
+    """Yield the sentences of a text that could be constraints: no code, no quotations, no questions."""
     for piece in re.split(_SENTENCE_END, re.sub(_CODE, "\n", text[:SCANNED_CHARS])):
         sentence = re.sub(_LIST_MARK, "", (piece or "").strip())
         if _looks_spoken(sentence):

@@ -1,7 +1,7 @@
-"""Which files a conversation has touched: read or written, which lines, and what they said.
+"""The files a conversation has read or written, which lines, and a hash of the content.
 
-A call names a file; only its result tells whether it was read or written. What was read or written is kept
-as a hash, so that two readings can be told apart without keeping either.
+A call names a file; only its result proves that the file was read or written. The hash tells two readings
+apart without keeping either.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""The names a conversation turns on: paths, ids, hashes, addresses, tickets, versions, long numbers, names in code.
+"""Find identifiers in text: paths, ids, hashes, addresses, tickets, versions, long numbers, names in code.
 
-They are what a summary loses first and an agent needs again verbatim. Read off by rule, from the values of
-a call's arguments and not from their JSON, where escapes make up names that nobody used. No name crosses a
-space, so a text is cut into runs first, and the rule is asked once for each run that comes up: of ten runs
-in a tool's output nine have been seen before.
+A summary loses them first, and an agent needs them again verbatim. They are read from the values of a call's
+arguments and not from their JSON, where escapes produce names that were never used. No identifier crosses a
+space, so a text is split into runs first, and the pattern reads each distinct run once: of ten runs in a
+tool's output nine have been seen before.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""The ledger: what a conversation must not forget, taken in one message at a time.
+"""The ledger: what a conversation must not forget, observed one message at a time.
 
-A pure fold of the messages, so that the same messages give the same ledger. It is bounded: of each kind of
-record only so many are held, and what goes first depends on the messages alone.
+It is a pure function of the messages, so the same messages give the same ledger. It is bounded: it holds
+only so many records of each kind, and which ones it evicts depends on the messages alone.
 """
 
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ class Ledger:
         return self._names.ranked(limit)
 
     def pack_identifiers(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
-        """Return as many identifiers as fit, verbatim, leaving out those that stand beside it anyway."""
+        """Return as many identifiers as fit, verbatim, except those in `exclude_text`."""
         return self._names.pack(allowance_tokens, counter, exclude_text=exclude_text)
 
     def _observe_call(self, call: ObservedCall) -> None:

@@ -1,10 +1,9 @@
-"""The identifiers a conversation has used, ranked by how likely they are to be needed again.
+"""The identifiers a conversation has used, ranked by how likely they are needed again.
 
-What the model says it will say again; what was said lately, and often, all the more. What only stood in a
-tool's output is seldom asked for. A use counts for half after some time, all uses alike, so the order of two
-names changes only when one of them is used: each keeps a rank that time does not touch, and the best are
-found without looking at the clock. Packing takes the likeliest per token, verbatim, and no name that stands
-inside another.
+A name that the model uses is likely to be used again, more so if recently or often. A name that only
+occurred in a tool's output is seldom needed. The weight of every use halves after the same number of
+messages, so the order of two names changes only when one of them is used: each keeps a rank that does not
+depend on the time. Packing takes the likeliest names per token, verbatim, and none that is part of another.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -77,7 +76,7 @@ class UsedNames:
         return sorted(items, reverse=True)[:limit]
 
     def pack(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
-        """Return as many identifiers as fit, verbatim, leaving out those that stand beside it anyway."""
+        """Return as many identifiers as fit, verbatim, except those in `exclude_text`."""
         priced: list[tuple[float, str, int]] = []
         for item in self.ranked(max(0, allowance_tokens // MIN_NAME_TOKENS)):
             cost = max(1, counter.count(f" {item.text}"))
@@ -89,7 +88,7 @@ class UsedNames:
 def pack_names(texts: Iterable[str], allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
     """Return texts on one line, under a heading, as far as they fit an allowance; empty where not one does.
 
-    One that stands inside another is not repeated, nor one that stands in the text `beside`.
+    One that stands inside another is not repeated, nor one that occurs in `exclude_text`.
     """
     return _pack_priced(((text, counter.count(f" {text}")) for text in texts), allowance_tokens, counter, exclude_text)
 

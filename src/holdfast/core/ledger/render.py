@@ -1,8 +1,8 @@
-"""The whole ledger as a text a model can read.
+"""Render the whole ledger as text for a model.
 
-What the user laid down first, then what was decided, the files, the commands, what went wrong, what was looked
-for; each line with the position it came from. These have a share of the allowance each; the identifiers take
-what is left, none that stands in a line above, and where they leave any, there is more of the rest.
+The user's constraints come first, then decisions, files, commands, errors and searches, each line with the
+position it came from. Each of these has a share of the token budget. The identifiers take the rest, except
+those that occur in a line above, and the other sections may use what the identifiers leave.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ MAX_SECTION_RECORDS = 60
 def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
     """Return the ledger in at most `allowance_tokens`; empty if not even its frame fits.
 
-    `beside` is the text that stays in view next to it: no identifier and no wish is listed that stands there.
+    `exclude_text` is the text that stays in view next to it: identifiers and constraints that occur there are left out.
     """
     room = allowance_tokens - counter.count(LEDGER_FRAME) - 1
     if room < 0:
@@ -47,9 +47,9 @@ def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, ex
 
 
 def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Section]:
-    wishes = [wish for wish in ledger.constraints if wish.text not in exclude_text]
-    constraints = _newest_first([wish for wish in wishes if wish.kind == "constraint"])
-    decisions = _newest_first([wish for wish in wishes if wish.kind == "decision"])
+    statements = [statement for statement in ledger.constraints if statement.text not in exclude_text]
+    constraints = _newest_first([statement for statement in statements if statement.kind == "constraint"])
+    decisions = _newest_first([statement for statement in statements if statement.kind == "decision"])
     return [
         _section("The user asked to keep to:", rules_share, sorted(constraints, key=_is_settled)),
         _section("Decided:", 0.02, sorted(decisions, key=_is_settled)),

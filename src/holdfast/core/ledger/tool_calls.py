@@ -1,8 +1,8 @@
 """What a tool call is about: a file, a search, or a command.
 
-Every agent names its tools and their arguments in its own way, but not in many ways: a call that carries a
-path is about a file, one that carries a pattern is a search, one that carries a command line runs it, and
-any other is a command by itself. Read off the arguments, whatever the tool is called.
+Agents name their tools and arguments in different ways, but in few: a call with a path is about a file, a
+call with a pattern is a search, a call with a command line runs it, and any other is a command by itself.
+This is read from the arguments, whatever the tool is called.
 """
 
 import re

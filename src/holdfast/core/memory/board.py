@@ -1,9 +1,10 @@
-"""A context board: the few lines about a piece of work that the next conversation should know of.
+"""A context board: a few lines about a piece of work that the next conversation should know.
 
-It is one readable file with an entry a line, which people edit as they like. What we keep beside an entry, its id, its
-age, how often it was offered and where it comes from, stands in a comment behind it. A line that cannot be read is
-reported and stays as it is. A board is bounded: what was proposed goes before what a person wrote. Whatever is added
-is a line without comments and without what looks like a key, and by that it is known again, whoever adds it.
+It is one readable file with an entry per line, which people edit freely. A comment after an entry holds its
+id, its age, how often it was offered and its source. A line that cannot be parsed is reported and kept as it
+is. The board is bounded: proposed entries are evicted before entries that a person wrote. An added entry is
+one line without comments and without anything that looks like a key; equal entries are recognized by that
+line, whoever adds them.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""What leaves the view of a conversation, read off its log.
+"""Which messages leave the view of a conversation, read from its log.
 
-A fold, a trim, a clear and what is done after a provider's refusal take messages out of what the model sees. Each
-message leaves once: what was told of before is not told again, whatever is folded over it later. A trim whose summary
-is still to come is held back until that is there or came to nothing.
+A compaction, a trim, a clear and an overflow retry remove messages from what the model sees. Each message
+is evicted once: later compactions that cover it do not report it again. A trim whose summary is pending is
+held back until the summary is there or has failed.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,20 +1,16 @@
-"""A day of memory as a Markdown file that people read and edit: a section for each thing that left a conversation.
+"""A day of memory as a Markdown file that people read and edit, with a section per eviction.
 
-Under its heading a section of ours has a comment that says which event of which conversation it is about, and when that
-happened: a name may be used again. By that it is known again, so it is never written twice; a section without one is a
-person's, and is found like any other.
-No line of what was noted can begin a section or forge such a comment.
-
-Finding words in texts: the rarer a word and the shorter a text, the more a hit says; the newest wins a tie.
+The heading of a section that Holdfast wrote is followed by a comment that names the conversation, the event
+and its time, because the name of a conversation may be used again. The comment identifies the section, so it
+is never written twice. A section without one is a person's, and is found like any other. No line of a note
+can begin a section or forge such a comment.
 """
 
 import json
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from holdfast.core.conversation.spans import PositionRanges
 from holdfast.core.memory.evictions import EvictionCause
@@ -152,33 +148,3 @@ def _is_heading(line: str) -> bool:
 
 def _format_ranges(spans: PositionRanges) -> str:
     return ", ".join(f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in spans)
-
-
-NOTE_TERM_SATURATION, NOTE_LENGTH_WEIGHT = 1.2, 0.75
-"""How soon a repeated word says no more, and how much a long text has to say it more often."""
-
-
-class WordCounts(NamedTuple):
-    """The words of a text, counted."""
-
-    counts: Mapping[str, int]
-    length: int
-
-    @classmethod
-    def from_words(cls, words: Sequence[str]) -> "WordCounts":
-        """Return words, counted."""
-        return cls(Counter(words), len(words))
-
-
-def rank_texts(query_words: Sequence[str], texts: Sequence[WordCounts]) -> list[int]:
-    """Return which texts have wanted words in them: the best first, of equals the last."""
-    average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
-    scores: dict[int, float] = {}
-    for word in dict.fromkeys(query_words):
-        holding = [number for number, text in enumerate(texts) if word in text.counts]
-        weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
-        for number in holding:
-            many = texts[number].counts[word]
-            damp = NOTE_TERM_SATURATION * (1 - NOTE_LENGTH_WEIGHT + NOTE_LENGTH_WEIGHT * texts[number].length / average)
-            scores[number] = scores.get(number, 0.0) + weight * many * (NOTE_TERM_SATURATION + 1) / (many + damp)
-    return sorted(scores, key=lambda number: (scores[number], number), reverse=True)

@@ -1,1 +1,1 @@
-"""Asking for the past: queries, references, ranking, and answers in the exact words."""
+"""Recall: queries, references, ranking, and answers that quote earlier messages exactly."""

@@ -1,7 +1,7 @@
-"""What recall gives back: excerpts to the letter, and how to ask for more.
+"""The answer of recall: exact excerpts, and how to ask for more.
 
-For a model it is one text. Each excerpt has a heading that names where it comes from; should a text hold a line that
-looks like such a heading, all headings carry a mark that no text can have foreseen.
+A model reads it as one text. The heading of each excerpt names its source. If an excerpt contains a line that
+looks like such a heading, all headings carry a mark that no text can predict.
 """
 
 import json

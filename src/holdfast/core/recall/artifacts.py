@@ -1,7 +1,7 @@
-"""Large tool results, kept apart: what they are called, what is in them, and what stands for them.
+"""Large tool results as artifacts: their names, their contents, and the references that replace them.
 
-An artifact is nothing but a tool result of the log under a name; it is made by looking, so that nothing has to be
-stored twice. A reference is for a model, which can ask for the whole or a part. It is no answer to a person.
+An artifact is a tool result of the log under a name. It is derived from the log, so nothing is stored twice.
+A reference is for a model, which can ask for the whole or a part; it is not an answer to a person.
 """
 
 import hashlib

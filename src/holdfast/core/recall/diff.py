@@ -1,7 +1,7 @@
-"""What changed between two readings: a unified diff, within an allowance of tokens.
+"""A unified diff between two readings of a file, within a token budget.
 
-The one thing that recall makes itself instead of giving it back to the letter. Every line of it begins with a sign of
-its own, so nothing that was read can look like a heading or a word of ours.
+It is the only text that recall produces instead of quoting. Every line begins with a sign of its own, so
+nothing that was read can look like a heading or a line of ours.
 """
 
 import difflib

@@ -1,8 +1,9 @@
-"""As much of what was found as an allowance of tokens holds, the best first, none of it changed.
+"""Pack found messages into a token budget, best first and verbatim.
 
-A short message is shown whole. Of a long one that was searched for, the passage that says most of it is shown; of
-one that was referred to, as much as fits, and the answer says how to ask for what follows. What there is no room for
-is first in the next answer, also where something shorter behind it still fits: whoever asks for more misses nothing.
+A short message is included whole. Of a long one that a search found, the best passage is included. Of one
+that was referred to, as much as fits, and the answer says how to ask for the rest. A message without room
+comes first in the next answer, even if a shorter one after it still fits, so that a reader who asks for more
+misses nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

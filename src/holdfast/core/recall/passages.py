@@ -1,9 +1,8 @@
-"""Which piece of a long text is worth showing: the lines around where most of what is asked for stands.
+"""The text of a message as recall quotes it, and the best passage of a long text.
 
-The text of a message, as recall gives it: the words of its parts, to the letter, one after the other.
-
-Lines and characters are counted in this text. A call is its tool's name and its arguments as they were sent; an
-image, a sound or a document has no words, so it is told what is known of it.
+The text of a message is the text of its parts, verbatim, one after the other. Lines and characters are
+counted in it. A call is its tool's name and its arguments as sent; media have no text and are described. The
+best passage is the lines around the place with most of the words that are searched for.
 """
 
 import re

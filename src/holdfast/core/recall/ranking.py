@@ -1,19 +1,21 @@
-"""In which order what was found is worth showing.
+"""Rank found messages, memory notes and names by how well they answer a query.
 
-A store says how well each message fits the words. In a talk the answer seldom has the words of the question: it
-stands a little behind them, so what fits lends some of its score to its neighbours. Whoever is named in the
-question is likelier to have said it. Of several questions the best of each come first, and what is newer comes
-before what is as good.
+A store scores each message by its words. In a conversation the answer seldom has the words of the question
+but follows soon after them, so a message lends part of its score to its neighbors. A speaker whom the
+question names is likelier to have said it. With several questions the best of each come first, and a newer
+message comes before an older one that is as good.
 
-The names that go with a question: of all that were used and are not in view, those likeliest to be needed.
-
-In work, what is looked for is mostly a name to be used again: a path, a method, an id. A ledger knows which are likely
-to be; those that share words with the question are likelier still.
+A text of memory scores by the rarity of the words it shares with the query and by its length. A name scores
+by its rank in the ledger and by the words it shares with the question: in work, people mostly search for a
+name to be used again, such as a path, a method or an id.
 """
 
+import collections
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import RankedName, pack_names
@@ -133,7 +135,7 @@ _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 def relevant_names(
     questions: Iterable[str], items: Sequence[RankedName], allowance: int, counter: Counter, *, exclude_text: str
 ) -> str:
-    """Return names under a heading, the likeliest first and none that stands in the text `beside`, as many as fit."""
+    """Return names under a heading, the likeliest first and none that occurs in `exclude_text`, as many as fit."""
     asked = {piece for question in questions for piece in _name_words(question)} - STOP_WORDS
     ranked = sorted(items, key=lambda item: -(item.rank + MATCH_RANK * len(asked & _name_words(item.text))))
     return pack_names((item.text for item in ranked), allowance, counter, exclude_text=exclude_text)
@@ -141,3 +143,33 @@ def relevant_names(
 
 def _name_words(text: str) -> set[str]:
     return {piece.lower()[:NAME_STEM_CHARS] for piece in _PIECE.findall(text) if len(piece) > 1}
+
+
+NOTE_TERM_SATURATION, NOTE_LENGTH_WEIGHT = 1.2, 0.75
+"""How soon a repeated word says no more, and how much a long text has to say it more often."""
+
+
+class WordCounts(NamedTuple):
+    """The words of a text, counted."""
+
+    counts: Mapping[str, int]
+    length: int
+
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> "WordCounts":
+        """Return words, counted."""
+        return cls(collections.Counter(words), len(words))
+
+
+def rank_texts(query_words: Sequence[str], texts: Sequence[WordCounts]) -> list[int]:
+    """Return which texts contain words of the query: the best first, of equals the last."""
+    average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
+    scores: dict[int, float] = {}
+    for word in dict.fromkeys(query_words):
+        holding = [number for number, text in enumerate(texts) if word in text.counts]
+        weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for number in holding:
+            many = texts[number].counts[word]
+            damp = NOTE_TERM_SATURATION * (1 - NOTE_LENGTH_WEIGHT + NOTE_LENGTH_WEIGHT * texts[number].length / average)
+            scores[number] = scores.get(number, 0.0) + weight * many * (NOTE_TERM_SATURATION + 1) / (many + damp)
+    return sorted(scores, key=lambda number: (scores[number], number), reverse=True)

@@ -1,7 +1,7 @@
-"""What a reference means: a message, a run of messages, one part of a message, or a piece of its text.
+"""Parse references: a message, a range of messages, one part of a message, or a span of its text.
 
-References are what markers, folds and ledger lines carry (`#12`), so they are short, and read as loosely as they
-are copied: with or without the sign, in brackets, as `#12-20` or `#12–#20`.
+Markers, summaries and ledger lines carry references such as `#12`, so they are short. They are parsed as
+loosely as they are copied: with or without the sign, in brackets, as `#12-20` or `#12–#20`.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The context board of a repository and branch: a private file that people edit and new conversations are offered.
 
-What is offered is reference, never instruction: it stands in a frame that says so, and nothing on it can end the frame.
+The offer is reference, never instruction: it is in a frame that says so, and no entry can end the frame.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Consolidation: `rem-agent` reads conversations that are over, and proposes what the board should say of them.
+"""Consolidation: `rem-agent` reads conversations that are over, and proposes entries for the board.
 
-It is apart from compaction, and never changes a conversation: logs are read as they are, not opened. How far each was
-read is a fact in the store, so each message is read once for a board. A model reads where there is one; without one, or
-where it fails, what the user laid down and what was decided is read off by rule.
+It is separate from compaction and never changes a conversation: it reads logs without opening sessions. The
+store remembers how far each conversation was read, so each message is read once per board. A model reads if
+there is one; without a model, or if it fails, a rule extracts the user's constraints and the decisions.
 """
 
 from collections.abc import Callable, Mapping, Sequence

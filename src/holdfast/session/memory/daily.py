@@ -1,7 +1,7 @@
-"""Daily memory: what left conversations, in a file for each day, `YYYY-MM-DD.md`, and how it is found again.
+"""Daily memory: evicted messages as notes, in one file per day, `YYYY-MM-DD.md`, and the search over them.
 
-A file is changed by one writer at a time and is only ever added to; a person may edit it. It belongs to no
-conversation: clearing one, or beginning another, changes nothing here.
+One writer at a time changes a file, and only appends; a person may edit it. A file belongs to no
+conversation: clearing one, or starting another, changes nothing here.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.memory.evictions import Eviction
-from holdfast.core.memory.notes import DailySection, MemoryNote, WordCounts, append_note, parse_sections, rank_texts
+from holdfast.core.memory.notes import DailySection, MemoryNote, append_note, parse_sections
+from holdfast.core.recall.ranking import WordCounts, rank_texts
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redact_text
 from holdfast.session.log.timestamps import local_day, local_time

@@ -1,15 +1,13 @@
-"""Files that several processes and a person write to: one at a time, whole or not at all, for their owner's eyes only.
+"""Private files that several processes and a person write: locked, replaced atomically, readable by the owner only.
 
-Who changes one holds the lock of its folder, reads it as it is then, and puts the new one in its place. A lock dies
-with the process that holds it. What was not read whole, to the letter, is not written: a person's words would be lost.
-A link stays one, and the file that it means is changed.
+A writer holds the lock of the folder, reads the current file, and replaces it. The lock ends with the process
+that holds it. A file that cannot be read completely is not written, because a person's words would be lost.
+For a symbolic link, the file it points to is changed and the link stays.
 
-Which piece of work a folder belongs to: a repository and a branch, read off its files; else the folder itself.
+Other programs write `workspace.yaml` too. Only the line of the one number that Holdfast keeps there changes,
+and every other line stays byte for byte. A file that is not a flat mapping is moved aside.
 
-Files beside a session: for their owner's eyes only, and replaced whole or not at all.
-
-`workspace.yaml` belongs to others too, so the one number we keep in it is changed in its own line and every
-other line stays as it is, byte for byte. What is not the plain mapping such a file should be is put aside.
+A folder belongs to a repository and a branch, read from its files, or else stands for itself.
 """
 
 import codecs
@@ -113,7 +111,7 @@ DISK_REMEDIES = {
 _BOM = codecs.BOM_UTF8
 _TOP_LINE = re.compile(
     r"""(?:[ \t]|$|\#|%|---|\.\.\.|-[ ]|[\]}])  # what belongs to the line before, or holds nothing
-    |(?:"[^"]*"|'[^']*'|[\w.$][^:\#]*?)[ \t]*:(?:[ \t]|$)  # or a key""",
+    |(?:(?:"[^"]*"|'[^']*')[ \t]*|[\w.$][^:\#]*):(?:[ \t]|$)  # or a key""",
     re.VERBOSE,
 )
 

@@ -1,7 +1,7 @@
-"""Looking into daily memory, for people and for a model: a question in words, an answer of excerpts with their sources.
+"""Search daily memory, for people and for models: a query in words, an answer of excerpts with their sources.
 
-What is found is reference: it says what was noted and asks for nothing. A model that asks in a wrong way is told so in
-words, so that it can ask again.
+A result is reference: it says what was noted and asks for nothing. A model that calls the tool wrongly gets
+an answer that says so, so that it can ask again.
 """
 
 from collections.abc import Mapping, Sequence
