@@ -15,7 +15,6 @@ from holdfast.core.planning.plan import make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import Step
-from holdfast.session.session import SessionOpener
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
@@ -69,8 +68,8 @@ WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 
 
-def open_session(store: Store | None = None, session_id: str = "c1", **settings: Any) -> SessionOpener:
-    """Open a session of gpt-5, in memory unless a store is given."""
+def open_session(store: Store | None = None, session_id: str = "c1", **settings: Any) -> Any:
+    """Open a session of gpt-5, in memory unless a store is given; tests reach into it, so it is typed as anything."""
     return Session.open(session_id, store=store or MemoryStore(), model="gpt-5", **settings)
 
 
