@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from holdfast.core.conversation.messages import Entry, Message
@@ -193,6 +194,7 @@ def rebuild_request(
     return messages, payload_hash(map(message_hash, messages), **extras)
 
 
+@lru_cache(maxsize=16)
 def policy_hash(policy: Policy) -> str:
     """Return a name for exactly these settings."""
     return f"{policy.name}:{hashlib.sha256(repr(policy).encode()).hexdigest()[:12]}"
