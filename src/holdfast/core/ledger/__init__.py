@@ -1,1 +1,1 @@
-"""What a conversation must not forget: names, files, actions and constraints, extracted by rule, with their sources."""
+"""The ledger of a conversation: names, files, actions and constraints, extracted by rule, with their sources."""

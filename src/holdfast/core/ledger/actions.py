@@ -1,8 +1,8 @@
 """Commands, searches and errors of a conversation, and how they ended.
 
-A tool reports failure by a flag, by an exit code, or in words at the beginning of a line near either end of
-its output. A file that is merely about errors is not an error. When the same attempt succeeds later, its
-earlier error is resolved.
+A tool reports failure by a flag, by an exit code, or by a phrase at the beginning of a line near either end of its
+output. Reading a file that is merely about errors is not a failure. When the same attempt succeeds later, its earlier
+error is resolved.
 """
 
 import re
@@ -14,19 +14,19 @@ from holdfast.core.conversation.messages import ToolResult
 from holdfast.core.ledger.tool_calls import CallKind, ObservedCall, clip_to_line
 
 MAX_ACTION_RECORDS = 500
-"""Of each kind; the oldest go first."""
+"""The limit for each kind; the oldest records are evicted first."""
 MAX_ACTION_SOURCES = 4
 SCANNED_END_CHARS = 500
-"""How much of each end of an output is searched for failure: tools say it first or last."""
+"""How much of each end of an output to search for a failure: tools report it first or last."""
 ACTION_CLIP_CHARS = 80
-"""How much of a command or an error is shown."""
+"""How much of a command or an error to render."""
 _CHANGE_OF_DIRECTORY = r"^cd \S+ (?:&&|;) "
 _EXIT_CODE = r"(?i)\b(?:exit(?:ed)?(?: with)?(?: (?:code|status))?|return ?code)[:= ]{1,3}(-?\d{1,5})\b"
 _FAILURE_WORDS = (
     "error", "exception", "traceback", "fail", "fatal", "panic", "abort", "denied", "not found", "no such", "err!",
     "e  ", "cannot ", "could not ", "unknown option", "fehler", "erreur", "错误", "エラー",
 )  # fmt: skip
-"""One of them stands in every failure told in words; looked for first, because that is cheap."""
+"""Every match of `_FAILURE` contains one of these; they are checked first because that is cheap."""
 _FAILURE = (
     r"(?im)^\W{0,6}(?:error|fatal|exception|traceback|failed|failure|panic|aborted|permission denied|access denied"
     r"|npm err!|e {2,}\w|fehler|erreur|错误|エラー|no such file|file not found|not found|cannot |could not "
@@ -38,7 +38,7 @@ _FAILURE_OF_A_READ = (
     r"|cannot |could not |failed to |permission denied|access denied"
     r"|.{0,200}?no such file or directory|.{0,200}?does not exist)"
 )
-# Their exit code 1 is an answer: nothing found, or not the same.
+# Exit code 1 of these commands is a result, not a failure: nothing found, or not equal.
 _COMPARISON_COMMANDS = r"\b(?:[ef]?grep|rg|ag|diff|cmp|pgrep|test)\b"
 _NOTHING_FOUND = (
     r"(?i)\W{0,3}(?:no (?:match|result|file|hit)|nothing found|0 (?:match|result|hit)|keine |没有|aucun|ning[uú]n)"
@@ -53,7 +53,7 @@ class CallOutcome(NamedTuple):
     is_ok: bool
     exit_code: int | None = None
     error_text: str = ""
-    """What went wrong: the output from its first line about it."""
+    """The output from the first line that reports the failure, shortened."""
 
     def __str__(self) -> str:
         if self.is_ok:
@@ -63,7 +63,7 @@ class CallOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
-    """A command that was run, and how it ended the last time."""
+    """A command that was run, and how its latest run ended."""
 
     text: str
     outcome: CallOutcome
@@ -78,7 +78,7 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
-    """What was looked for, where, and how many lines came back."""
+    """A search: its pattern, its path, and how many lines it returned."""
 
     pattern: str
     path: str
@@ -92,7 +92,7 @@ class SearchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """What went wrong, and whether the same attempt went well later."""
+    """A failed call, and whether the same attempt succeeded later."""
 
     call: str
     tool: str
@@ -108,7 +108,7 @@ class ErrorRecord:
 
 @dataclass(slots=True)
 class Actions:
-    """Commands, searches and errors, each kind the latest last; grows by one result at a time."""
+    """Commands, searches and errors, the latest of each kind last."""
 
     _commands: dict[str, CommandRecord] = field(default_factory=dict[str, CommandRecord])
     _searches: dict[str, SearchRecord] = field(default_factory=dict[str, SearchRecord])
@@ -126,11 +126,11 @@ class Actions:
 
     @property
     def errors(self) -> Iterator[ErrorRecord]:
-        """What went wrong."""
+        """The calls that failed."""
         return iter(self._errors.values())
 
     def observe_result(self, call: ObservedCall, outcome: CallOutcome, output: str, position: int) -> None:
-        """Take in how a call ended."""
+        """Record the outcome of a call."""
         if call.kind == "command":
             ran = self._commands.get(call.key)
             sources = add_source(ran.sources if ran else (), position)
@@ -153,7 +153,7 @@ class Actions:
 
 
 def call_outcome(call: ObservedCall | None, result: ToolResult) -> CallOutcome:
-    """Return how a call ended, from what its tool gave back."""
+    """Return how a call ended, judged by its result."""
     text, kind = result.text, call.kind if call else "command"
     tail = max(0, len(text) - SCANNED_END_CHARS)
     ends = ((0, text[:SCANNED_END_CHARS]), (tail, text[tail:] if tail else ""))
@@ -168,12 +168,12 @@ def call_outcome(call: ObservedCall | None, result: ToolResult) -> CallOutcome:
 
 
 def add_source(sources: tuple[int, ...], position: int) -> tuple[int, ...]:
-    """Return positions and one more; of many the first and the latest."""
+    """Return the positions with one more; if there are too many, only the first and the latest ones."""
     return (*sources, position) if len(sources) < MAX_ACTION_SOURCES else (sources[0], *sources[2:], position)
 
 
 def _short_command(command: str, max_chars: int = ACTION_CLIP_CHARS) -> str:
-    """Return a command without the way to its directory, shortened."""
+    """Return a shortened command without a leading `cd`."""
     return clip_to_line(re.sub(_CHANGE_OF_DIRECTORY, "", command), max_chars)
 
 
@@ -185,7 +185,7 @@ def _exit_code(ends: tuple[tuple[int, str], ...]) -> int | None:
 
 
 def _failure_offset(ends: tuple[tuple[int, str], ...], kind: CallKind) -> int | None:
-    """Return where an output speaks of failure."""
+    """Return the offset at which an output reports a failure; None if it does not."""
     if kind != "command":
         return 0 if re.match(_FAILURE_OF_A_READ, ends[0][1]) else None
     for start, end in ends:

@@ -1,14 +1,13 @@
 """The user's constraints, the decisions of user and model, and whether they still hold.
 
-They are extracted from sentences by cues. Only the user's own words make a constraint, and only the user or
-the model makes a decision; the text of a tool never does. A later statement on the same subject supersedes
-an earlier one, and the user's word that something is done closes it. An unclear case stays active.
+Cues identify them in sentences. Only the user can set a constraint, and only the user or the model can make a
+decision; the output of a tool never does either. A later statement that contradicts an earlier one on the same subject
+supersedes it. The user closes a constraint by saying that it is done. A constraint stays active in unclear cases.
 
-The cues are in English, German, Spanish, French and Chinese, one line or more each, and are matched against
-sentences in lower case. A cue is a hint, not a grammar: each list omits phrases that are more often said for
-other reasons ("I don't know", "immer noch", "toujours pas", "ça ne marche pas"). "Always" and "never" mostly
-describe the world. They make a constraint where they open an order ("never touch"), or follow a verb of
-order or "must" and its like; not after "I", "it" or "they", and not before a past tense.
+The cues cover English, German, Spanish, French and Chinese, and match sentences in lower case. A cue is a hint, not a
+grammar: each list omits phrases that mostly have another meaning ("I don't know", "immer noch", "toujours pas", "ça ne
+marche pas"). "Always" and "never" mostly describe facts. They are a cue if they open an order ("never touch"), or if
+they follow a verb of obligation such as "must". They are no cue after "I", "it" or "they", or before a past tense.
 """
 
 import re
@@ -41,14 +40,14 @@ rebase rely remove rename render repeat replace reply report reset respond resta
 rewrite round run sanitize save send set share show sign skip sort specify split squash start stop store strip suggest
 switch test throw touch translate trust type update upgrade use validate verify wait wrap write
 """
-"""Verbs by which an agent is told what to do, as they are said to it."""
+"""Imperative verbs with which users instruct an agent."""
 _OF_OTHERS = (
     "".join(rf"(?<!\b{word} )" for word in ("i", "it", "he", "she", "they", "that", "this", "who", "which"))
     + r"(?<!['’]ll )(?<!n['’]t )"
 )
 _EVER = r"(?:always|never(?:\s+ever)?)"
 _ORDER = rf"{_OF_OTHERS}\b{_EVER}\s+(?:{'|'.join(_ORDERS.split())})\b"
-# What follows is a past, a third person, or no verb at all: "never saw", "always fails", "always great".
+# Not an order if a past tense, a third person or no verb follows: "never saw", "always fails", "always great".
 _NO_ORDER = (
     r"(?!(?:saw|seen|had|was|were|been|knew|heard|got|did|mind|say|again|really|quite|very|just|good|great|nice|fun|full"
     r"|up|down|here|there|the|an?|so|too|easy|cool|special|give up)\b|(?!bring|ping|string)\w+ing\b"
@@ -99,7 +98,7 @@ CONSTRAINT_CUE = _any_pattern(
     r"\bn(?:e |['’])(?:touche|modifie|change|utilise|supprime|fai[st]|crée|ajoute|met|renomme|oublie)\w*\b.*\bpas\b",
     r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不|不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
 )
-"""A constraint from here on."""
+"""The user sets a constraint."""
 
 DECISION_CUE = _any_pattern(
     r"\blet['’]?s (?:use|go with|stick with|keep|switch|drop|stay with|adopt)\b|\bdecision:",
@@ -110,13 +109,13 @@ DECISION_CUE = _any_pattern(
     r"\b(?:utilisons|on va utiliser|partons sur|on part sur|décidé|optons|avons choisi)\b",
     r"决定|我们用|就用|采用|选用|改用|我们选|就选",
 )
-"""A decision, by the user or the model."""
+"""The user or the model makes a decision."""
 
 CHOICE_CUE = _any_pattern(
     r"\b(?:we|i)(?:['’]ll|['’]m| will| are| am)? (?:use|using|go(?:ing)? with|switch(?:ing)? to|stick(?:ing)? with)\b",
     r"\bgo (?:with|for) (?:the|option|plan|approach|\w+ instead)\b",
 )
-"""A decision if the user says it; a model says the same of every step it takes."""
+"""A decision only if the user says it; a model uses the same phrases for every step it takes."""
 
 REPLACEMENT_CUE = _any_pattern(
     r"\b(?:actually|instead|rather|scratch that|on second thought|change of plan|no longer|any ?more)\b",
@@ -126,20 +125,20 @@ REPLACEMENT_CUE = _any_pattern(
     r"\b(?:plutôt|finalement|à la place|au lieu|ne plus|en fait)\b",
     r"改用|换成|而不是|还是用|不再|改为",
 )
-"""An earlier statement no longer holds."""
+"""The sentence replaces an earlier statement."""
 
 ADOPTION_CUE = _any_pattern(
     r"\b(?:use|using|go with|switch to|verwende[nt]?|benutze[nt]?|nutze[nt]?|nimm|nehmen)\b",
     r"\b(?:usa|usar|usemos|utiliza|utilise[rzs]?|utilisons)\b|用",
 )
-"""Something is taken up: what "use that instead" and what it replaces have in common."""
+"""The sentence adopts something; both "use that instead" and the statement it replaces do."""
 
 REJECTION_CUE = (
     r"(?:\binstead of|\brather than|\bno longer(?: use)?|\bswitch(?:ing|ed)? from|\b(?:and |, ?)not|\banstatt|\bstatt"
     r"|\ben lugar de|\ben vez de|\bau lieu (?:de |d['’])|\bplutôt qu(?:e |['’])|而不是|不再用)\s*"
     r"(?:(?:the|an?|der|die|das|den|el|la|le) |l['’])?([^\s,.;:，。；]+)"
 )
-"""What is given up, where a sentence says so."""
+"""The sentence rejects something; group 1 is what it rejects."""
 
 NEGATION_CUE = _any_pattern(
     r"\b(?:never|not|don['’]?t|avoid|without|no longer|stop|nicht|nie(?:mals)?|keine?n?|vermeide)\b|n['’]t\b",
@@ -152,7 +151,7 @@ COMPLETION_CUE = _any_pattern(
     r"\b(?:ya está|está hecho|está terminado|ya no hace falta)\b|\b(?:c['’]est fait|est terminé|plus besoin)\b",
     r"\bno need (?:to|for)\b|完成了|已完成|已经完成|不用再|搞定了",
 )
-"""A person's word that something is over with."""
+"""The user says that something is done or no longer needed."""
 
 _FILLERS = """
 a an and any are as at be but by can do does done dont for from go going have i i'll i'm if in into is it it's its
@@ -167,7 +166,7 @@ lugar vez ya lo le se favor les une des du et ou dans avec pour par qui sont tou
 utilisons plutôt lieu pas ne tu vous nous il faut finalement
 """
 FILLER_WORDS = frozenset(_FILLERS.split())
-"""Words that do not tell what a sentence is about."""
+"""Words that do not show what a sentence is about."""
 HAN_FILLERS = (
     r"改用|换成|而不是|还是用|不再用?|改为|使用|我们|决定|采用|就用|总是|始终|永远|不要|必须|禁止|务必|避免|用|请|吧"
 )
@@ -180,12 +179,12 @@ ConstraintSpeaker: TypeAlias = Literal["user", "assistant"]
 MAX_CONSTRAINTS = 400
 MAX_CONSTRAINTS_PER_MESSAGE = 40
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 4, 300
-"""A longer sentence is a specification or a paste, and stays where it stands."""
+"""A longer sentence is a specification or pasted text, and is not extracted."""
 MAX_CODE_SHARE = 0.05
-"""The share of brackets and the like above which a line is code, a log or a table."""
+"""A line with a larger share of brackets and similar characters is code, a log or a table."""
 SCANNED_CHARS = 20_000
 SAME_SUBJECT = 0.5
-"""The share of its words by which a statement is about the same thing as another."""
+"""The share of common subject words from which two statements have the same subject."""
 REPLACEMENT_REACH_MESSAGES = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
 _CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
@@ -198,19 +197,19 @@ _HAN = r"[\u4e00-\u9fff]+"
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint or a decision, in the words it was given."""
+    """A constraint or a decision, in its original wording."""
 
     text: str
     kind: ConstraintKind
     speaker: ConstraintSpeaker
     sources: tuple[int, ...]
-    """The positions at which it was said: the first and the latest."""
+    """The positions of the messages that state it: the first and the latest ones."""
     status: ConstraintStatus = "active"
     settled_by: int | None = None
-    """The position of what superseded it or closed it."""
+    """The position of the message that superseded or closed it."""
 
     def __str__(self) -> str:
-        # What a person lays down stands to the letter; only what could break a line is taken out of it.
+        # The user's wording is kept verbatim, unless it contains characters that could break the line.
         text = self.text if self.speaker == "user" and self.text.isprintable() else clip_to_line(self.text)
         said = f"“{text}” #{self.sources[-1]}"
         return said if self.status == "active" else f"{said} ({self.status} by #{self.settled_by})"
@@ -218,7 +217,7 @@ class Constraint:
 
 @dataclass(slots=True)
 class Constraints:
-    """Constraints and decisions, the latest last; grows by one text at a time."""
+    """Constraints and decisions, the latest last."""
 
     _constraints: dict[str, Constraint] = field(default_factory=dict[str, Constraint])
 
@@ -226,7 +225,7 @@ class Constraints:
         return iter(self._constraints.values())
 
     def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
-        """Extract the constraints and decisions of a text by the user or the model."""
+        """Extract the constraints and decisions from a text by the user or the model."""
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
@@ -249,8 +248,8 @@ class Constraints:
             del self._constraints[next(settled, next(iter(self._constraints)))]
 
     def _supersede(self, lower: str, speaker: ConstraintSpeaker, position: int) -> None:
-        """Mark what a statement replaces as superseded."""
-        # The model cannot lift a constraint of the user.
+        """Mark the statements that a new one replaces as superseded."""
+        # The model cannot supersede a constraint of the user.
         standing = {
             key: constraint.text.lower()
             for key, constraint in self._constraints.items()
@@ -270,7 +269,7 @@ class Constraints:
             self._constraints[key] = replace(self._constraints[key], status="superseded", settled_by=position)
 
     def _close(self, lower: str, position: int) -> bool:
-        """Mark what a sentence says is done; return whether that was anything."""
+        """Mark the constraints that a sentence declares done; return whether there were any."""
         said = _cached_subject(lower)
         closed = [
             key
@@ -284,7 +283,7 @@ class Constraints:
 
 
 def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
-    """Yield each decision of the model that contradicts an active constraint of the user; both stay."""
+    """Yield a description of each active decision of the model that contradicts an active statement of the user."""
     active = [constraint for constraint in constraints if constraint.status == "active"]
     own = [constraint for constraint in active if constraint.speaker == "user"]
     for settled in (constraint for constraint in active if constraint.speaker == "assistant"):
@@ -294,7 +293,7 @@ def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
 
 
 def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
-    """Return what kind of statement a sentence is; only the user can make a constraint."""
+    """Return the kind of a statement; None if it is neither. Only the user can set a constraint."""
     if matches_cue(DECISION_CUE, lower):
         return "decision"
     if speaker == "assistant":
@@ -309,7 +308,7 @@ def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
 
 
 def _contradicts(new: str, old: str) -> bool:
-    """Return whether a statement gives up what an older one, on the same subject, asked for."""
+    """Return whether a statement contradicts an older one on the same subject."""
     said, before = _sentence_traits(new), _sentence_traits(old)
     shared = len(said.subject & before.subject)
     if not shared:
@@ -323,13 +322,13 @@ def _contradicts(new: str, old: str) -> bool:
 
 
 class _Traits(NamedTuple):
-    """What a sentence is about and does, cached because each new constraint is compared with all others."""
+    """The subject and the cues of a sentence, cached because each new constraint is compared with all others."""
 
     subject: frozenset[str]
     rejected: frozenset[str]
-    """What it says shall not be."""
+    """The subject words that the sentence rejects."""
     adopted: frozenset[str]
-    """What it is about besides that."""
+    """The other subject words."""
     is_negated: bool
     is_adoption: bool
     is_replacement: bool
@@ -349,12 +348,12 @@ def _sentence_traits(lower: str) -> _Traits:
 
 
 def _is_bare_replacement(lower: str) -> bool:
-    """Return whether a statement takes up one thing in place of another that it does not name."""
+    """Return whether a statement adopts one thing in place of another without naming the other."""
     return matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower) and len(_cached_subject(lower)) == 1
 
 
 def subject_words(lower: str) -> frozenset[str]:
-    """Return the words a sentence is about; of scripts without spaces, their pairs of characters."""
+    """Return the words that a sentence is about; for Chinese characters, adjacent pairs of them."""
     words = {word.rstrip(".'’") for word in re.findall(_WORD, re.sub(_HAN, " ", lower))}
     runs = re.findall(_HAN, re.sub(HAN_FILLERS, " ", lower))
     pairs = {run[at : at + 2] for run in runs for at in range(max(1, len(run) - 1))}
@@ -363,7 +362,7 @@ def subject_words(lower: str) -> frozenset[str]:
 
 @lru_cache(maxsize=4 * MAX_CONSTRAINTS)
 def _cached_subject(lower: str) -> frozenset[str]:
-    """Return the same, cached because each new constraint is compared with all others."""
+    """Return `subject_words`, cached because each new constraint is compared with all others."""
     return subject_words(lower)
 
 
@@ -376,7 +375,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _looks_spoken(sentence: str) -> bool:
-    """Return whether a line reads like words somebody said, and not like a quotation, a question or a paste."""
+    """Return whether a line looks like a statement and not like a quotation, a question or pasted code."""
     if not MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS or sentence[0] in ">|+" or sentence[-1] in "?？":
         return False
     return len(re.findall(_CODE_MARK, sentence)) <= MAX_CODE_SHARE * len(sentence)

@@ -1,7 +1,7 @@
 """The files a conversation has read or written, which lines, and a hash of the content.
 
-A call names a file; only its result proves that the file was read or written. The hash tells two readings
-apart without keeping either.
+A call names a file; only its result proves that the file was read or written. The hash shows whether two readings
+differ without storing either.
 """
 
 import re
@@ -13,29 +13,29 @@ from holdfast.core.ledger.tool_calls import LineRange, ObservedCall
 
 MAX_LEDGER_FILES = 2_000
 HASH_CHARS = 12
-# As `cat -n` and most reading tools number their lines.
+# The line numbers of `cat -n` and most tools that read files.
 _NUMBERED = r"\s*(\d+)(?:\t|→|\||:\s)"
 
 
 @dataclass(frozen=True, slots=True)
 class FileAccess:
-    """One reading or writing of a file."""
+    """A single read or write of a file."""
 
     position: int
     lines: LineRange | None
-    """The first and last line, where the arguments or the output say so."""
+    """The first and last line, if the arguments or the output name them."""
     content_hash: str
-    """Of what was read or written; empty where that is not known."""
+    """A hash of the text that was read or written; empty if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file, and the last time it was read and written."""
+    """A file, with its latest read and its latest write."""
 
     path: str
     first: int
     last: int
-    """The positions at which it was first and last named."""
+    """The positions of the first and last messages about it."""
     last_read: FileAccess | None = None
     last_write: FileAccess | None = None
 
@@ -47,7 +47,7 @@ class FileRecord:
 
 @dataclass(slots=True)
 class FileRecords:
-    """Files by path, the latest last; grows by one call or result at a time."""
+    """Files by path, the most recently used last."""
 
     _files: dict[str, FileRecord] = field(default_factory=dict[str, FileRecord])
 
@@ -55,12 +55,12 @@ class FileRecords:
         return iter(self._files.values())
 
     def observe_call(self, call: ObservedCall) -> None:
-        """Take in the files a call names."""
+        """Record the files that a call names."""
         for path in call.paths:
             self._keep(path, call.position)
 
     def observe_result(self, call: ObservedCall, output: str, position: int) -> None:
-        """Take in that a call went well."""
+        """Record the read or write of a successful call."""
         if call.kind != "file":
             return
         file = self._keep(call.subject, position)
@@ -80,7 +80,7 @@ class FileRecords:
 
 
 def _numbered_range(output: str) -> LineRange | None:
-    """Return the first and last line number of an output whose lines are numbered."""
+    """Return the first and last line number of an output; None if its lines are not numbered."""
     lines = output.strip("\n")
     first = re.match(_NUMBERED, lines[:40])
     last = re.match(_NUMBERED, lines[lines.rfind("\n") + 1 :][:40])

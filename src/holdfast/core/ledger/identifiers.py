@@ -1,9 +1,9 @@
 """Find identifiers in text: paths, ids, hashes, addresses, tickets, versions, long numbers, names in code.
 
-A summary loses them first, and an agent needs them again verbatim. They are read from the values of a call's
-arguments and not from their JSON, where escapes produce names that were never used. No identifier crosses a
-space, so a text is split into runs first, and the pattern reads each distinct run once: of ten runs in a
-tool's output nine have been seen before.
+A summary loses identifiers first, and an agent needs them again verbatim. In a call, the values of the arguments are
+searched and not their JSON, where escapes produce names that were never used. No identifier contains a space, so a
+text is split into runs first, and the results for recent runs are cached: nine of ten runs in a tool's output have
+occurred before.
 """
 
 import re
@@ -13,9 +13,9 @@ from functools import lru_cache
 from holdfast.core.conversation.json_values import Json, parse_json
 from holdfast.redaction import redact_keys
 
-# Scripts that are written without spaces end a run: 请看src/a.py names src/a.py.
+# Characters of scripts without spaces end a run: 请看src/a.py contains src/a.py.
 _RUN = r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}"
-# Dotted names in code are everywhere, so a host is one by its ending; no ending here is that of a file.
+# Dotted names are common in code, so a host must have a known ending; none of these is a file extension.
 _TLD = (
     r"com|org|net|io|dev|ai|app|cloud|co|info|biz|gov|edu|mil|int|local|internal|lan|test|example|invalid|localhost"
     r"|eu|us|uk|de|fr|es|it|nl|be|ch|at|se|no|dk|fi|pl|cz|pt|ie|ca|au|nz|jp|cn|in|br|mx|za|kr|ru|tr|me|tv"
@@ -35,14 +35,14 @@ _PATTERN = (
 )
 IDENTIFIER_MIN_CHARS, IDENTIFIER_MAX_CHARS = 4, 200
 MIN_KEY_CHARS = 11
-"""Shorter runs hold no key."""
+"""Shorter runs contain no secret key."""
 MAX_RUN_CHARS = 200
-"""Longer runs are data, encoded or minified; the rule would also take the square of their length to read."""
+"""Longer runs are encoded or minified data, and the pattern would take quadratic time on them."""
 KNOWN_RUNS = 1 << 13
 
 
 def identifiers(text: str) -> Iterator[str]:
-    """Yield the identifiers of a text, in order and as often as they stand there."""
+    """Yield the identifiers of a text in order, with repetitions."""
     for run in re.findall(_RUN, text):
         if len(run) <= MAX_RUN_CHARS:
             yield from _identifiers_in_run(run)
@@ -59,19 +59,19 @@ def distinct_identifiers(text: str) -> set[str]:
 
 @lru_cache(maxsize=KNOWN_RUNS)
 def _identifiers_in_run(run: str) -> tuple[str, ...]:
-    # What is needed again is looked up; a key is not to stand in every request that follows.
+    # Later requests carry the identifiers, so they must not contain secret keys.
     shown = redact_keys(run) if len(run) >= MIN_KEY_CHARS else run
     found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, shown))
     return tuple(name for name in found if IDENTIFIER_MIN_CHARS <= len(name) <= IDENTIFIER_MAX_CHARS)
 
 
 def argument_text(arguments: str) -> str:
-    """Return the values of a call's arguments as text; the JSON itself where it cannot be read."""
+    """Return the values of a call's arguments as text; the arguments unchanged if they are not valid JSON."""
     return json_strings_text(argument_value(arguments))
 
 
 def argument_value(arguments: str) -> Json:
-    """Return a call's arguments as a value; their text where it is no JSON."""
+    """Return a call's arguments as a JSON value; their text if it is not valid JSON."""
     try:
         return parse_json(arguments or "{}")
     except ValueError:
@@ -79,7 +79,7 @@ def argument_value(arguments: str) -> Json:
 
 
 def json_strings_text(value: Json) -> str:
-    """Return the strings and numbers of a value, one a line."""
+    """Return the strings and numbers of a value, one per line."""
     return "\n".join(_strings(value))
 
 

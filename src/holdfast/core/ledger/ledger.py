@@ -1,7 +1,7 @@
-"""The ledger: what a conversation must not forget, observed one message at a time.
+"""The ledger: the facts of a conversation that must survive compaction, extracted message by message.
 
-It is a pure function of the messages, so the same messages give the same ledger. It is bounded: it holds
-only so many records of each kind, and which ones it evicts depends on the messages alone.
+The ledger is a pure function of the messages, so the same messages give the same ledger. It holds a limited number of
+records of each kind, and which records it evicts depends on the messages alone.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ from holdfast.core.ledger.names import (
 from holdfast.core.ledger.tool_calls import ObservedCall, describe_call
 
 DATA_DIGITS = 6
-"""Numbers with fewer digits count only where the model or a person has used them."""
+"""Numbers with fewer digits count only if the model or the user has used them."""
 MAX_OPEN_LEDGER_CALLS = 200
-"""How many calls without a result are remembered."""
+"""The limit for calls without a result; the oldest are evicted first."""
 
 
 @dataclass(slots=True)
@@ -57,12 +57,12 @@ class Ledger:
 
     @property
     def errors(self) -> Iterator[ErrorRecord]:
-        """What went wrong, the latest last."""
+        """The calls that failed, the latest last."""
         return self._actions.errors
 
     @property
     def constraints(self) -> Iterator[Constraint]:
-        """The user's constraints, and what was decided, the latest last."""
+        """The user's constraints and the decisions, the latest last."""
         return iter(self._constraints)
 
     @property
@@ -71,7 +71,7 @@ class Ledger:
         return iter(self._open.values())
 
     def observe(self, entry: Entry) -> None:
-        """Take in a message."""
+        """Extract the records of a message."""
         position = self._length if entry.position is None else entry.position
         self._length = position + 1
         used: dict[str, float] = {}
@@ -91,7 +91,7 @@ class Ledger:
         self._names.observe(used, position)
 
     def ranked_identifiers(self, limit: int | None = None) -> list[RankedName]:
-        """Return the identifiers, or the best of them, those most likely needed again first."""
+        """Return the identifiers, or the best `limit` of them, most likely needed first."""
         return self._names.ranked(limit)
 
     def pack_identifiers(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
@@ -129,7 +129,7 @@ def _trust_weight(trust: Trust) -> float:
 
 def _add_weights(used: dict[str, float], text: str, weight: float) -> None:
     for name in distinct_identifiers(text):
-        # A short number that only a tool has said is data: no order, no port, no line that anybody asks for by it.
+        # A short number that occurs only in tool output is data, not an identifier that an agent needs again.
         is_data = weight == OUTPUT_USE_WEIGHT and len(name) < DATA_DIGITS and name.isdigit()
         if not is_data and used.get(name, 0.0) < weight:
             used[name] = weight

@@ -1,9 +1,9 @@
 """The identifiers a conversation has used, ranked by how likely they are needed again.
 
-A name that the model uses is likely to be used again, more so if recently or often. A name that only
-occurred in a tool's output is seldom needed. The weight of every use halves after the same number of
-messages, so the order of two names changes only when one of them is used: each keeps a rank that does not
-depend on the time. Packing takes the likeliest names per token, verbatim, and none that is part of another.
+A name that the model uses is likely to be used again, more so if the use is recent or frequent. A name that occurs
+only in a tool's output is seldom needed. The weight of every use halves after the same number of messages, so the
+order of two names changes only when one of them is used again. Each name therefore has a rank that does not depend on
+the current position. Packing chooses the likeliest names per token, verbatim, and omits names that are part of another.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -15,27 +15,27 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
 
 FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.2
-"""What a use counts for: as the file a call is about; by the model, in words or in a call; by a person, who pastes
-much and whose own words are kept anyway; and in a tool's output."""
+"""The weight of a use: as the file of a call; by the model, in text or in a call; by the user, who pastes much and
+whose messages are kept anyway; and in a tool's output."""
 REPEAT_POWER = 1.5
-"""Two uses count for more than one, but not for twice as much."""
+"""With this exponent two uses count for more than one, but not for twice as much."""
 HALF_LIFE = 150
-"""After how many messages a use counts for half."""
+"""The number of messages after which the weight of a use halves."""
 NUMBER_SHARE = 0.3
-"""Numbers are everywhere and seldom needed again."""
+"""The weight of numbers relative to other names; they are common and seldom needed again."""
 MAX_KEPT_NAMES, MAX_HELD_NAMES = 6_000, 9_000
-"""Past the second, all but the best of the first are forgotten."""
+"""Above the second number of names, all but the best are evicted; the first number is how many remain."""
 MIN_NAME_TOKENS = 2
-"""Few names are a single token: an allowance has no use for more candidates than it has room for."""
+"""Few names cost a single token, so packing considers one candidate for this many tokens of the allowance."""
 ENDING_CHARS = (IDENTIFIER_MIN_CHARS, 2 * IDENTIFIER_MIN_CHARS)
 IDENTIFIERS_HEADING = "Identifiers used so far, most likely needed first:"
 
 
 class RankedName(NamedTuple):
-    """An identifier, and where it came from."""
+    """An identifier with its rank and the positions of its uses."""
 
     rank: float
-    """Higher is likelier needed again per token; comparable within one ledger, whatever the time."""
+    """Higher means likelier needed again per token. Ranks are comparable within one ledger at any time."""
     text: str
     first: int
     last: int
@@ -44,7 +44,7 @@ class RankedName(NamedTuple):
 
 @dataclass(slots=True)
 class UsedNames:
-    """Identifiers with their uses; grows by the names of one message at a time."""
+    """The identifiers that a conversation has used."""
 
     _items: dict[str, RankedName] = field(default_factory=dict[str, RankedName])
 
@@ -52,7 +52,7 @@ class UsedNames:
         return len(self._items)
 
     def observe(self, weights: Mapping[str, float], position: int) -> None:
-        """Take in the names of one message, each with what its use counts for."""
+        """Record the names of one message, each with the weight of its use."""
         items = self._items
         for text, weight in weights.items():
             known, prior = items.get(text), _prior(text)
@@ -67,10 +67,10 @@ class UsedNames:
             self._items = {item.text: item for item in self.ranked(MAX_KEPT_NAMES)}
 
     def ranked(self, limit: int | None = None) -> list[RankedName]:
-        """Return the identifiers, or the best of them, those most likely needed again first."""
+        """Return the identifiers, or the best `limit` of them, most likely needed first."""
         items = self._items.values()
         if limit is not None and 0 < limit < len(items):
-            # Numbers sort several times faster than items, and few items are left to be sorted then.
+            # Numbers sort several times faster than items, and then only a few items remain to sort.
             least = sorted(item.rank for item in items)[-limit]
             items = [item for item in items if item.rank >= least]
         return sorted(items, reverse=True)[:limit]
@@ -86,9 +86,9 @@ class UsedNames:
 
 
 def pack_names(texts: Iterable[str], allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
-    """Return texts on one line, under a heading, as far as they fit an allowance; empty where not one does.
+    """Return as many texts as fit an allowance, on one line under a heading; empty if none fits.
 
-    One that stands inside another is not repeated, nor one that occurs in `exclude_text`.
+    A text that is part of another or occurs in `exclude_text` is left out.
     """
     return _pack_priced(((text, counter.count(f" {text}")) for text in texts), allowance_tokens, counter, exclude_text)
 
@@ -115,20 +115,20 @@ def _pack_priced(priced: Iterable[tuple[str, int]], allowance_tokens: int, count
 
 
 def _contained_names(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
-    """Return the chosen texts that stand inside another."""
+    """Return the chosen texts that are part of a text."""
     ends = {text[at : at + chars] for chars in ENDING_CHARS for at in range(len(text) - chars + 1)}
     found = (short for end in endings.keys() & ends for short in endings[end])
     return {short for short in found if short in chosen and is_name_in(short, text)}
 
 
 def _ending(text: str) -> str:
-    """Return the end of a text by which it is found; paths begin alike, and end in different names."""
+    """Return the end of a text as its index key: paths begin alike but end in different names."""
     short, long = ENDING_CHARS
     return text[-long:] if len(text) >= long else text[-short:]
 
 
 def is_name_in(short: str, text: str) -> bool:
-    """Return whether a name can be read in a text: `view` in `login_view.py`, but not `page_1` in `page_10`."""
+    """Return whether a text contains a name as a whole: `view` in `login_view.py`, but not `page_1` in `page_10`."""
     at = text.find(short)
     while at >= 0 and not _is_name_at(at, short, text):
         at = text.find(short, at + 1)
@@ -140,7 +140,7 @@ def _is_name_at(at: int, short: str, text: str) -> bool:
 
 
 def _is_word_boundary(text: str, at: int) -> bool:
-    """Return whether a word begins or ends here: at a separator, or at a capital after a small letter."""
+    """Return whether a word begins or ends here: at a separator, or at a capital that follows no capital."""
     if not 0 < at < len(text):
         return True
     before, after = text[at - 1], text[at]
@@ -148,7 +148,7 @@ def _is_word_boundary(text: str, at: int) -> bool:
 
 
 def _trim_to_allowance(heading: str, texts: list[str], allowance_tokens: int, counter: Counter) -> str:
-    """Return a heading and texts on a line below it; a few less where together they cost more than one by one."""
+    """Return a heading and the texts below it, without the last few if together they cost more than one by one."""
     while texts:
         whole = f"{heading}\n{' '.join(texts)}"
         if counter.count(whole) <= allowance_tokens:

@@ -1,8 +1,8 @@
 """Render the whole ledger as text for a model.
 
-The user's constraints come first, then decisions, files, commands, errors and searches, each line with the
-position it came from. Each of these has a share of the token budget. The identifiers take the rest, except
-those that occur in a line above, and the other sections may use what the identifiers leave.
+The user's constraints come first, then decisions, files, commands, errors and searches. Each line names the position
+of its source. Each of these sections has a share of the token budget. Identifiers use the rest of the budget, and
+those that already occur in a section are left out. The sections may then use what the identifiers leave.
 """
 
 from collections.abc import Iterable
@@ -19,15 +19,15 @@ from holdfast.core.ledger.ledger import Ledger
 LEDGER_FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
 RecordT = TypeVar("RecordT")
 CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS, MAX_CONSTRAINTS_SHARE = 0.15, 160, 0.5
-"""For what the user asked to keep to: a rule is as long in a small room as in a large one."""
+"""The share of the constraints, with a minimum because a constraint is no shorter in a small budget."""
 MAX_SECTION_RECORDS = 60
-"""How many lines of a kind are looked at: more never fit."""
+"""How many records of a section to consider; more never fit."""
 
 
 def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
     """Return the ledger in at most `allowance_tokens`; empty if not even its frame fits.
 
-    `exclude_text` is the text that stays in view next to it: identifiers and constraints that occur there are left out.
+    `exclude_text` is the text that remains in the view. Identifiers, constraints and decisions in it are left out.
     """
     room = allowance_tokens - counter.count(LEDGER_FRAME) - 1
     if room < 0:
@@ -40,7 +40,7 @@ def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, ex
     names = ledger.pack_identifiers(
         allowance_tokens - counter.count(shares) - 1, counter, exclude_text=f"{shares}\n{exclude_text}"
     )
-    # What stands in the shares stays, whatever the names took: the user's rules are among it.
+    # Lines within the shares stay, however much the names cost: the user's constraints are among them.
     left = allowance_tokens - counter.count(f"{shares}\n{names}") - 1
     lines = section_lines(sections, choose_more(sections, chosen, left, counter))
     return "\n".join([LEDGER_FRAME, *lines, *([names] if names else [])])
@@ -61,7 +61,7 @@ def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Sec
 
 
 def _section(heading: str, share: float, records: Iterable[object]) -> Section:
-    """Return a section of records, the most important first."""
+    """Return a section of records, which come most important first."""
     lines = [str(record) for record in islice(records, MAX_SECTION_RECORDS)]
     return Section(heading, share, lines, range(len(lines)))
 

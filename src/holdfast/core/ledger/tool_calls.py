@@ -1,8 +1,8 @@
 """What a tool call is about: a file, a search, or a command.
 
-Agents name their tools and arguments in different ways, but in few: a call with a path is about a file, a
-call with a pattern is a search, a call with a command line runs it, and any other is a command by itself.
-This is read from the arguments, whatever the tool is called.
+Agents name their tools differently, but their arguments have few forms. A call with a path is about a file, a call
+with a pattern is a search, a call with a command line runs it, and any other call counts as a command itself. The
+arguments decide, whatever the name of the tool.
 """
 
 import re
@@ -30,13 +30,13 @@ _EDITOR_VERBS = frozenset({"view", "create", "str_replace", "insert", "undo_edit
 _WRITING = r"write|edit|creat|replace|patch|insert|append|delete|remove|rename|move|save"
 _URL = r"\b\w++://\S+"
 _HEAD_CHARS = 2_000
-"""How much of a command is searched for paths."""
+"""How much of a command to search for paths."""
 _LINE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedCall:
-    """A tool call, as far as a ledger is concerned."""
+    """The facts of a tool call that the ledger uses."""
 
     id: str
     tool: str
@@ -45,30 +45,30 @@ class ObservedCall:
     """The path, the pattern, or the command."""
     position: int
     search_path: str = ""
-    """Where a search looks."""
+    """The file or directory that a search covers."""
     is_write: bool = False
     lines: LineRange | None = None
-    """Which lines of a file it asks for, first and last."""
+    """The first and last line that it asks for."""
     content: str = ""
-    """What it writes."""
+    """The text that it writes."""
     named_paths: tuple[str, ...] = ()
-    """The paths that stand in a command."""
+    """The paths that a command contains."""
     label: str = ""
     """The tool and its arguments on one line, shortened."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files it is about, or names."""
+        """The file that the call is about, or the paths that its command contains."""
         return (self.subject,) if self.kind == "file" else self.named_paths
 
     @property
     def key(self) -> str:
-        """What makes another call the same attempt again."""
+        """Equal for two calls that are the same attempt."""
         return f"{self.kind}\x1f{self.tool}\x1f{self.subject}\x1f{self.search_path}"
 
 
 def describe_call(call: ToolCall, value: Json, position: int) -> ObservedCall:
-    """Return what a call is about; `value` is its arguments as a value."""
+    """Return what a call is about; `value` is the parsed JSON of its arguments."""
     fields = {key.lower(): item for key, item in value.items()} if isinstance(value, dict) else {}
     label = clip_to_line(f"{call.name} {call.arguments}" if call.arguments not in {"", "{}"} else call.name)
     path, command = _first_text(fields, _PATH_KEYS), _first_text(fields, _COMMAND_KEYS)
@@ -95,7 +95,7 @@ def describe_call(call: ToolCall, value: Json, position: int) -> ObservedCall:
 
 
 def paths_in(text: str) -> Iterator[str]:
-    """Yield what looks like the path of a file in the beginning of a command."""
+    """Yield what looks like a file path in the first part of a command."""
     for name in identifiers(re.sub(_URL, " ", text[:_HEAD_CHARS])):
         steps = name.count("/")
         if steps > 1 or (steps and "." in name.rpartition("/")[2]):
@@ -103,7 +103,7 @@ def paths_in(text: str) -> Iterator[str]:
 
 
 def clip_to_line(text: str, max_chars: int = _LINE_CHARS) -> str:
-    """Return the beginning of a text on one line."""
+    """Return the beginning of a text as one line."""
     line = " ".join(text[: 4 * max_chars].split())
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
@@ -113,7 +113,7 @@ def _first_text(fields: Mapping[str, Json], keys: tuple[str, ...]) -> str:
 
 
 def _argument_text(value: Json) -> str:
-    """Return a string, or the strings of a list as one; some agents send a command as its words."""
+    """Return a string, or the joined strings of a list, because some agents send a command as a list of words."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list):
@@ -122,7 +122,7 @@ def _argument_text(value: Json) -> str:
 
 
 def _written_content(fields: Mapping[str, Json]) -> str:
-    """Return what a call writes; the new texts of several edits, one after the other."""
+    """Return the text that a call writes; for several edits, their new texts joined."""
     for key in (key for key in _CONTENT_KEYS if key in fields):
         value = fields[key]
         if isinstance(value, str) and value:

@@ -1,1 +1,1 @@
-"""Memory that outlasts a conversation: evictions, notes by day, and the board."""
+"""Memory that persists across conversations: evictions, daily notes, and the board."""

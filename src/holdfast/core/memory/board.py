@@ -1,10 +1,10 @@
-"""A context board: a few lines about a piece of work that the next conversation should know.
+"""A context board: a short list of facts about a project that the next conversation should know.
 
-It is one readable file with an entry per line, which people edit freely. A comment after an entry holds its
-id, its age, how often it was offered and its source. A line that cannot be parsed is reported and kept as it
-is. The board is bounded: proposed entries are evicted before entries that a person wrote. An added entry is
-one line without comments and without anything that looks like a key; equal entries are recognized by that
-line, whoever adds them.
+The board is one readable file with an entry per line, which people edit freely. A comment after an entry holds its id,
+its age, how often it was offered and its sources. A line that cannot be parsed is reported and kept unchanged. The
+board is limited in size, and only proposed entries are evicted, never those that a person wrote. An added entry is
+normalized to one line without comments and without anything that looks like a secret key. Two entries are equal if
+their normalized lines are, regardless of who added them.
 """
 
 import json
@@ -23,24 +23,24 @@ MAX_NOTE_SOURCES = 8
 ID_CHARS = 4
 _OPENINGS, _COMMENTS = ("- ", "* "), ("<!--", "-->")
 _NOT_AN_ENTRY = re.compile(r"\s*|#.*|<!--.*-->\s*|\ufeff.*")
-"""Lines that are no entries and need not be."""
+"""Lines that are not meant as entries: blank lines, headings, comments."""
 _COMMENT = re.compile(r"<!--|-->")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardNote:
-    """One thing worth knowing."""
+    """An entry of the board."""
 
     id: str
     text: str
     added_on: str = ""
-    """The day, as YYYY-MM-DD; empty where a person wrote it by hand."""
+    """The day, as YYYY-MM-DD; empty if a person typed the entry into the file."""
     offered_count: int = 0
-    """To how many conversations it was offered."""
+    """How many conversations it was offered to."""
     last_used_on: str = ""
-    """The day it was last offered or said again."""
+    """The day it was last offered or proposed again."""
     sources: tuple[str, ...] = ()
-    """Where it comes from, such as `SESSION #12`; none where a person wrote it."""
+    """Its sources, such as `SESSION #12`; empty if a person wrote it."""
 
     @property
     def to_line(self) -> str:
@@ -59,23 +59,23 @@ class BoardNote:
 
 
 BoardLine: TypeAlias = BoardNote | str
-"""An entry, or any other line as it stands."""
+"""An entry, or any other line verbatim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What stands on a board, in the order of its file."""
+    """The lines of a board in file order."""
 
     lines: tuple[BoardLine, ...] = ()
 
     @property
     def notes(self) -> tuple[BoardNote, ...]:
-        """The entries, in their order."""
+        """The entries in file order."""
         return tuple(line for line in self.lines if isinstance(line, BoardNote))
 
     @property
     def unreadable_lines(self) -> list[str]:
-        """The lines that cannot be read, each with its number."""
+        """The lines that cannot be parsed, each with its number."""
         return [
             f"line {number}: {line.strip()[:80]}"
             for number, line in enumerate(self.lines, start=1)
@@ -83,11 +83,11 @@ class Board:
         ]
 
     def __str__(self) -> str:
-        """The whole file."""
+        """Return the content of the file."""
         return "".join(f"{line.to_line if isinstance(line, BoardNote) else line}\n" for line in self.lines)
 
     def note_by_id(self, entry_id: str) -> BoardNote:
-        """Return an entry by its id, or by a beginning that only one has."""
+        """Return an entry by its id or by a unique prefix of it."""
         wanted = entry_id.strip().strip("[]").lower()
         found = [entry for entry in self.notes if entry.id == wanted]
         found = found or [entry for entry in self.notes if wanted and entry.id.startswith(wanted)]
@@ -97,14 +97,14 @@ class Board:
         raise MalformedInputError("board", f"there is no one entry {entry_id!r:.40}; there are: {there}")
 
     def note_with_text(self, text: str) -> BoardNote | None:
-        """Return the entry that says the same, if there is one."""
+        """Return the entry with an equal text, if there is one."""
         wanted = _comparison_key(text)
         return next((entry for entry in self.notes if _comparison_key(entry.text) == wanted), None)
 
     def with_note(self, text: str, *, day: str, sources: Sequence[str] = ()) -> "Board":
-        """Return the board with one more entry; one that is there has further sources then, or is a person's.
+        """Return the board with an entry added, or with the sources of an equal entry extended.
 
-        Without sources it is a person who adds it.
+        An entry without sources counts as written by a person.
         """
         said = check_note_text(text)
         known = self.note_with_text(said)
@@ -114,7 +114,7 @@ class Board:
             )
             return replace(self, lines=(*self.lines, entry))
         if not sources or not known.sources:
-            # What a person wrote, before or after it was proposed, is the person's.
+            # An entry that a person also wrote, before or after it was proposed, counts as the person's.
             return self._replace_note(known, replace(known, sources=()))
         joined = tuple(dict.fromkeys((*known.sources, *sources)))[-MAX_NOTE_SOURCES:]
         return (
@@ -129,7 +129,7 @@ class Board:
         return replace(self, lines=tuple(line for line in self.lines if line is not gone))
 
     def within_limits(self, counter: Counter, *, keep_id: str = "") -> "Board":
-        """Return the board within its bounds; the least of what nobody wrote goes first, and never the one to keep."""
+        """Return the board within its limits: evict the lowest-ranked proposed entries, but never `keep_id`."""
         board = self
         while len(board.notes) > MAX_BOARD_ENTRIES or board.tokens(counter) > MAX_BOARD_TOKENS:
             free = [entry for entry in board.notes if entry.sources and entry.id != keep_id]
@@ -142,11 +142,11 @@ class Board:
         return board
 
     def tokens(self, counter: Counter) -> int:
-        """Return what the entries cost."""
+        """Return how many tokens the entries cost."""
         return sum(counter.count(entry.text) + 4 for entry in self.notes)
 
     def notes_within(self, max_tokens: int, counter: Counter) -> tuple[BoardNote, ...]:
-        """Return the entries that fit an allowance, those worth most first in it, in the order of the board."""
+        """Return the highest-ranked entries that fit an allowance, in file order."""
         chosen: set[str] = set()
         for entry in sorted(self.notes, key=_note_rank, reverse=True):
             cost = counter.count(entry.text) + 4
@@ -156,7 +156,7 @@ class Board:
         return tuple(entry for entry in self.notes if entry.id in chosen)
 
     def with_uses(self, ids: Iterable[str], day: str) -> "Board":
-        """Return the board with a use more of some entries."""
+        """Return the board with one more use counted for some entries."""
         wanted = {*ids}
         lines = (
             replace(line, offered_count=line.offered_count + 1, last_used_on=day)
@@ -174,7 +174,7 @@ class Board:
 
 
 def check_note_text(text: str) -> str:
-    """Return the words of an entry as they stand on a board; refused where there are none, or too many."""
+    """Return the normalized text of an entry. Raise MalformedInputError if it is empty or too long."""
     said = _one_line_text(text)
     if not said:
         raise MalformedInputError("board", "an entry needs words")
@@ -186,13 +186,13 @@ def check_note_text(text: str) -> str:
 
 
 def _one_line_text(text: str) -> str:
-    """Return a text on one line, without comments and without what looks like a key."""
+    """Return a text as one line, without comment marks and with anything that looks like a secret key redacted."""
     printable = text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
     return redact_text(" ".join(_COMMENT.sub(" ", printable).split()))
 
 
 def parse_board(content: str) -> Board:
-    """Return the board of a file; what cannot be read stays as it is."""
+    """Return the board of a file; lines that cannot be parsed are kept unchanged."""
     return (
         Board(tuple(_parse_lines(content.replace("\r\n", "\n").removesuffix("\n").split("\n")))) if content else Board()
     )
@@ -232,9 +232,9 @@ def _parse_note(line: str, taken: set[str]) -> BoardNote | None:
 
 
 def _split_comment(line: str) -> tuple[str, str]:
-    """Return what a line says and the facts in the comment behind it; nothing where it begins like no entry.
+    """Return the text of an entry and the JSON in the comment after it; two empty strings if the line is no entry.
 
-    Each character is looked at once or twice: no line that somebody leaves in a file holds anybody up.
+    It uses no regular expression, so even a very long line parses in linear time.
     """
     if not line.startswith(_OPENINGS):
         return "", ""
@@ -259,5 +259,5 @@ def _comparison_key(text: str) -> str:
 
 
 def _note_rank(entry: BoardNote) -> tuple[bool, int, str, int]:
-    """Return what an entry is worth: a person's own words most, then what was said more often, then the newer."""
+    """Return the rank of an entry: a person's entries first, then those with more sources, then the newer."""
     return not entry.sources, len(entry.sources), entry.last_used_on or entry.added_on, entry.offered_count

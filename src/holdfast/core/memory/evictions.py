@@ -1,8 +1,8 @@
-"""Which messages leave the view of a conversation, read from its log.
+"""Which messages are evicted from the view of a conversation, derived from its session log.
 
-A compaction, a trim, a clear and an overflow retry remove messages from what the model sees. Each message
-is evicted once: later compactions that cover it do not report it again. A trim whose summary is pending is
-held back until the summary is there or has failed.
+A compaction, a trim, a clear and an overflow retry evict messages from the view. Each message is reported once: later
+compactions that cover it do not report it again. A trim whose summary is pending is reported when the summary is
+written or has failed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,39 +15,39 @@ from holdfast.core.history import events as log
 EvictionCause: TypeAlias = Literal["trimmed", "overflow", "cleared"]
 EVICTION_CAUSES: tuple[EvictionCause, ...] = ("trimmed", "overflow", "cleared")
 EMERGENCY_VIEW_KEY = "rescued"
-"""In the situation of a request: that little of little was sent, because the provider had refused more."""
+"""The key in a request's situation that marks a minimal view, sent because the provider rejected a larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Messages that are not shown any more."""
+    """Messages that are no longer in the view."""
 
     log_index: int
-    """Of the event in the log: by that it is known again."""
+    """The index of the event in the log, which identifies the eviction."""
     time_ms: int
     cause: EvictionCause
     ranges: PositionRanges
     summary: str = ""
-    """What a model wrote of them; empty where none did."""
+    """The model's summary of them; empty if there is none."""
 
 
 @dataclass(slots=True)
 class Evictions:
-    """Takes in a log, one record at a time, and tells what has left."""
+    """Reads a session log event by event and reports evictions."""
 
     log_index: int = 0
-    """How many records were taken in."""
+    """How many events have been read."""
     message_count: int = 0
-    """How many messages were among them."""
+    """How many of them are messages."""
     reported: PositionRanges = ()
-    """Messages that have left, in order."""
+    """The evicted messages so far, in order."""
     awaiting_summary: list[Eviction] = field(default_factory=list[Eviction])
-    """What has left and waits for its summary."""
+    """Evictions that wait for their summary."""
 
     def observe(self, event: log.Event, time_ms: int, *, may_await_summary: bool) -> list[Eviction]:
-        """Take in the next event, and return what is known to have left by it.
+        """Read the next event and return the evictions that it completes.
 
-        `may_wait` says that somebody is there who will write the summary of a trim.
+        `may_await_summary` says whether a summarizer is available to write the summary of a trim.
         """
         place, self.log_index = self.log_index, self.log_index + 1
         match event:
@@ -58,7 +58,7 @@ class Evictions:
             case log.SummaryWritten(scope=log.MAIN):
                 return self._take_awaiting(range(event.start, event.stop), event.summary.text)
             case log.Forked():
-                # What left before is the parent's to tell of.
+                # The parent session reports the evictions before the fork.
                 self.awaiting_summary = []
             case log.ContextCleared(scope=log.MAIN):
                 return self._evict_all(place, time_ms, "cleared")
@@ -69,12 +69,12 @@ class Evictions:
         return []
 
     def release_awaiting(self) -> list[Eviction]:
-        """Return what waits for a summary: there will be none."""
+        """Return the evictions that wait for a summary, when none will follow, and stop waiting."""
         given_up, self.awaiting_summary = self.awaiting_summary, []
         return given_up
 
     def _evict_all(self, place: int, time_ms: int, cause: EvictionCause) -> list[Eviction]:
-        """Return that everything has left, with what still waited for its summary."""
+        """Return the eviction of all messages, including those that still wait for a summary."""
         waiting = self.release_awaiting()
         left = self._new_part(
             Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(range(self.message_count),))
@@ -96,7 +96,7 @@ class Evictions:
         whole = Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(span,), summary=summary)
         left = self._new_part(whole, event.span.kept)
         if before and left:
-            # The summary speaks of both, and is told once.
+            # The summary covers both, so report it once.
             messages = merge_ranges(*(one.ranges for one in (*before, *left)))
             return [replace(left[0], ranges=messages)]
         if left and may_wait and not event.replacement and not is_emergency:
@@ -105,7 +105,7 @@ class Evictions:
         return [*before, *left]
 
     def _take_awaiting(self, span: range, summary: str) -> list[Eviction]:
-        """Return what waited for the summary of a span."""
+        """Return the evictions within a span that waited for its summary, and stop waiting for them."""
         inside = [
             one
             for one in self.awaiting_summary
@@ -117,15 +117,13 @@ class Evictions:
         return [replace(one, summary=summary) for one in inside]
 
     def _new_part(self, left: Eviction, kept: Iterable[int] = ()) -> list[Eviction]:
-        """Return what of something that left was not told before."""
+        """Return the part of an eviction that was not reported before."""
         new = subtract_ranges(left.ranges, (*self.reported, *(range(at, at + 1) for at in kept)))
         self.reported = merge_ranges(self.reported, new)
         return [replace(left, ranges=new)] if new else []
 
-    # How it is kept between two runs of a program.
-
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON."""
+        """Return the state as JSON, for storage between two runs of a program."""
         return {
             "place": self.log_index,
             "said": self.message_count,
@@ -143,7 +141,10 @@ class Evictions:
 
     @classmethod
     def from_json(cls, record: Mapping[str, object] | None) -> "Evictions":
-        """Return what was kept; one that begins anew where that cannot be read: notes know themselves again."""
+        """Return the stored state, or an empty one if it is invalid.
+
+        An empty state rereads the whole log, which is safe because no note is written twice.
+        """
         try:
             known = cast("Mapping[str, object]", record or {})
             waiting = cast("list[Mapping[str, object]]", known.get("awaited", []))

@@ -1,9 +1,9 @@
-"""A day of memory as a Markdown file that people read and edit, with a section per eviction.
+"""Daily notes: a Markdown file per day that people read and edit, with a section per eviction.
 
-The heading of a section that Holdfast wrote is followed by a comment that names the conversation, the event
-and its time, because the name of a conversation may be used again. The comment identifies the section, so it
-is never written twice. A section without one is a person's, and is found like any other. No line of a note
-can begin a section or forge such a comment.
+In a section that Holdfast wrote, a comment after the heading names the session, the event and its time. The time is
+needed because a session name may be reused. The comment identifies the section, so that it is never written twice. A
+section without a comment belongs to a person and is searched like any other. Notes are escaped, so that no line of
+them can begin a section or forge such a comment.
 """
 
 import json
@@ -28,36 +28,36 @@ _COMMENT = re.compile(r"<!--")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNote:
-    """Something to be kept: what left a conversation, in words."""
+    """A note about messages that were evicted from a conversation."""
 
     session: str
     log_index: int
-    """Of the event in that conversation's log."""
+    """The index of the eviction event in the session log."""
     time_ms: int
-    """When that happened."""
+    """The time of that event."""
     cause: EvictionCause
     time: str
-    """Of the day, as HH:MM."""
+    """The time of day, as HH:MM."""
     messages: PositionRanges
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class DailySection:
-    """A section of a day's file."""
+    """A section of a daily file."""
 
     day: str
     title: str
     text: str
     session: str = ""
-    """Whose it is; empty where a person wrote it."""
+    """The session that it is about; empty if a person wrote it."""
     place: int | None = None
     messages: str = ""
     time_ms: int | None = None
 
 
 def append_note(content: str, day: str, note: MemoryNote) -> str:
-    """Return a day's file with one more note; the same where it has that note, or every line of it, already."""
+    """Return a daily file with a note added; unchanged if it already has that note or every line of it."""
     sections = parse_sections(content, day)
     own = [section for section in sections if section.session == note.session]
     if any(section.place == note.log_index and section.time_ms in {None, note.time_ms} for section in own):
@@ -78,7 +78,7 @@ def append_note(content: str, day: str, note: MemoryNote) -> str:
 
 
 def parse_sections(content: str, day: str) -> list[DailySection]:
-    """Return the sections of a day's file; what a person wrote before the first is one too."""
+    """Return the sections of a daily file; text before the first heading is a section too."""
     first, *others = _SECTION.split(content.replace("\r\n", "\n"))
     found = [_parse_section(day, other) for other in others]
     opening = re.sub(r"(?m)^# .*$", "", first).strip()
@@ -110,16 +110,16 @@ def _parse_section(day: str, text: str) -> DailySection:
 
 
 def _escape_markup(text: str) -> str:
-    """Return a text in which nothing begins a section, a title or a comment."""
+    """Return a text in which no line can begin a section, a title or a comment."""
     lines = _HEADING.sub("##", text.replace("\r\n", "\n").replace("\r", "\n").strip())
     return _COMMENT.sub("‹!--", lines)
 
 
 def _without_repeated(text: str, sections: Iterable[DailySection]) -> str:
-    """Return a text without the lines that stand in sections already: a later summary repeats an earlier one."""
+    """Return a text without the lines that sections already have, because a later summary repeats an earlier one."""
     known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
     kept = [line for line in text.split("\n") if _is_heading(line) or line.strip() not in known]
-    # A heading that everything under it has left says nothing.
+    # Drop headings without remaining lines below them.
     told: list[str] = []
     has_words = False
     for line in reversed(kept):
@@ -135,7 +135,7 @@ def _without_repeated(text: str, sections: Iterable[DailySection]) -> str:
 
 
 def _separate_headings(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines with a blank one before each heading, which Markdown takes for the end of a list otherwise."""
+    """Yield lines with a blank one before each heading; without it, Markdown reads the heading as part of a list."""
     for line in lines:
         if _is_heading(line):
             yield ""

@@ -1,7 +1,7 @@
-"""The answer of recall: exact excerpts, and how to ask for more.
+"""The answer to a recall query: verbatim excerpts, and how to ask for more.
 
-A model reads it as one text. The heading of each excerpt names its source. If an excerpt contains a line that
-looks like such a heading, all headings carry a mark that no text can predict.
+A model reads the answer as one text. The heading of each excerpt names its source. If an excerpt contains a line
+that looks like such a heading, every heading carries a mark that no text can predict, so that no text can forge one.
 """
 
 import json
@@ -22,68 +22,68 @@ YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """A piece of a message, exactly as it was said."""
+    """A verbatim piece of a message."""
 
     position: int
     role: Role
     text: str
     start: int
     stop: int
-    """Which characters of the message's text it is."""
+    """The character range in the message's text; `stop` is exclusive."""
     total: int
-    """How many there are."""
+    """The length of that text in characters."""
     time_ms: int
     time: str = ""
-    """The same for people: `2026-01-31 10:02`, in UTC."""
+    """The same time in readable form: `2026-01-31 10:02`, in UTC."""
     tool: str = ""
-    """The tool that was called or that answers."""
+    """The tool that the message calls or whose result it holds."""
     lines: str = ""
-    """Which lines of the message it is, where lines were asked for: `40-44 of 120`."""
+    """The line range, if the query asked for lines: `40-44 of 120`."""
     part: int | None = None
-    """Which part of the message, where only one was asked for; then characters are counted in that part."""
+    """The part of the message, if the query asked for one; `start`, `stop` and `total` then count within that part."""
     is_neighbor: bool = False
     speaker: str = ""
-    """Whose word it is, where that is not its role's: `memory`, `tool`, or `task` for what an agent was told."""
+    """The author, if the role does not name it: `memory`, `tool`, or `task` for the instructions of an agent."""
 
     @property
     def speaker_label(self) -> str:
-        """Whose word it is."""
+        """The author as the heading names it."""
         return self.speaker or self.role
 
     @property
     def ref(self) -> str:
-        """How to ask for it."""
+        """The reference that recalls the whole message or part."""
         return f"#{self.position}" if self.part is None else f"#{self.position}.{self.part}"
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all that the message says."""
+        """Whether the excerpt covers the whole text."""
         return self.start == 0 and self.stop == self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallAnswer:
-    """An answer; as a text it is what a model gets."""
+    """The answer to a query; `str()` of it is the text that a model gets."""
 
     excerpts: tuple[Excerpt, ...] = ()
     found_count: int = 0
-    """How many messages were found, shown here or not."""
+    """How many messages matched, including those without an excerpt here."""
     diff: FileDiff | None = None
-    """What changed between two readings, where that was asked for."""
+    """The difference between two readings, if the query asked for it."""
     names: str = ""
-    """Identifiers that are not in view and go with what is asked, likeliest first."""
+    """Identifiers that are related to the query and not in view, likeliest first."""
     notes: tuple[str, ...] = ()
-    """What could not be had, and why."""
+    """What could not be found or included, and why."""
     next_query: RecallQuery | None = None
-    """What to ask for the rest."""
+    """The query that returns the rest."""
     next_query_line: str = ""
-    """The line that says so, where it is not that question itself."""
+    """The hint about the rest; empty for the default hint, which is made from `next_query`."""
     query: RecallQuery | None = None
-    """What this answers."""
+    """The query that this answers."""
     session: str = ""
-    """Which earlier session it is from; empty for the conversation itself."""
+    """The earlier session that the excerpts come from; empty for the current conversation."""
     earlier_sessions: tuple["RecallAnswer", ...] = ()
-    """What earlier sessions have to say to it."""
+    """The answers from earlier sessions."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -120,7 +120,7 @@ def answer_heading(excerpts: Sequence[Excerpt], found: int, session: str = "") -
 
 
 def next_query_hint(next_query: RecallQuery, query: RecallQuery | None) -> str:
-    """Return the line that says how to ask for the rest: all of the arguments, or those that change."""
+    """Return the hint on how to ask for the rest: all arguments, or only those that change."""
     wanted, given = next_query.to_arguments(), query.to_arguments() if query else {}
     if query is None or next_query.refs or given.keys() - wanted.keys():
         return f"[More: {RECALL_TOOL} {json.dumps(wanted, ensure_ascii=False)}]"
@@ -129,13 +129,13 @@ def next_query_hint(next_query: RecallQuery, query: RecallQuery | None) -> str:
 
 
 def continue_then_skip_hint(first: RecallQuery, skip: int) -> str:
-    """Return the line that asks for the rest of what was shown in part, and then for all that was not begun."""
+    """Return the hint on how to read the rest of the last excerpt first, and then the messages after it."""
     wanted = json.dumps(first.to_arguments(), ensure_ascii=False)
     return f"[More: {RECALL_TOOL} {wanted}, then as before with {json.dumps({'skip': skip})}]"
 
 
 def group_by_day(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
-    """Return excerpts with those of a day together: the day of the best first, and of a day the best first."""
+    """Return excerpts grouped by day: the day of the best excerpt first, and within a day the best first."""
     days: dict[str, list[Excerpt]] = {}
     for excerpt in excerpts:
         days.setdefault(excerpt.time[:DAY_CHARS], []).append(excerpt)
@@ -143,7 +143,7 @@ def group_by_day(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
 
 
 def excerpt_with_heading(excerpt: Excerpt, before: Excerpt | None, mark: str) -> str:
-    """Return an excerpt under its heading; what stands in the heading before it is not said again."""
+    """Return an excerpt under its heading, which omits the date if the heading before it has the same one."""
     pieces = [f"{excerpt.ref}{mark}", excerpt.speaker_label]
     if excerpt.tool:
         pieces.append(excerpt.tool)
@@ -157,19 +157,19 @@ def excerpt_with_heading(excerpt: Excerpt, before: Excerpt | None, mark: str) ->
 
 
 def _new_date_part(time: str, before: str) -> str:
-    """Return the date of a time as far as it is not that of the one before."""
+    """Return the date of a time, without the parts that equal those of the time before."""
     if time[:DAY_CHARS] == before[:DAY_CHARS]:
         return ""
     return time[YEAR_CHARS if time[:YEAR_CHARS] == before[:YEAR_CHARS] else 0 : DAY_CHARS]
 
 
 def looks_like_heading(text: str) -> bool:
-    """Return whether a line of a text could be taken for one of our headings."""
+    """Return whether a line of a text could be mistaken for the heading of an excerpt."""
     return _HEADING_LIKE.search(text) is not None
 
 
 def heading_mark(excerpts: Sequence[Excerpt]) -> str:
-    """Return what tells our headings from lines of the texts that look like them; empty where none does."""
+    """Return the mark that distinguishes headings from similar lines in the excerpts; empty if none is similar."""
     texts = [excerpt.text for excerpt in excerpts]
     if not any(map(looks_like_heading, texts)):
         return ""

@@ -1,7 +1,8 @@
 """Large tool results as artifacts: their names, their contents, and the references that replace them.
 
-An artifact is a tool result of the log under a name. It is derived from the log, so nothing is stored twice.
-A reference is for a model, which can ask for the whole or a part; it is not an answer to a person.
+An artifact is a tool result in the session log that has a name. It is derived from the log, so nothing is stored
+twice. A reference is meant for a model, which can recall the whole result or a part of it. People should not see
+references, so `strip_artifact_references` removes them from answers.
 """
 
 import hashlib
@@ -20,9 +21,9 @@ from holdfast.core.recall.references import line_count
 
 ARTIFACT_PREFIX = "compress_"
 DEFAULT_ARTIFACT_TOKENS = 2_000
-"""A tool result above this is an artifact where a policy says nothing else."""
+"""A tool result above this size is an artifact, unless a policy sets another size."""
 RETRIEVAL_SHARE = 0.3
-"""Of a window: what is larger is given out in parts only."""
+"""Share of the context window; a larger result can only be retrieved in parts."""
 ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
 MAX_ARTIFACT_NAMES, MAX_SCANNED_IDENTIFIERS = 5, 200
 ARTIFACT_REFERENCE = re.compile(
@@ -30,13 +31,13 @@ ARTIFACT_REFERENCE = re.compile(
     r"(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*+\]",
     re.IGNORECASE,
 )
-"""A reference as a model says it again: it may be broken over lines, and ends at its own bracket."""
+"""A reference as a model repeats it: it may wrap over lines, and it ends at its own closing bracket."""
 _BRACKETS_TO_PARENTHESES = str.maketrans("[]", "()")
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A tool result that is kept apart, and what stands for it."""
+    """A large tool result; `str()` of it is the reference that replaces it."""
 
     id: str
     tool: str
@@ -46,7 +47,7 @@ class Artifact:
     position: int
     call_id: str = ""
     findings: tuple[str, ...] = ()
-    """What is worth knowing of it without reading it: how it ended, its length, the names in it."""
+    """Facts that save reading it: how the call failed, the number of lines, the names in it."""
 
     def __str__(self) -> str:
         description = clip_text(self.arguments, ARGUMENT_CHARS)
@@ -57,17 +58,17 @@ class Artifact:
             f"summary: {self.preview}",
             *([f"key findings: {'; '.join(self.findings)}"] if self.findings else []),
         ]
-        # No bracket inside, so that everybody sees where it ends.
+        # A reference contains no bracket, so the first closing one ends it.
         return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_BRACKETS_TO_PARENTHESES)}]"
 
 
 def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:
-    """Yield the large tool results among some messages."""
+    """Yield the tool results of more than `min_tokens` as artifacts."""
     calls: dict[str, ToolCall] = {}
     for entry in entries:
         calls.update({call.id: call for call in entry.message.calls})
         for result in entry.message.results:
-            # No character is more than four tokens: most results need no counting.
+            # A character costs at most four tokens, so most results need no counting.
             if 4 * len(result.text) <= min_tokens:
                 continue
             tokens = counter.count(result.text)
@@ -76,13 +77,13 @@ def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -
 
 
 def strip_artifact_references(text: str) -> str:
-    """Return an answer as a person is to read it: what stands for a tool's output is no part of it."""
+    """Return an answer for a person: without the artifact references that a model may have copied into it."""
     without, count = ARTIFACT_REFERENCE.subn("", text)
     return re.sub(r"\n{3,}", "\n\n", without).strip() if count else text
 
 
 def is_artifact_of(name: str, result: ToolResult) -> bool:
-    """Return whether an artifact's name is that of a result; the tool in it is not looked at."""
+    """Return whether an artifact name belongs to a result; the tool name in it is ignored."""
     return name.startswith(ARTIFACT_PREFIX) and f"_{result.call_id}_" in name and name.endswith(_id_suffix(result))
 
 
@@ -106,7 +107,6 @@ def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: 
 
 
 def _key_findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:
-    """Yield what can be said of an output by rule."""
     made = describe_call(call, argument_value(call.arguments), position) if call else None
     outcome = call_outcome(made, result)
     if not outcome.is_ok:

@@ -1,7 +1,7 @@
 """A unified diff between two readings of a file, within a token budget.
 
-It is the only text that recall produces instead of quoting. Every line begins with a sign of its own, so
-nothing that was read can look like a heading or a line of ours.
+The diff is the only text that recall generates instead of quoting. Every line of it begins with a diff sign, so no
+line of the file can look like a heading or a note of the answer.
 """
 
 import difflib
@@ -13,41 +13,41 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.recall.references import line_count
 
 MAX_DIFF_LINES = 4_000
-"""Of each reading; what is longer is compared piece by piece, by lines that are named."""
+"""The limit for each reading; longer ones must be compared in pieces, by line range."""
 MAX_DIFF_LINE_CHARS = 500
 _NUMBERED = re.compile(r"\s*\d+(?:\t|→|\||: )")
 
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """What was read of a file once."""
+    """The content of a file as it was read once."""
 
     ref: str
     position: int
     text: str
     time: str = ""
     path: str = ""
-    """Empty where it is no file that was read."""
+    """Empty if the text is not from a file."""
     lines: tuple[int, int] | None = None
-    """Which lines were asked for."""
+    """The first and last line that the call asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What changed from one reading to another."""
+    """The difference between two readings."""
 
     before: FileReading
     after: FileReading
     text: str
-    """As many lines of the diff as there was room for."""
+    """As many lines of the diff as fit the budget."""
     shown_lines: int = 0
-    """How many of its lines these are."""
+    """How many lines `text` has."""
     total_lines: int = 0
-    """How many it has; 0 where both say the same."""
+    """How many lines the whole diff has; 0 if both readings are equal."""
 
     @property
     def heading(self) -> str:
-        """What it is, on one line."""
+        """The first line of the answer."""
         what = f" in {self.after.path}" if self.after.path else ""
         between = f"{self.before.ref} ({self.before.time}) to {self.after.ref} ({self.after.time})"
         if not self.total_lines:
@@ -56,7 +56,7 @@ class FileDiff:
 
 
 def diff_lines(before: FileReading, after: FileReading) -> list[str]:
-    """Return the lines of a unified diff; empty where both readings say the same."""
+    """Return the lines of a unified diff; empty if both readings are equal."""
     old, new = _unnumbered_lines(before.text), _unnumbered_lines(after.text)
     return [_clip_line(line) for line in difflib.unified_diff(old, new, before.ref, after.ref, lineterm="")]
 
@@ -67,7 +67,7 @@ def is_too_long_to_diff(reading: FileReading) -> bool:
 
 
 def lines_within(lines: Sequence[str], counter: Counter, allowance: int) -> list[str]:
-    """Return as many lines as an allowance holds, from the first on."""
+    """Return as many leading lines as fit an allowance in tokens."""
     taken: list[str] = []
     for line in lines:
         allowance -= counter.count(line) + 1
@@ -78,7 +78,7 @@ def lines_within(lines: Sequence[str], counter: Counter, allowance: int) -> list
 
 
 def _unnumbered_lines(text: str) -> list[str]:
-    """Return the lines of a text, without their numbers where all have one: those change with every line before."""
+    """Return the lines of a text, without line numbers if all have one: an inserted line changes all that follow."""
     lines = text.splitlines()
     numbered = [_NUMBERED.match(line) for line in lines]
     if not all(numbered):

@@ -1,9 +1,9 @@
 """Pack found messages into a token budget, best first and verbatim.
 
-A short message is included whole. Of a long one that a search found, the best passage is included. Of one
-that was referred to, as much as fits, and the answer says how to ask for the rest. A message without room
-comes first in the next answer, even if a shorter one after it still fits, so that a reader who asks for more
-misses nothing.
+A short message is included whole. A long message that a search found contributes its best passage. A long message
+that the query references contributes as much as fits, and the answer says how to ask for the rest. A message that
+does not fit comes first in the next answer, even if a shorter one after it fits into this answer. A reader who keeps
+asking for more therefore misses nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,23 +33,23 @@ from holdfast.core.recall.references import MessageReference, TextSpan, line_cou
 from holdfast.text import pluralize
 
 ANSWER_FRAME_TOKENS = 28
-"""What is set aside for the first line and for how to ask for more, the question excepted."""
+"""Reserved for the first line and for the hint on how to ask for more, without the text of the query."""
 MAX_TOKENS_HINT_TOKENS = 8
-"""What it takes to say how much more is wanted, where that is not as usual."""
+"""Reserved for `max_tokens` in that hint, if it differs from the default."""
 HEADING_MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
-"""What it costs that headings carry a mark: each of them, and the line that says so."""
+"""What the heading mark costs: in each heading, and in the line that explains it."""
 PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
-"""What one long message may take of an allowance where many were found."""
+"""How much of the budget one long message may use in a search."""
 MIN_RECALL_EXCERPT_TOKENS = 12
-"""Less room than this holds no excerpt."""
+"""The packer adds no excerpt when fewer tokens than this remain."""
 MAX_SKIPPED_EXCERPTS = 6
-"""After so many that do not fit nothing shorter is looked for."""
+"""After more than this many messages that do not fit, a search stops looking for shorter ones."""
 RECALL_MAX_CHARS_PER_TOKEN, RECALL_CHARS_PER_TOKEN = 12, 4
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """A message that was read, and what is known of it."""
+    """A message that a query selected, with its time and tool."""
 
     position: int
     message: Message
@@ -57,17 +57,17 @@ class FoundMessage:
     time: str
     tool: str = ""
     call_arguments: str = ""
-    """The arguments of the calls that it answers."""
+    """The arguments of the calls whose results it holds."""
     is_neighbor: bool = False
 
     @property
     def body(self) -> MessageBody:
-        """Its text."""
+        """The text of the message."""
         return message_body(self.message)
 
     @property
     def searchable_texts(self) -> list[tuple[int | None, str]]:
-        """What a search finds of it: all, or part by part where some of them are recall's own answers."""
+        """The texts to search: the whole message, or its other parts if some are answers of recall itself."""
         parts = list(enumerate(self.message.parts, 1))
         others = [
             (number, part) for number, part in parts if not (isinstance(part, ToolResult) and part.is_recall_answer)
@@ -79,7 +79,7 @@ class FoundMessage:
 
 @dataclass(slots=True)
 class ExcerptPacker:
-    """Takes excerpts as long as there is room."""
+    """Collects excerpts while the token budget lasts."""
 
     counter: Counter
     max_tokens: int
@@ -87,7 +87,7 @@ class ExcerptPacker:
     remaining_tokens: int = field(init=False)
     _has_mark: bool = False
     _days: set[str] = field(default_factory=set[str])
-    """The days of what was taken: excerpts of one stand together, and the first of them has the date."""
+    """The days of the excerpts so far; the answer groups excerpts by day, and only the first of a day has the date."""
 
     def __post_init__(self) -> None:
         self.remaining_tokens = (
@@ -98,11 +98,11 @@ class ExcerptPacker:
 
     @property
     def texts(self) -> list[str]:
-        """What was taken."""
+        """The texts of the excerpts so far."""
         return [excerpt.text for excerpt in self.excerpts]
 
     def add(self, excerpt: Excerpt, max_tokens: int | None = None) -> bool:
-        """Take an excerpt if there is room for it, and say so; `most` is what it may cost."""
+        """Add an excerpt if it fits, and return whether it did; `max_tokens` limits what it may cost."""
         room = self.remaining_tokens if max_tokens is None else min(max_tokens, self.remaining_tokens)
         if len(excerpt.text) > room * RECALL_MAX_CHARS_PER_TOKEN:
             return False
@@ -121,7 +121,7 @@ class ExcerptPacker:
         return True
 
     def add_beginning(self, excerpt: Excerpt) -> Excerpt | None:
-        """Take as much of an excerpt as there is room for, and return that; None where there is none."""
+        """Add as much of the beginning of an excerpt as fits, and return that; None if nothing fits."""
         chars = min(len(excerpt.text), self.remaining_tokens * RECALL_CHARS_PER_TOKEN)
         while chars > 0 and self.remaining_tokens >= MIN_RECALL_EXCERPT_TOKENS:
             stop = _beginning_end(excerpt.text, chars)
@@ -133,7 +133,7 @@ class ExcerptPacker:
 
 
 def pack_search(found: Sequence[FoundMessage], query: RecallQuery, packer: ExcerptPacker) -> int:
-    """Take what was searched for, the best first; returns how many can be left out of the next answer."""
+    """Add the results of a search, best first; return how many of them the next answer can skip."""
     words = search_words(" ".join(query.questions)).split()
     words += [pair for question in query.questions for pair in name_number_pairs(question)]
     most = max(MIN_PASSAGE_TOKENS, int(query.max_tokens * PASSAGE_SHARE))
@@ -155,7 +155,7 @@ def _add_found(one: FoundMessage, words: Sequence[str], literal: str, most: int,
         return True
     chars = most * RECALL_CHARS_PER_TOKEN
     if len(text) <= chars and packer.remaining_tokens < most:
-        # It would have been shown whole: it is the first of the next answer.
+        # With the full share it would fit whole, so leave it to the next answer, where it comes first.
         return False
     matches = find_matches(text, words, literal)
     while chars >= MIN_RECALL_EXCERPT_TOKENS * RECALL_CHARS_PER_TOKEN:
@@ -169,7 +169,7 @@ def _add_found(one: FoundMessage, words: Sequence[str], literal: str, most: int,
 def pack_references(
     found: Iterable[tuple[MessageReference, FoundMessage]], packer: ExcerptPacker
 ) -> list[MessageReference]:
-    """Take what was referred to, in its order; returns the references to what there was no room for."""
+    """Add the referenced messages in order; return references to what did not fit."""
     wanted = list(found)
     for number, (place, one) in enumerate(wanted):
         excerpt = excerpt_at(place, one)
@@ -185,7 +185,7 @@ def pack_references(
 
 
 def excerpt_at(reference: MessageReference, found: FoundMessage) -> Excerpt:
-    """Return the piece of a message that a reference means."""
+    """Return the piece of a message that a reference selects."""
     body = found.body
     first, last = (body.part_range(reference.part) if reference.part is not None else None) or (0, len(body.text))
     text = body.text[first:last]
@@ -199,7 +199,7 @@ def excerpt_at(reference: MessageReference, found: FoundMessage) -> Excerpt:
 
 
 def past_end_note(reference: MessageReference, found: FoundMessage) -> str:
-    """Return how long a message is where a piece behind its end is asked for; empty where there is such a piece."""
+    """Return a note on the length of a message if a reference points past its end, else an empty string."""
     excerpt = excerpt_at(reference, found)
     if reference.span is None or excerpt.text or not excerpt.total:
         return ""
@@ -213,7 +213,7 @@ def past_end_note(reference: MessageReference, found: FoundMessage) -> str:
 
 
 def reference_to(reference: MessageReference, found: FoundMessage) -> MessageReference:
-    """Return the reference to one message of those that another one means."""
+    """Return the reference to a single message out of the range that a reference covers."""
     return MessageReference(found.position, found.position, reference.part, reference.span)
 
 
@@ -226,7 +226,7 @@ def answer_references(
     rest: Sequence[MessageReference],
     skip: int,
 ) -> RecallAnswer:
-    """Return the answer to references; `rest` is what is left of the first `skip` of them."""
+    """Return the answer to references; `rest` is what remains to be read of the first `skip` of them."""
     more = replace(query, refs=", ".join(map(str, left)), lines="", chars="", last=0, skip=0) if left else None
     excerpts = tuple(packer.excerpts)
     if more and not excerpts:
@@ -236,7 +236,7 @@ def answer_references(
     )
     if more is None or packer.counter.count(str(answer)) <= query.max_tokens:
         return answer
-    # The references that are left take too much room: whoever asked has them.
+    # The remaining references do not fit into the hint. The caller has them, so the hint only says how many to skip.
     first = replace(more, refs=", ".join(map(str, rest)))
     return replace(answer, next_query_line=continue_then_skip_hint(first, query.skip + skip))
 
@@ -249,7 +249,7 @@ def _remaining_span(excerpt: Excerpt, start: int, place: MessageReference) -> Te
 
 
 def _join_references(places: Iterable[MessageReference]) -> Iterator[MessageReference]:
-    """Yield references with those joined that follow each other."""
+    """Yield references, with adjacent whole messages joined into ranges."""
     run: MessageReference | None = None
     for place in places:
         is_plain = place.part is None and place.span is None
@@ -281,7 +281,7 @@ def _excerpt_of(found: FoundMessage, text: str, start: int, stop: int, part: int
 
 
 def _beginning_end(text: str, chars: int) -> int:
-    """Return where to end a beginning of a text: behind a line, if that leaves at least half of it."""
+    """Return where to cut a text to `chars`: after a line end, if that keeps at least half of them."""
     if chars >= len(text):
         return len(text)
     end = text.rfind("\n", chars // 2, chars)

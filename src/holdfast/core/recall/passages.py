@@ -1,8 +1,8 @@
 """The text of a message as recall quotes it, and the best passage of a long text.
 
-The text of a message is the text of its parts, verbatim, one after the other. Lines and characters are
-counted in it. A call is its tool's name and its arguments as sent; media have no text and are described. The
-best passage is the lines around the place with most of the words that are searched for.
+The text of a message is the verbatim text of its parts, joined by line feeds. References count lines and characters
+in this text. A call contributes its tool's name and its arguments as sent. Media have no text, so a description
+replaces them. The best passage consists of the lines around the place with most of the search words.
 """
 
 import re
@@ -14,17 +14,17 @@ from typing import TypeAlias, cast
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 
 LEAD_CHARS = 200
-"""What is shown before a match in a line that is too long to be shown."""
+"""How much text before a match to include if its line is too long to include whole."""
 MAX_MATCHES = 2_000
-"""More say no more."""
+"""More matches would not change the choice of a passage."""
 MIN_PASSAGE_STEM_CHARS = 4
 TextMatches: TypeAlias = list[tuple[int, str]]
-"""Where something stands that is asked for, and what."""
+"""Pairs of an offset in the text and the word stem that matches there."""
 _WORD = re.compile(r"[^\W_]+")
 
 
 def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, int]:
-    """Return where the passage of at most `max_chars` begins and ends that holds most of some matches."""
+    """Return the start and end of the passage of at most `max_chars` that covers the most matches."""
     if len(text) <= max_chars:
         return 0, len(text)
     if not matches:
@@ -44,15 +44,15 @@ def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, 
 
 
 def matched_word_count(text: str, words: Sequence[str], literal: str = "") -> int:
-    """Return how many of the words that are asked for stand in a text."""
+    """Return how many of the search words occur in a text."""
     return len({word for _, word in find_matches(text, words, literal)})
 
 
 def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatches:
-    """Return where words stand, or words that begin as they do, in the order of the text."""
+    """Return where words, or other words with the same stem, occur in a text, in text order."""
     lower = text.lower()
     if len(lower) != len(text):
-        # A few letters become two when they are made small: places would not be those of the text.
+        # A few letters become two characters in lower case, which would shift the offsets.
         lower = text
     found: list[tuple[int, str]] = []
     if literal:
@@ -61,16 +61,16 @@ def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatc
             return [(at, literal)]
     for stem in dict.fromkeys(map(_word_stem, words)):
         word = re.escape(stem)
-        # What must not stand before it is looked at behind it: so the pattern begins with plain letters, which is fast.
+        # The lookbehind comes after the word, so that the pattern begins with a literal, which is fast.
         alone = rf"{word}(?<![^\W_]{word})" if stem[0].isascii() else word
-        # No number goes on behind it: 17 is not 170.
+        # No digit may follow a number: 17 does not match 170.
         places = re.finditer(rf"{alone}(?!\d)" if stem[-1].isdigit() else alone, lower)
         found += [(place.start(), stem) for place in islice(places, MAX_MATCHES - len(found))]
     return sorted(found)
 
 
 def _match_weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
-    """Return what each word counts for: the less the more often it stands in the text."""
+    """Return the weight of each word; a word that occurs more often weighs less."""
     counts: dict[str, int] = {}
     for _, word in matches:
         counts[word] = counts.get(word, 0) + 1
@@ -78,7 +78,7 @@ def _match_weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
 
 
 def _word_stem(word: str) -> str:
-    """Return the beginning that the forms of a word have in common."""
+    """Return the beginning that the inflected forms of a word share."""
     small = word.lower()
     for ending in ("ing", "ies", "ed", "es", "s", "e", "y"):
         if small.isascii() and small.endswith(ending) and len(small) - len(ending) >= MIN_PASSAGE_STEM_CHARS:
@@ -87,7 +87,7 @@ def _word_stem(word: str) -> str:
 
 
 def _passage_at(text: str, at: int, max_chars: int) -> tuple[int, int]:
-    """Return whole lines from a little before a place on; a piece of the line where it is too long."""
+    """Return the range of whole lines around an offset, or a piece of its line if that is too long."""
     lead = max_chars // 4
     first = text.rfind("\n", 0, at) + 1
     while first > 0 and at - (before := text.rfind("\n", 0, first - 1) + 1) <= lead:
@@ -97,7 +97,7 @@ def _passage_at(text: str, at: int, max_chars: int) -> tuple[int, int]:
 
 
 def _line_end(text: str, start: int, max_chars: int) -> int:
-    """Return where to end a piece that begins at `start`: behind a line, if that leaves at least half of it."""
+    """Return where to end a piece that begins at `start`: after a line end, if that keeps at least half of it."""
     stop = min(len(text), start + max_chars)
     if stop == len(text):
         return stop
@@ -109,24 +109,24 @@ MEDIA_DESCRIPTION_KEYS = (
     "title", "filename", "file_name", "name", "alt", "description", "media_type", "mime_type", "mimeType", "format",
     "url", "uri", "fileUri", "file_uri", "image_url", "file_id",
 )  # fmt: skip
-"""Where providers and people say what a medium is."""
+"""Keys under which providers and people describe media."""
 MAX_DESCRIPTION_CHARS = 300
 MAX_DESCRIPTION_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBody:
-    """What a message says, as one text."""
+    """The text of a message, and where its parts begin in it."""
 
     text: str
     part_starts: tuple[int, ...]
-    """Where each part begins."""
+    """The offset of each part."""
 
     def part_range(self, number: int) -> tuple[int, int] | None:
-        """Return where a part begins and ends, counted from 1; None where there is no such part."""
+        """Return the start and end of a part, counted from 1; None if there is no such part."""
         if not 1 <= number <= len(self.part_starts):
             return None
-        # Parts are set apart by a line feed that belongs to none of them.
+        # The line feed between two parts belongs to neither.
         stop = len(self.text) if number == len(self.part_starts) else self.part_starts[number] - 1
         return self.part_starts[number - 1], stop
 
@@ -143,7 +143,7 @@ def message_body(message: Message) -> MessageBody:
 
 
 def part_text(part: Part) -> str:
-    """Return what a part says."""
+    """Return the text of a part."""
     if isinstance(part, Text | Thinking | Opaque):
         return part.text
     if isinstance(part, ToolCall):
@@ -154,7 +154,7 @@ def part_text(part: Part) -> str:
 
 
 def describe_media(media: Media) -> str:
-    """Return what is known of an image, a sound or a document besides its bytes."""
+    """Return a description of an image, a sound or a document from its metadata."""
     told = dict.fromkeys(_description_texts(media.native, 0))
     return f"[{media.kind}: {', '.join(told)}]" if told else f"[{media.kind}]"
 

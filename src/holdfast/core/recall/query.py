@@ -1,8 +1,8 @@
 """A recall query, and the recall tool as a model sees it.
 
-A query selects messages by reference, search words, literal text, speaker, tool, file, time, or the newest ones. A
-model's arguments are read leniently; an error says what would be accepted. The description of the tool is short
-because every request carries it.
+A query selects messages by reference, search words, literal text, role, tool, file or time, or it selects the newest
+messages. The parser accepts a model's arguments leniently, and an error says what would be accepted. The description
+of the tool is short because every request carries it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,13 +1,13 @@
 """Rank found messages, memory notes and names by how well they answer a query.
 
-A store scores each message by its words. In a conversation the answer seldom has the words of the question
-but follows soon after them, so a message lends part of its score to its neighbors. A speaker whom the
-question names is likelier to have said it. With several questions the best of each come first, and a newer
-message comes before an older one that is as good.
+A store scores each message by its words. In a conversation the answer seldom contains the words of the question but
+follows soon after them, so a message adds part of its score to its neighbors. If the question names a speaker, the
+messages of that speaker score higher. With several questions, the best messages of each come first. Of two messages
+with equal scores, the newer comes first.
 
-A text of memory scores by the rarity of the words it shares with the query and by its length. A name scores
-by its rank in the ledger and by the words it shares with the question: in work, people mostly search for a
-name to be used again, such as a path, a method or an id.
+A memory note scores by the rarity of the words it shares with the query and by its length. A name scores by its rank
+in the ledger and by the words it shares with the question, because agents mostly search for names that they need
+again, such as a path, a method or an id.
 """
 
 import collections
@@ -21,16 +21,16 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import RankedName, pack_names
 
 NEIGHBOR_SHARES: Mapping[int, float] = {-4: 0.05, -3: 0.1, -2: 0.2, -1: 0.4, 1: 0.5, 2: 0.3, 3: 0.2, 4: 0.1}
-"""What share of its score a message lends to one so much further on: more to what follows than to what led to it."""
+"""The share of its score that a message adds to the message at each offset; those after it get more."""
 SPEAKER_FACTOR = 2.0
-"""What it counts for that a message is by somebody the question names."""
+"""Multiplies the score of a message whose speaker the question names."""
 PAIR_FACTOR = 4.0
-"""What it counts for that a name and a number stand side by side as in the question: any page of numbers has both."""
+"""Multiplies the score if a name and a number are adjacent as in the question; many texts contain both apart."""
 SECOND_RANKING_SHARE = 1e-3
-"""What a place in further rankings counts for beside the best one."""
+"""The weight of a position's place in further rankings, relative to its best one."""
 MAX_QUESTIONS = 4
 MAX_QUERY_WORDS = 16
-"""How many words of a question are looked for, the most telling first."""
+"""How many words of a question to search for, the most specific first."""
 _SPEAKER = re.compile(r"(?:\[[^\]\n]{0,120}\]\s*)?([^\W\d_][\w.'’-]{0,30}(?: [^\W\d_][\w.'’-]{0,30}){0,2}):\s")
 _QUESTIONS = re.compile(r"[?？;；\n]+")
 _WORD = re.compile(r"[^\W_]+(?:['’_.\-/][^\W_]+)*")
@@ -46,20 +46,20 @@ _STOP_WORDS = (
     "yourself yourselves s t d m aren couldn didn doesn don hadn hasn haven isn shouldn wasn weren won wouldn"
 )
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words that say nothing of what is looked for."""
+"""Words too common to search for."""
 
 
 def split_questions(query: str) -> list[str]:
-    """Return what is asked, each question for itself; all of it first, where there are several."""
+    """Return the questions of a query; if there are several, all of them together come first."""
     asked = [part.strip() for part in _QUESTIONS.split(query) if _WORD.search(part)]
     if len(asked) > MAX_QUESTIONS:
-        # Something that was pasted rather than asked.
+        # So many questions are probably pasted text.
         return [" ".join(asked)]
     return [" ".join(asked), *asked] if len(asked) > 1 else asked
 
 
 def search_words(question: str) -> str:
-    """Return the words worth looking for: names and rare forms before the rest, those that say nothing not at all."""
+    """Return the words to search for: no stop words, and if there are too many, identifiers and long words first."""
     words = list(dict.fromkeys(_WORD.findall(question)))
     telling = [word for word in words if word.lower() not in STOP_WORDS] or words
     if len(telling) > MAX_QUERY_WORDS:
@@ -69,13 +69,13 @@ def search_words(question: str) -> str:
 
 
 def name_number_pairs(question: str) -> list[str]:
-    """Return the names of a question that a number tells apart, such as `depot 17`; small letters."""
+    """Return the adjacent pairs of a word and a number in a question, such as `depot 17`, in lower case."""
     words = _WORD.findall(question.lower())
     return [f"{one} {other}" for one, other in pairwise(words) if one.isdigit() != other.isdigit()]
 
 
 def contains_pair(text: str, pairs: Sequence[str]) -> bool:
-    """Return whether one of the pairs of a question stands in a text."""
+    """Return whether a text contains one of the pairs of a question."""
     patterns = (r"\W{1,3}".join(map(re.escape, pair.split())) for pair in pairs)
     return any(re.search(rf"\b{pattern}\b", text, re.IGNORECASE) for pattern in patterns)
 
@@ -85,7 +85,7 @@ def _word_priority(word: str) -> tuple[bool, int]:
 
 
 def spread_scores(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return scores by position with what neighbours lend each other."""
+    """Return scores by position, with the shares that neighbors add to each other."""
     whole = dict(scores)
     for position, score in scores.items():
         for step, share in NEIGHBOR_SHARES.items():
@@ -95,12 +95,12 @@ def spread_scores(scores: Mapping[int, float]) -> dict[int, float]:
 
 
 def rank_positions(scores: Mapping[int, float]) -> list[int]:
-    """Return positions, the best first; of those that are as good, the newest."""
+    """Return positions, best first; of equal ones, the newest first."""
     return sorted(scores, key=lambda position: (-scores[position], -position))
 
 
 def fuse_rankings(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
-    """Return one score for each position of several rankings: high where it stands high in any of them."""
+    """Return one score for each position in several rankings; a high rank in any of them gives a high score."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, position in enumerate(ranking):
@@ -110,13 +110,13 @@ def fuse_rankings(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
 
 
 def speaker_of(text: str) -> str:
-    """Return who says it, where a text begins with a name and a colon; small letters."""
+    """Return the speaker in lower case if a text begins with a name and a colon, else an empty string."""
     found = _SPEAKER.match(text)
     return found[1].lower() if found else ""
 
 
 def is_by_named_speaker(text: str, questions: Iterable[str]) -> bool:
-    """Return whether a text is by somebody whom a question names."""
+    """Return whether one of the questions names the speaker of a text."""
     speaker = speaker_of(text)
     if not speaker:
         return False
@@ -125,9 +125,9 @@ def is_by_named_speaker(text: str, questions: Iterable[str]) -> bool:
 
 
 MATCH_RANK = 3.0
-"""What a word in common counts for: as much as eight times the use."""
+"""Added to a name's rank for each shared word. Ranks are binary logarithms, so this equals eight times the use."""
 MAX_RANKED = 2_500
-"""How many of the likeliest are looked at."""
+"""How many of the likeliest names to consider."""
 NAME_STEM_CHARS = 5
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
@@ -135,7 +135,7 @@ _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 def relevant_names(
     questions: Iterable[str], items: Sequence[RankedName], allowance: int, counter: Counter, *, exclude_text: str
 ) -> str:
-    """Return names under a heading, the likeliest first and none that occurs in `exclude_text`, as many as fit."""
+    """Return as many names as fit, under a heading, likeliest first, except those in `exclude_text`."""
     asked = {piece for question in questions for piece in _name_words(question)} - STOP_WORDS
     ranked = sorted(items, key=lambda item: -(item.rank + MATCH_RANK * len(asked & _name_words(item.text))))
     return pack_names((item.text for item in ranked), allowance, counter, exclude_text=exclude_text)
@@ -146,23 +146,23 @@ def _name_words(text: str) -> set[str]:
 
 
 NOTE_TERM_SATURATION, NOTE_LENGTH_WEIGHT = 1.2, 0.75
-"""How soon a repeated word says no more, and how much a long text has to say it more often."""
+"""The BM25 parameters k1 and b: how soon repetition stops adding score, and how much length reduces it."""
 
 
 class WordCounts(NamedTuple):
-    """The words of a text, counted."""
+    """How often each word occurs in a text."""
 
     counts: Mapping[str, int]
     length: int
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> "WordCounts":
-        """Return words, counted."""
+        """Return the counts of some words."""
         return cls(collections.Counter(words), len(words))
 
 
 def rank_texts(query_words: Sequence[str], texts: Sequence[WordCounts]) -> list[int]:
-    """Return which texts contain words of the query: the best first, of equals the last."""
+    """Return the indexes of the texts that contain words of the query, best first; of equal ones, the last first."""
     average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
     scores: dict[int, float] = {}
     for word in dict.fromkeys(query_words):

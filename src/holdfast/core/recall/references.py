@@ -1,7 +1,7 @@
 """Parse references: a message, a range of messages, one part of a message, or a span of its text.
 
-Markers, summaries and ledger lines carry references such as `#12`, so they are short. They are parsed as
-loosely as they are copied: with or without the sign, in brackets, as `#12-20` or `#12–#20`.
+References such as `#12` are short because markers, summaries and ledger lines carry them. Models copy them loosely,
+so the parser accepts them with or without the sign, in brackets, and as `#12-20` or `#12–#20`.
 """
 
 import re
@@ -31,7 +31,7 @@ class TextSpan:
 
     start: int
     stop: int | None
-    """None for all that follows."""
+    """None for the end of the text."""
     is_lines: bool = False
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class TextSpan:
         return f"{mark}{self.start}-{'' if self.stop is None else f'{mark}{self.stop}'}"
 
     def bounds_in(self, text: str) -> tuple[int, int]:
-        """Return where the piece begins and ends in a text; empty where the text is shorter."""
+        """Return the start and end of the piece in a text; both are equal if the piece lies past the end."""
         if not self.is_lines:
             start = min(self.start, len(text))
             return start, len(text) if self.stop is None else max(start, min(self.stop, len(text)))
@@ -49,16 +49,16 @@ class TextSpan:
 
 @dataclass(frozen=True, slots=True)
 class MessageReference:
-    """Places of a conversation, by position or by the id of a call."""
+    """A reference to messages, by position or by the id of a call."""
 
     first: int = 0
     last: int = 0
-    """The last position that is meant."""
+    """The last position, inclusive."""
     part: int | None = None
-    """Which part of the message, counted from 1; None for all of them."""
+    """The part of the message, counted from 1; None for all parts."""
     span: TextSpan | None = None
     call_id: str = ""
-    """Of a call, or the name of an artifact; a bare number may be one too, where it is no position."""
+    """The id of a call or the name of an artifact; for a bare number, the id to try if it is not a position."""
 
     def __str__(self) -> str:
         if not self.is_position:
@@ -70,27 +70,27 @@ class MessageReference:
 
     @property
     def is_position(self) -> bool:
-        """Whether it says where something stands; a bare number does, first of all."""
+        """Whether it is a position; a bare number is tried as a position first."""
         return not self.call_id or self.call_id.isdecimal()
 
     def with_span(self, span: TextSpan) -> "MessageReference":
-        """Return the same place with only a piece of it wanted."""
+        """Return the reference narrowed to a span, unless it already has one."""
         return self if self.span else replace(self, span=span)
 
 
 def is_reference_text(text: str) -> bool:
-    """Return whether a line is made of references and nothing else; a bare number or name is a word."""
+    """Return whether a line consists of references only; a bare number or name counts as a search word."""
     try:
         found = parse_references(text)
     except MalformedInputError:
-        # One that cannot be, alone on its line, is to be refused and not searched for.
+        # An invalid reference alone on its line should raise an error later instead of being searched for.
         alone = _DASHES.sub("-", text.strip())
         return alone.startswith("#") and bool(_RUN.fullmatch(alone) or _PLACE.fullmatch(alone))
     return "#" in text and all(place.is_position for place in found)
 
 
 def parse_references(text: str) -> list[MessageReference]:
-    """Return the references of a text, in its order; raises where something in it is none."""
+    """Return the references of a text in order. Raise MalformedInputError if a piece of it is not a reference."""
     joined = _DASHES.sub("-", _NOUN.sub(" ", text))
     pieces = [piece.strip(_WRAPPING) for piece in _SEPARATORS.split(joined)]
     found = [_parse_reference(piece) for piece in pieces if piece]
@@ -117,7 +117,7 @@ def _parse_reference(piece: str) -> MessageReference:
 
 
 def parse_span(setting: str, text: str, *, is_lines: bool) -> TextSpan:
-    """Return the piece that `40-80`, `40-`, `-80` or `40` stands for."""
+    """Return the span for `40-80`, `40-`, `-80` or `40`."""
     given = _DASHES.sub("-", text.strip())
     if given.isdecimal() and len(given) <= MAX_REFERENCE_DIGITS:
         given = f"{given}-{given}" if is_lines else f"{given}-{int(given) + 1}"
@@ -136,15 +136,15 @@ def _make_span(start: str | None, stop: str | None, *, is_lines: bool) -> TextSp
 
 
 def line_count(text: str) -> int:
-    """Return how many lines a text has; they end with a line feed and with nothing else."""
+    """Return how many lines a text has; only a line feed ends a line."""
     return text.count("\n") + bool(text and not text.endswith("\n"))
 
 
 def _line_start(text: str, number: int) -> int:
-    """Return where a line begins, counted from 0; the end of the text where there is no such line."""
+    """Return the offset of a line, counted from 0; the end of the text if there is no such line."""
     low, high = 0, len(text)
     while number and high - low > LINEAR_SCAN_CHARS:
-        # Counting in halves is fast where stepping from line to line is not: a log may have millions of them.
+        # Bisecting by line count is faster than stepping through the lines: a log may have millions of them.
         middle = (low + high) // 2
         count = text.count("\n", low, middle)
         low, high, number = (low, middle, number) if count >= number else (middle, high, number - count)
